@@ -13,7 +13,7 @@ from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import LOOSE, FrameStore, Run
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Write
-from rsocket_trio.replay.log import Element
+from rsocket_trio.replay.elements import Element
 
 
 def frame_of(number: int, size: int = 7) -> bytes:

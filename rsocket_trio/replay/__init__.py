@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rsocket_trio.replay.element_metadata import read_source_payload, source_payload
+from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import (
     CorruptLog,
     DamagedPartition,
@@ -17,8 +18,9 @@ from rsocket_trio.replay.errors import (
 from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.journal import FileLedger, LedgerMismatch
 from rsocket_trio.replay.ledger import Commit, Ledger
-from rsocket_trio.replay.log import Element, Record, ReplayableLog
+from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.memory_log import MemoryLog
+from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.sink_routes import add_sink
 from rsocket_trio.replay.source_routes import add_source
 
@@ -35,6 +37,7 @@ __all__ = [
     "MemoryLog",
     "NotStaged",
     "NotWritten",
+    "Pack",
     "PositionAhead",
     "PositionExpired",
     "Record",

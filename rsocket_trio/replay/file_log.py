@@ -14,17 +14,11 @@ import outcome
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
-from rsocket_trio.replay.log import (
-    READ_BYTES,
-    Element,
-    Record,
-    ReplayableLog,
-    check_begin,
-    check_element,
-    check_partition,
-)
+from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
+from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.segments import LARGEST_SEGMENT, SEGMENT_BYTES, Segments
 
 Sync: TypeAlias = Literal["batch", "always", "never"]
@@ -36,7 +30,7 @@ logger = logging.getLogger("rsocket_trio.replay")
 class Group:
     """The elements of one ``append_all``, and the task that waits for their positions."""
 
-    elements: Mapping[int, Iterable[Element]]
+    elements: Mapping[int, Iterable[Element | Pack]]
     at: Mapping[int, int] | None
     task: trio.lowlevel.Task | None = None
     begins: outcome.Outcome[dict[int, int]] | None = None
@@ -57,6 +51,7 @@ class FileLog(ReplayableLog):
     ``trim`` as a whole. ``sync`` says when ``append`` returns: ``"batch"``, when one sync of the disk has covered all
     that was appended since the last; ``"always"``, after a sync for each call alone; ``"never"``, when the operating
     system has it, which survives the end of the process but not that of the machine.
+    ``clock`` gives the times of records, in microseconds since 1970.
 
     Opening raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to records that were safe,
     ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a torn
@@ -71,6 +66,7 @@ class FileLog(ReplayableLog):
         segment_bytes: int = SEGMENT_BYTES,
         sync: Sync = "batch",
         filesystem: FileSystem = SYSTEM,
+        clock: Clock = now_us,
     ) -> None:
         if partitions < 1:
             raise ValueError(f"{partitions} partitions: there must be at least 1")
@@ -83,6 +79,7 @@ class FileLog(ReplayableLog):
         self._segment_bytes = segment_bytes
         self._sync = sync
         self._filesystem = filesystem
+        self._clock = clock
         self._lock: DirectoryLock | None = None
         self._partitions: list[Segments] = []
         self._readers = [ParkingLot() for _ in range(partitions)]
@@ -125,7 +122,7 @@ class FileLog(ReplayableLog):
         return segments.earliest, segments.latest
 
     async def append_all(
-        self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
+        self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         await trio.lowlevel.checkpoint()
         for partition, group_elements in elements.items():
@@ -133,7 +130,8 @@ class FileLog(ReplayableLog):
             if isinstance(group_elements, Sequence):
                 # An element that is refused later fails the whole group, which is then written call by call.
                 for element in group_elements:
-                    check_element(element)
+                    if isinstance(element, Element):
+                        check_element(element)
         group = Group(elements, at)
         self._pending.append(group)
         if self._is_writing:
@@ -154,6 +152,18 @@ class FileLog(ReplayableLog):
             await trio.lowlevel.checkpoint()
             return iter(())
         return await trio.to_thread.run_sync(segments.read, start, end, max_bytes)
+
+    async def read_packs(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Pack]:
+        segments = self._find(partition)
+        if start == segments.latest:
+            await trio.lowlevel.checkpoint()
+            return iter(())
+        return await trio.to_thread.run_sync(segments.read_packs, start, end, max_bytes)
+
+    async def position_at(self, partition: int, timestamp: int) -> int:
+        return await trio.to_thread.run_sync(self._find(partition).position_at, timestamp)
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         segments = self._find(partition)
@@ -193,6 +203,7 @@ class FileLog(ReplayableLog):
                         sync=self._sync != "never",
                         partition=number,
                         filesystem=self._filesystem,
+                        clock=self._clock,
                     )
                 )
         except BaseException:
@@ -279,20 +290,17 @@ class FileLog(ReplayableLog):
         return [result for group in groups for result in self._write_groups([group])]
 
     def _write_together(self, groups: Sequence[Group]) -> list[dict[int, int]]:
-        touched = [self._partitions[number] for number in sorted({number for one in groups for number in one.elements})]
+        numbers = sorted({number for group in groups for number in group.elements})
+        touched = [self._partitions[number] for number in numbers]
         begun: list[Segments] = []
-        begins: list[dict[int, int]] = []
+        begins: list[dict[int, int]] = [{} for _ in groups]
         try:
             for segments in touched:
                 segments.begin()
                 begun.append(segments)
-            for group in groups:
-                begins.append({})
-                for partition, elements in group.elements.items():
-                    segments = self._partitions[partition]
-                    check_begin(partition, group.at, segments.end)
-                    begins[-1][partition] = segments.end
-                    segments.write(elements)
+            for number, segments in zip(numbers, touched, strict=True):
+                # All groups in one call, so that what came together is packed together.
+                segments.write(in_order(groups, number, segments, begins))
             for segments in touched:
                 segments.sync()
         except BaseException:
@@ -313,3 +321,15 @@ class FileLog(ReplayableLog):
     def _check_closed(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("the log was closed")
+
+
+def in_order(
+    groups: Sequence[Group], partition: int, segments: Segments, begins: Sequence[dict[int, int]]
+) -> Iterator[Element | Pack]:
+    """Yield the elements of all groups for a partition, and note where each group begins."""
+    for group, noted in zip(groups, begins, strict=True):
+        elements = group.elements.get(partition)
+        if elements is not None:
+            check_begin(partition, group.at, segments.end)
+            noted[partition] = segments.end
+            yield from elements

@@ -27,11 +27,13 @@ import attrs
 import trio
 
 from rsocket_trio.errors import RSocketError
+from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger
 from rsocket_trio.replay.locking import DirectoryLock
-from rsocket_trio.replay.log import Element, ReplayableLog
+from rsocket_trio.replay.log import ReplayableLog
+from rsocket_trio.replay.packs import Pack, elements_of
 from rsocket_trio.replay.segments import Segments
 from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, sealed_attempts
 
@@ -224,7 +226,7 @@ class FileLedger(Ledger):
         """Append the rows of a decision that the log lacks."""
         stages = [self._stages[attempt] for attempt in decision.attempts if attempt in self._stages]
         chains = self._chains(stages)
-        missing: dict[int, Iterable[Element]] = {}
+        missing: dict[int, Iterable[Element | Pack]] = {}
         for partition, begin in decision.begins.items():
             end, latest = decision.ends[partition], self.log.bounds(partition)[1]
             if latest < end:
@@ -241,13 +243,13 @@ class FileLedger(Ledger):
         self._committed.remember(decision.sink, decision.batch, decision.once)
         await self._drop(stages)
 
-    async def _check_there(self, promised: Iterable[Element], partition: int, begin: int, end: int) -> int:
+    async def _check_there(self, promised: Iterable[Element | Pack], partition: int, begin: int, end: int) -> int:
         """Return how many of the promised elements are in the log. Raise ``LedgerMismatch`` if it holds others."""
-        count, position, iterator = 0, begin, iter(promised)
+        count, position, iterator = 0, begin, one_by_one(promised)
         while position < end:
             some = list(await self.log.read_some(partition, position, end))
             wanted = await trio.to_thread.run_sync(list, islice(iterator, len(some)))
-            found = [Element(record.data, record.metadata, record.count) for record in some]
+            found = [record.element for record in some]
             if found != wanted or some[-1].end > end:
                 raise LedgerMismatch(
                     f"{self.directory}: somebody else wrote to partition {partition} from {position} on"
@@ -313,11 +315,20 @@ class FileLedger(Ledger):
 class Remaining:
     """The elements behind the first ``skipped``; they can be read more than once."""
 
-    elements: Iterable[Element]
+    elements: Iterable[Element | Pack]
     skipped: int
 
     def __iter__(self) -> Iterator[Element]:
-        return islice(iter(self.elements), self.skipped, None)
+        return islice(one_by_one(self.elements), self.skipped, None)
+
+
+def one_by_one(elements: Iterable[Element | Pack]) -> Iterator[Element]:
+    """Yield elements, those of packs as well."""
+    for element in elements:
+        if isinstance(element, Pack):
+            yield from elements_of(element)
+        else:
+            yield element
 
 
 def remove_all(stages: Iterable[StagedAttempt]) -> None:

@@ -10,10 +10,12 @@ import attrs
 import trio
 
 from rsocket_trio import Rejected
+from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.replay.locking import SharedLock
-from rsocket_trio.replay.log import Element, ReplayableLog
+from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.memory_log import MemoryLog
+from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 from rsocket_trio.values import value
 
@@ -75,9 +77,9 @@ class Commit:
 class Chain:
     """The elements of several attempts in order; unlike a generator it can be read more than once."""
 
-    parts: list[Iterable[Element]] = attrs.field(factory=list)
+    parts: list[Iterable[Element | Pack]] = attrs.field(factory=list)
 
-    def __iter__(self) -> Iterator[Element]:
+    def __iter__(self) -> Iterator[Element | Pack]:
         for part in self.parts:
             yield from part
 
@@ -151,12 +153,12 @@ class Ledger:
 
     # Requests of writers
 
-    async def write(self, elements: Mapping[int, Sequence[Element]]) -> None:
+    async def write(self, elements: Mapping[int, Sequence[Element | Pack]]) -> None:
         """Append ``elements`` at once, by partition, without staging: a writer that tries again may write them twice.
 
         A partition number is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
         """
-        groups: dict[int, list[Element]] = {}
+        groups: dict[int, list[Element | Pack]] = {}
         for partition, some in elements.items():
             groups.setdefault(self._target(partition), []).extend(some)
         # Shared: plain writes may run together, but none between the decision and the rows of a commit.

@@ -10,52 +10,29 @@ from typing import Self
 import trio
 
 from rsocket_trio.payload import BytesLike, as_bytes
+from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
-from rsocket_trio.values import value
+from rsocket_trio.replay.packs import Pack, split_into_packs
 
-LONGEST_RECORD = 64 * 2**20
-"""Bytes of data and metadata in a record: as many as a receiver accepts in one payload by default."""
-LARGEST_COUNT = 2**31 - 1
-"""Rows of one record, at most."""
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
-
-
-@value
-class Element:
-    """The content of a record before it has a position: ``data`` that holds ``count`` rows, and its ``metadata``."""
-
-    data: bytes
-    metadata: bytes | None = None
-    count: int = 1
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of data and metadata together."""
-        return len(self.data) + (0 if self.metadata is None else len(self.metadata))
-
-
-@value
-class Record:
-    """A record of a log: ``data`` and ``metadata`` of ``count`` rows, the first of them at ``position``."""
-
-    position: int
-    data: bytes
-    metadata: bytes | None = None
-    count: int = 1
-
-    @property
-    def end(self) -> int:
-        """Return the position of the record that follows."""
-        return self.position + self.count
 
 
 class ReplayableLog(ABC):
     """Records by partition and position, appended at the end and read from anywhere.
 
-    Positions of a partition count rows, from 0 on and without gaps. Use it under ``async with``, which opens it and
-    closes it. Every method that names a partition raises ``UnknownPartition``.
+    Positions of a partition count rows, from 0 on and, unless ``has_gaps``, without gaps. Use it under ``async with``,
+    which opens it and closes it. Every method that names a partition raises ``UnknownPartition``.
     """
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether positions may have no record, and never will: of compacted logs, or of Kafka's markers.
+
+        Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start,
+        and its position.
+        """
+        return False
 
     async def open(self) -> None:
         """Open the log. Do nothing the second time, and let no other task run then: every request calls this."""
@@ -76,10 +53,11 @@ class ReplayableLog(ABC):
 
     @abstractmethod
     async def append_all(
-        self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
+        self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         """Append ``elements`` to several partitions, all or nothing, and return the first new position of each.
 
+        A ``Pack`` holds the rows of many elements: ``packs.elements_of`` yields them for logs that keep single records.
         Readers see no record before all are written. ``at`` holds the positions at which the records must begin; raise
         ``ValueError`` if a partition ends elsewhere. The iterables may be read in a thread, and more than once. When
         cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended, unless
@@ -115,22 +93,39 @@ class ReplayableLog(ABC):
     # Built on the methods above
 
     async def append(
-        self, data: BytesLike, metadata: BytesLike | None = None, *, partition: int = 0, count: int = 1
+        self,
+        data: BytesLike,
+        metadata: BytesLike | None = None,
+        *,
+        partition: int = 0,
+        count: int = 1,
+        key: BytesLike | None = None,
+        headers: Mapping[str, BytesLike] | None = None,
+        timestamp: int | None = None,
     ) -> int:
         """Append one record of ``data`` and ``metadata`` to ``partition``. Return its position once it is safe.
 
-        ``count`` is how many rows it holds. When cancelled, nothing was appended. Raise ``ValueError`` for a record
-        above 64 MiB or a count below 1, ``OSError`` if there is no room.
+        ``count`` is how many rows it holds, ``key`` what it is about, ``headers`` are names with contents. Its
+        ``timestamp`` in microseconds since 1970 is the present time where none is given, and that of the record before
+        where it would be less. When cancelled, nothing was appended. Raise ``ValueError`` for a record above 64 MiB or
+        a count below 1, ``OSError`` if there is no room.
         """
-        element = Element(as_bytes(data), None if metadata is None else as_bytes(metadata), count)
+        element = Element(
+            as_bytes(data),
+            None if metadata is None else as_bytes(metadata),
+            count,
+            None if key is None else as_bytes(key),
+            None if headers is None else {name: as_bytes(content) for name, content in headers.items()},
+            timestamp,
+        )
         return (await self.append_all({partition: (element,)}))[partition]
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
         """Yield the records of ``partition`` from ``start`` to below ``end``, in order and without gaps.
 
         Without ``end`` future records follow. If a record of several rows holds the first or the last row, the whole
-        record comes. Raise ``PositionExpired`` for records that are gone, also while reading, and ``PositionAhead`` for
-        a start or an end that is not written yet.
+        record comes. Only a log that ``has_gaps`` leaves positions out. Raise ``PositionExpired`` for records that are
+        gone, also while reading, and ``PositionAhead`` for a start or an end that is not written yet.
         """
         self.check_range(partition, start, end)
         position = start
@@ -139,9 +134,34 @@ class ReplayableLog(ABC):
             for record in await self.read_some(partition, position, end):
                 found = True
                 position = record.end
-                yield record
+                if record.count:
+                    yield record
             if not found:
                 await self.wait_beyond(partition, position)
+
+    async def read_packs(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Pack]:
+        """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
+        packs; together they span all positions from the start on. Raise as it does.
+        """
+        return split_into_packs(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
+
+    async def position_at(self, partition: int, timestamp: int) -> int:
+        """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one.
+
+        That is the next position to be written where there is none. ``timestamp`` is in microseconds since 1970.
+        """
+        position, latest = self.bounds(partition)
+        while position < latest:
+            before = position
+            for record in await self.read_some(partition, position, latest):
+                if record.count and record.timestamp is not None and record.timestamp >= timestamp:
+                    return record.position
+                position = record.end
+            if position == before:
+                break
+        return latest
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
         """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
@@ -161,14 +181,6 @@ class ReplayableLog(ABC):
     ) -> None:
         with trio.CancelScope(shield=True):
             await self.aclose()
-
-
-def check_element(element: Element) -> None:
-    """Raise ``ValueError`` for an element that is too large or has an invalid count."""
-    if element.size > LONGEST_RECORD:
-        raise ValueError(f"a record of {element.size} bytes: the limit is {LONGEST_RECORD}")
-    if not 1 <= element.count <= LARGEST_COUNT:
-        raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
 
 
 def check_partition(partition: int, partitions: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rsocket_trio.errors import Invalid, readable
@@ -24,11 +24,15 @@ _ATTEMPT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 
 @value
 class RangeRequest:
-    """A reader's request for a range of rows; without ``end`` also those to come."""
+    """A reader's request for a range of rows; without ``end`` also those to come.
+
+    ``packs`` are the formats in which the reader takes packs, those that it likes best first.
+    """
 
     partition: int
     start: int
     end: int | None
+    packs: tuple[str, ...] = ()
 
 
 @value
@@ -66,15 +70,35 @@ def read_range(data: bytes) -> RangeRequest:
         end = _whole(said, "to")
         if end < start:
             raise Invalid(f"'to' is {end}, below 'from' {start}")
-    return RangeRequest(_whole(said, "partition"), start, end)
+    packs = said.get("pack", [])
+    if not isinstance(packs, list) or not all(isinstance(name, str) for name in packs):
+        raise Invalid("'pack' is a list of names")
+    return RangeRequest(_whole(said, "partition"), start, end, tuple(packs))
+
+
+def read_times(data: bytes, partitions: Sequence[int]) -> dict[int, int]:
+    """Return the times of a request for bounds, by partition, in microseconds since 1970; none of an empty one."""
+    if not data:
+        return {}
+    said = _object(data)
+    if "timestamp" in said:
+        return dict.fromkeys(partitions, _whole(said, "timestamp"))
+    times = said.get("timestamps", {})
+    if not isinstance(times, dict) or not all(_is_partition(name) for name in times):
+        raise Invalid("'timestamps' is an object of partitions by their numbers")
+    return {int(name): _whole(times, name) for name in times}
 
 
 def read_ends(data: bytes) -> dict[int, int]:
     """Return the ends of an acknowledgement: by partition, the position below which all rows were committed."""
     said = _object(data)
-    if not all(name.isascii() and name.isdigit() and len(name) < 20 for name in said):
+    if not all(map(_is_partition, said)):
         raise Invalid("an acknowledgement names partitions by their numbers")
     return {int(name): _whole(said, name) for name in said}
+
+
+def _is_partition(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 20
 
 
 def read_stage(data: bytes) -> StageRequest:

@@ -12,28 +12,32 @@ import attrs
 
 from rsocket_trio.replay.errors import CorruptLog, PositionAhead, PositionExpired
 from rsocket_trio.replay.filesystem import FileSystem
-from rsocket_trio.replay.log import READ_BYTES, Record
+from rsocket_trio.replay.log import READ_BYTES
+from rsocket_trio.replay.packs import FOREVER, Pack, records_of
 from rsocket_trio.replay.recovery import read_block
-from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, heads, records
+from rsocket_trio.replay.segment_records import PACKED, Damage, Head, Layout, Stored, heads, records
 
 INDEX_BYTES = 16 * 2**10
 """Bytes between two places of a file whose positions are indexed."""
 CURSORS = 1024
 """Readers whose place is remembered exactly."""
-FOREVER = 2**63
-"""A position beyond all others."""
 
 
 @attrs.define(eq=False)
 class Segment:
-    """One file, and an index of places in it; ``walked`` is the offset up to which it is indexed."""
+    """One file, and an index of places in it; ``walked`` is the offset up to which it is indexed.
+
+    ``time`` is the last time before its first record, in microseconds since 1970.
+    """
 
     path: Path
     first: int
-    size: int = SEGMENT_HEADER
+    time: int | None = None
+    layout: Layout = PACKED
+    size: int = attrs.field(default=attrs.Factory(lambda self: self.layout.header, takes_self=True))
     positions: array[int] = attrs.field(factory=lambda: array("Q"))
     offsets: array[int] = attrs.field(factory=lambda: array("Q"))
-    walked: int = SEGMENT_HEADER
+    walked: int = attrs.field(default=attrs.Factory(lambda self: self.layout.header, takes_self=True))
     is_gone: bool = False
 
     def note(self, offset: int, position: int) -> None:
@@ -53,7 +57,7 @@ class Segment:
     def nearest(self, position: int) -> tuple[int, int]:
         """Return the last known place at or before a position: its offset and position."""
         index = bisect_right(self.positions, position) - 1
-        return (SEGMENT_HEADER, self.first) if index < 0 else (self.offsets[index], self.positions[index])
+        return (self.layout.header, self.first) if index < 0 else (self.offsets[index], self.positions[index])
 
 
 @attrs.frozen
@@ -63,6 +67,12 @@ class View:
     segments: tuple[Segment, ...]
     size: int
     latest: int
+
+    def limits(self, index: int) -> tuple[int, int]:
+        """Return where a segment ends: its bytes and the position behind it."""
+        if index + 1 < len(self.segments):
+            return self.segments[index].size, self.segments[index + 1].first
+        return self.size, self.latest
 
 
 class SegmentReader:
@@ -74,7 +84,7 @@ class SegmentReader:
         self._walking = threading.Lock()
         self._cursors: dict[int, tuple[Segment, int]] = {}
 
-    def read(self, view: View, start: int, end: int | None, max_bytes: int) -> Iterator[Record]:
+    def read(self, view: View, start: int, end: int | None, max_bytes: int) -> Iterator[Stored]:
         """Return about ``max_bytes`` of committed records from ``start`` to below ``end``, decoded as they are
         taken."""
         if start < view.segments[0].first:
@@ -85,31 +95,64 @@ class SegmentReader:
             return iter(())
         index = bisect_right(view.segments, start, key=lambda segment: segment.first) - 1
         segment = view.segments[index]
-        if index + 1 < len(view.segments):
-            limit, stop = segment.size, view.segments[index + 1].first
-        else:
-            limit, stop = view.size, view.latest
-        try:
-            fd = self._filesystem.open(segment.path)
-        except FileNotFoundError:
-            if segment.is_gone:
-                raise PositionExpired.at(start, self._partition, view.segments[-1].first) from None
-            raise CorruptLog(segment.path, 0, start, "the file is missing") from None
+        limit, stop = view.limits(index)
+        fd = self._open(view, segment, start)
         try:
             offset, position = self._locate(fd, segment, start, limit)
-            block = read_block(self._filesystem, fd, offset, limit, max_bytes)
+            block = read_block(self._filesystem, fd, segment.layout, offset, limit, max_bytes)
         finally:
             self._filesystem.close(fd)
         return self._decoded(
             segment, block, (offset, limit), (position, stop), (start, FOREVER if end is None else end)
         )
 
+    def position_at(self, view: View, timestamp: int) -> int:
+        """Return the position of the first committed row of this time or a later one; the end where there is none.
+
+        Raise ``CorruptLog``.
+        """
+        # The first file that begins after a row of this time or a later one; the row is in the file before.
+        later = (index for index, one in enumerate(view.segments) if one.time is not None and one.time >= timestamp)
+        index = max(next(later, len(view.segments)) - 1, 0)
+        segment = view.segments[index]
+        limit, stop = view.limits(index)
+        fd = self._open(view, segment, segment.first)
+        try:
+            offset, position = segment.layout.header, segment.first
+            while offset < limit:
+                block = read_block(self._filesystem, fd, segment.layout, offset, limit, READ_BYTES)
+                for head in heads(segment.layout, block, offset, limit, position, check=False):
+                    if head.time is not None and head.time >= timestamp:
+                        return self._row_at(segment, fd, head, limit, timestamp)
+                    offset, position = head.stop, head.end
+        except Damage as damage:
+            raise CorruptLog(segment.path, damage.offset, damage.position, damage.reason) from None
+        finally:
+            self._filesystem.close(fd)
+        return stop
+
+    def _row_at(self, segment: Segment, fd: int, head: Head, limit: int, timestamp: int) -> int:
+        block = self._filesystem.read(fd, head.stop - head.offset, head.offset)
+        for stored in records(segment.layout, block, head.offset, limit, head.position):
+            for record in records_of(stored) if isinstance(stored, Pack) else (stored,):
+                if record.timestamp is not None and record.timestamp >= timestamp:
+                    return record.position
+        return head.end
+
+    def _open(self, view: View, segment: Segment, position: int) -> int:
+        try:
+            return self._filesystem.open(segment.path)
+        except FileNotFoundError:
+            if segment.is_gone:
+                raise PositionExpired.at(position, self._partition, view.segments[-1].first) from None
+            raise CorruptLog(segment.path, 0, position, "the file is missing") from None
+
     def _decoded(
         self, segment: Segment, block: bytes, place: tuple[int, int], known: tuple[int, int], wanted: tuple[int, int]
-    ) -> Generator[Record, None, None]:
+    ) -> Generator[Stored, None, None]:
         (base, limit), (expected, stop) = place, known
         try:
-            offset, position = yield from records(block, base, limit, expected, *wanted)
+            offset, position = yield from records(segment.layout, block, base, limit, expected, *wanted)
         except Damage as damage:
             raise CorruptLog(segment.path, damage.offset, damage.position, damage.reason) from None
         if offset == limit and position != stop:
@@ -132,11 +175,11 @@ class SegmentReader:
         """Learn the places of a file up to a position."""
         offset, position = segment.nearest(FOREVER)
         while offset < limit and position < start:
-            block = read_block(self._filesystem, fd, offset, limit, READ_BYTES)
+            block = read_block(self._filesystem, fd, segment.layout, offset, limit, READ_BYTES)
             try:
-                for head in heads(block, offset, limit, position, check=False):
+                for head in heads(segment.layout, block, offset, limit, position, check=False):
                     segment.note(head.offset, head.position)
-                    offset, position = head.stop, head.position + head.count
+                    offset, position = head.stop, head.end
             except Damage:
                 # A read from the last place before the damage will raise it.
                 return

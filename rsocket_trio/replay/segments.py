@@ -13,13 +13,18 @@ from pathlib import Path
 
 import attrs
 
+from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
-from rsocket_trio.replay.log import READ_BYTES, Element, Record, check_element
+from rsocket_trio.replay.log import READ_BYTES
+from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, Pack, flattened, pack_elements, packed
 from rsocket_trio.replay.recovery import recover_segment
 from rsocket_trio.replay.segment_reader import Segment, SegmentReader, View
 from rsocket_trio.replay.segment_records import (
-    SEGMENT_HEADER,
+    FORMER,
+    PACKED,
+    Head,
+    SegmentStart,
     decode_segment_header,
     encode_record,
     encode_segment_header,
@@ -33,6 +38,7 @@ WRITE_BYTES = 2**20
 """Bytes of records that are encoded before they are written."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SUFFIX = ".segment"
+NEW = ".new"
 
 
 @attrs.define
@@ -43,6 +49,7 @@ class Mark:
     size: int
     end: int
     durable: int
+    time: int | None
 
 
 class Segments:
@@ -50,9 +57,10 @@ class Segments:
 
     ``sync`` says whether a commit waits for the disk; ``first`` is the position where a new log begins, ``partition``
     the number that errors name. ``truncated`` is the number of bytes of a torn tail that were cut off at the opening:
-    of
-    records whose writer died before it was told that they are safe. To open it raises ``CorruptLog``
-    for damage to what was safe, and ``OSError``.
+    of records whose writer died before it was told that they are safe. ``clock`` gives the times of records. To open
+    it raises ``CorruptLog`` for damage to what was safe, and ``OSError``.
+
+    Elements that are written together become packs, so that a reader who asks for packs gets copies of the file.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Segments:
         first: int = 0,
         partition: int = 0,
         filesystem: FileSystem = SYSTEM,
+        clock: Clock = now_us,
     ) -> None:
         if not 1 <= segment_bytes <= LARGEST_SEGMENT:
             raise ValueError(f"segments of {segment_bytes} bytes: must be between 1 and {LARGEST_SEGMENT}")
@@ -71,6 +80,8 @@ class Segments:
         self._segment_bytes = segment_bytes
         self._sync = sync
         self._filesystem = filesystem
+        self._clock = clock
+        self._time: int | None = None
         self._reader = SegmentReader(partition, filesystem)
         self._broken: OSError | None = None
         self._mark: Mark | None = None
@@ -115,7 +126,7 @@ class Segments:
 
     # Writing: begin, write, then commit or roll back
 
-    def append(self, elements: Iterable[Element]) -> int:
+    def append(self, elements: Iterable[Element | Pack]) -> int:
         """Append all of these or nothing, and return the position of the first once they are safe.
 
         Raise ``OSError`` if there is no room, ``ValueError`` for an element that can't be a record.
@@ -139,25 +150,71 @@ class Segments:
             raise OSError(
                 self._broken.errno, f"the log can't be written since a failure, open it anew: {self._broken}"
             ) from self._broken
-        self._mark = Mark(len(self._segments), self._segments[-1].size, self._end, self._durable)
+        self._mark = Mark(len(self._segments), self._segments[-1].size, self._end, self._durable, self._time)
 
-    def write(self, elements: Iterable[Element]) -> None:
-        """Write records behind the last."""
+    def write(self, elements: Iterable[Element | Pack]) -> None:
+        """Write elements and packs behind the last record. ``end`` moves with each that is taken from the iterable."""
         buffer = bytearray()
-        segment = self._segments[-1]
+        gathered: list[Element] = []
+        begin, size, now = self._end, 0, self._clock()
         for element in elements:
+            if isinstance(element, Pack):
+                self._write_gathered(buffer, gathered, begin, now)
+                gathered, size = [], 0
+                begin = self._end
+                self._end += element.count
+                self._write_pack(buffer, begin, element, now)
+                begin = self._end
+                continue
             check_element(element)
-            offset = segment.size + len(buffer)
-            if offset >= self._segment_bytes and offset > SEGMENT_HEADER:
-                self._flush(buffer)
-                segment = self._roll()
-                offset = segment.size
-            segment.note(offset, self._end)
-            encode_record(buffer, self._end, element, self._durable)
+            grown = size + element.size
+            if gathered and (grown > PACK_BYTES or len(gathered) >= PACK_ROWS or self._is_full(buffer, size)):
+                self._write_gathered(buffer, gathered, begin, now)
+                gathered, grown = [], element.size
+                begin = self._end
+            gathered.append(element)
+            size = grown
             self._end += element.count
-            if len(buffer) >= WRITE_BYTES:
-                self._flush(buffer)
+        self._write_gathered(buffer, gathered, begin, now)
         self._flush(buffer)
+
+    def _is_full(self, buffer: bytearray, size: int) -> bool:
+        """Return whether so many bytes behind those in the buffer complete the file."""
+        segment = self._segments[-1]
+        return segment.size + len(buffer) + size + PACKED.record.size >= self._segment_bytes
+
+    def _write_gathered(self, buffer: bytearray, elements: list[Element], begin: int, now: int) -> None:
+        if elements:
+            now = self._not_before(now)
+            if any(element.timestamp is not None for element in elements):
+                elements = self._in_time(elements, now)
+                now = elements[-1].timestamp or now
+            self._write_pack(buffer, begin, pack_elements(elements), now)
+
+    def _in_time(self, elements: list[Element], now: int) -> list[Element]:
+        """Return elements with timestamps, none of them before the last one."""
+        last, made = self._time or 0, []
+        for element in elements:
+            last = max(last, now if element.timestamp is None else element.timestamp)
+            made.append(attrs.evolve(element, timestamp=last))
+        return made
+
+    def _not_before(self, now: int) -> int:
+        # The clock of the machine may be set back; the times of records never go back.
+        return now if self._time is None else max(now, self._time)
+
+    def _write_pack(self, buffer: bytearray, begin: int, pack: Pack, now: int) -> None:
+        segment = self._segments[-1]
+        offset = segment.size + len(buffer)
+        if segment.layout is not PACKED or (offset >= self._segment_bytes and offset > PACKED.header):
+            self._flush(buffer)
+            segment = self._roll(begin)
+            offset = segment.size
+        self._time = self._not_before(now)
+        segment.note(offset, begin)
+        encode_record(buffer, begin, Pack(pack.data, pack.count, begin, self._time), self._durable)
+        if len(buffer) >= WRITE_BYTES:
+            self._flush(buffer)
 
     def sync(self) -> None:
         """Wait until the written records are on the disk, unless the log was opened without ``sync``."""
@@ -177,6 +234,7 @@ class Segments:
             return
         self._end = mark.end
         self._durable = mark.durable
+        self._time = mark.time
         fresh, self._segments = self._segments[mark.segments :], self._segments[: mark.segments]
         segment = self._segments[-1]
         segment.size = mark.size
@@ -198,7 +256,7 @@ class Segments:
 
     def roll(self) -> None:
         """Begin a new file, if the last one holds a record."""
-        if self._segments[-1].size > SEGMENT_HEADER:
+        if self._segments[-1].size > self._segments[-1].layout.header:
             self._roll()
             self._publish()
 
@@ -237,7 +295,20 @@ class Segments:
         At least one, unless nothing is there yet. Raise ``PositionExpired`` and ``PositionAhead``, and ``CorruptLog``
         also while they are taken.
         """
-        return self._reader.read(self._view, start, end, max_bytes)
+        stored = self._reader.read(self._view, start, end, max_bytes)
+        return flattened(stored, start, FOREVER if end is None else end)
+
+    def read_packs(self, start: int, end: int | None = None, max_bytes: int = READ_BYTES) -> Iterator[Pack]:
+        """Return the same in packs, the first from ``start`` on. Raise as ``read`` does."""
+        stored = self._reader.read(self._view, start, end, max_bytes)
+        return packed(stored, start, FOREVER if end is None else end)
+
+    def position_at(self, timestamp: int) -> int:
+        """Return the position of the first row of this time, in microseconds since 1970, or a later one.
+
+        That is the end where there is none. Raise ``CorruptLog``.
+        """
+        return self._reader.position_at(self._view, timestamp)
 
     # Files
 
@@ -248,31 +319,34 @@ class Segments:
         for path in paths:
             size = path.stat().st_size
             try:
-                first = self._first(path)
+                start = self._start(path)
             except ValueError as error:
-                if path is paths[-1] and size <= SEGMENT_HEADER:
+                if path is paths[-1] and size <= PACKED.header:
                     self.truncated += size
                     self._filesystem.remove(path)
                     break
                 raise CorruptLog(path, 0, int(path.stem) if path.stem.isdigit() else 0, str(error)) from None
-            found.append(Segment(path, first, size))
+            found.append(Segment(path, start.first, start.time, start.layout, size))
         return found
 
-    def _first(self, path: Path) -> int:
+    def _start(self, path: Path) -> SegmentStart:
         fd = self._filesystem.open(path)
         try:
-            first = decode_segment_header(self._filesystem.read(fd, SEGMENT_HEADER, 0))
+            start = decode_segment_header(self._filesystem.read(fd, PACKED.header, 0))
         finally:
             self._filesystem.close(fd)
-        if path.stem != f"{first:020}":
-            raise ValueError(f"it begins at position {first}, not where its name says")
-        return first
+        if path.stem != f"{start.first:020}":
+            raise ValueError(f"it begins at position {start.first}, not where its name says")
+        return start
 
     def _recover(self) -> None:
         segment = self._segments[-1]
+        self._time = segment.time
         self._fd = self._filesystem.open(segment.path, writable=True)
         try:
-            size, self._end = recover_segment(self._filesystem, self._fd, segment.path, segment.first, segment.note)
+            size, self._end = recover_segment(
+                self._filesystem, self._fd, segment.path, segment.layout, segment.first, self._note
+            )
             self.truncated += segment.size - size
             self._filesystem.truncate(self._fd, size)
             self._filesystem.sync(self._fd)
@@ -280,12 +354,38 @@ class Segments:
             self._close_file()
             raise
         segment.size = segment.walked = self._durable = size
+        if segment.layout is FORMER and size == FORMER.header:
+            # A file without a record would have the name of the new one that follows it.
+            self._replace_empty(segment)
+
+    def _note(self, head: Head) -> None:
+        self._segments[-1].note(head.offset, head.position)
+        if head.time is not None:
+            self._time = head.time
+
+    def _replace_empty(self, segment: Segment) -> None:
+        fresh = segment.path.with_suffix(NEW)
+        self._filesystem.remove(fresh)
+        fd = self._filesystem.create(fresh)
+        try:
+            self._filesystem.write_all(fd, encode_segment_header(segment.first, None), 0)
+            self._filesystem.sync(fd)
+            self._filesystem.rename(fresh, segment.path)
+            self._filesystem.sync_directory(self._directory)
+        except BaseException:
+            self._filesystem.close(fd)
+            self._close_file()
+            raise
+        self._close_file()
+        self._fd = fd
+        self._segments[-1] = Segment(segment.path, segment.first)
+        self._durable = PACKED.header
 
     def _create(self, first: int) -> Segment:
-        segment = Segment(self._directory / f"{first:020}{SUFFIX}", first)
+        segment = Segment(self._directory / f"{first:020}{SUFFIX}", first, self._time)
         fd = self._filesystem.create(segment.path)
         try:
-            self._filesystem.write_all(fd, encode_segment_header(first), 0)
+            self._filesystem.write_all(fd, encode_segment_header(first, self._time), 0)
             self._filesystem.sync(fd)
             self._filesystem.sync_directory(self._directory)
         except BaseException:
@@ -294,13 +394,13 @@ class Segments:
             raise
         self._close_file()
         self._fd = fd
-        self._durable = SEGMENT_HEADER
+        self._durable = PACKED.header
         self._segments.append(segment)
         return segment
 
-    def _roll(self) -> Segment:
+    def _roll(self, first: int | None = None) -> Segment:
         self._sync_file()
-        return self._create(self._end)
+        return self._create(self._end if first is None else first)
 
     def _sync_file(self) -> None:
         try:

@@ -15,9 +15,11 @@ from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.limits import charged
 from rsocket_trio.replay.element_metadata import Write, read_sink_payload
+from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger
-from rsocket_trio.replay.log import Element
+from rsocket_trio.replay.pack_formats import known_formats
+from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.route_requests import read_abort, read_commit, read_stage
 from rsocket_trio.replay.segments import NO_ROOM
 
@@ -28,7 +30,7 @@ An element counts its own bytes and the overhead of holding it, since it may be 
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
-    """Accept rows for ``ledger`` on ``route``, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
+    """Accept rows for ``ledger`` on ``route``, and on ``.stage``, ``.commit``, ``.abort`` and ``.pack`` behind it.
 
     ``responder`` gets the handlers. Raise ``ValueError`` for a route that is taken or too long.
     """
@@ -91,7 +93,11 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         with errors_for_writers():
             return answer(dropped=await ledger.abort(wanted.sink, wanted.attempts))
 
+    async def packs(request: Payload) -> bytes:
+        return answer(pack=known_formats())
+
     responder.request_response(route)(write)
+    responder.request_response(f"{route}.pack")(packs)
     responder.fire_and_forget(route)(write)
     responder.request_channel(route)(take)
     responder.request_channel(f"{route}.stage", initial_request_n=1024)(stage)
@@ -147,9 +153,9 @@ async def receive(channel: Channel, queue: WriteQueue) -> None:
     queue.complete()
 
 
-def by_partition(writes: Iterable[Write]) -> dict[int, list[Element]]:
+def by_partition(writes: Iterable[Write]) -> dict[int, list[Element | Pack]]:
     """Return the elements by partition, in order."""
-    groups: dict[int, list[Element]] = {}
+    groups: dict[int, list[Element | Pack]] = {}
     for write in writes:
         groups.setdefault(write.partition, []).append(write.element)
     return groups

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
-from rsocket_trio.replay.element_metadata import source_payload
+from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
+from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition
-from rsocket_trio.replay.log import READ_BYTES, Record, ReplayableLog
-from rsocket_trio.replay.route_requests import RangeRequest, read_ends, read_range
+from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
+from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
+from rsocket_trio.replay.packs import PACK_ROWS, Pack, rows_of
+from rsocket_trio.replay.route_requests import RangeRequest, read_ends, read_range, read_times
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
 """Bytes of a reader's first read; each read that it took in time doubles them."""
+PACK_DELAY = 0.005
+"""Seconds that a reader at the end of a log waits for rows to share a pack with the first."""
 SLOW_SECONDS = 0.2
 """Seconds after which a reader that has not taken a read is slow."""
 
@@ -37,7 +42,8 @@ def add_source(
 
     async def offsets(request: Payload) -> bytes:
         await log.open()
-        return encode_bounds(log)
+        times = read_times(request.data, log.partitions())
+        return encode_bounds(log, {one: await log.position_at(one, time) for one, time in times.items()})
 
     async def read(request: Payload, out: Outgoing) -> None:
         await log.open()
@@ -70,15 +76,25 @@ def add_source(
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
-    """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes."""
+    """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes.
+
+    They come in packs if the reader takes a format that is known here.
+    """
     partition, end = wanted.partition, wanted.end
     place = ReaderPosition(wanted.start)
+    form = chosen_format(wanted.packs)
     size = min(FIRST_BYTES, most)
     while end is None or place.position < end:
         before, began = place.position, trio.current_time()
-        await out.send_many(place.pass_by(await log.read_some(partition, before, end, max_bytes=size)))
+        if form is None:
+            await out.send_many(place.pass_by(await log.read_some(partition, before, end, max_bytes=size)))
+        else:
+            await out.send_many(place.pass_packs(await log.read_packs(partition, before, end, max_bytes=size), form))
         if place.position == before:
             await log.wait_beyond(partition, before)
+            if form is not None and log.bounds(partition)[1] - before < PACK_ROWS:
+                # More may come at once, and then shares a pack.
+                await trio.sleep(PACK_DELAY)
         elif trio.current_time() - began > SLOW_SECONDS:
             size = max(size // 2, min(FIRST_BYTES, most))
         else:
@@ -94,12 +110,28 @@ class ReaderPosition:
     def pass_by(self, records: Iterable[Record]) -> Iterator[Payload]:
         """Yield the payloads of records, decoded one by one, so that other tasks run in between."""
         for record in records:
+            payload = source_payload(record)
+            if record.position != self.position and record.position > self.position:
+                payload = behind_gap(payload, self.position)
             self.position = record.position + record.count
-            yield source_payload(record)
+            yield payload
+
+    def pass_packs(self, packs: Iterable[Pack], form: str) -> Iterator[Payload]:
+        """Yield the payloads of packs in the format ``form``; a single row is sent as it is."""
+        for pack in packs:
+            if pack.count == 1:
+                yield from self.pass_by(rows_of(pack, pack.position, pack.end))
+            else:
+                self.position = pack.end
+                yield pack_payload(pack, encoded_pack(pack, form), form)
 
 
-def encode_bounds(log: ReplayableLog) -> bytes:
-    """Return the bounds of all partitions as JSON."""
-    bounds = {str(partition): log.bounds(partition) for partition in log.partitions()}
-    told = {number: {"earliest": earliest, "latest": latest} for number, (earliest, latest) in bounds.items()}
+def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
+    """Return the bounds of all partitions as JSON, and the positions of times in ``places``, by partition."""
+    told: dict[str, dict[str, int]] = {}
+    for partition in log.partitions():
+        earliest, latest = log.bounds(partition)
+        told[str(partition)] = {"earliest": earliest, "latest": latest}
+        if partition in places:
+            told[str(partition)]["at"] = places[partition]
     return json.dumps(told, separators=(",", ":")).encode()

@@ -15,13 +15,14 @@ import attrs
 import trio
 
 from rsocket_trio.errors import Rejected
+from rsocket_trio.replay.elements import Element, check_element
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import FileSystem
-from rsocket_trio.replay.log import READ_BYTES, Element, check_element
+from rsocket_trio.replay.log import READ_BYTES
 from rsocket_trio.replay.memory_log import OVERHEAD
+from rsocket_trio.replay.packs import Pack, pack_elements
 from rsocket_trio.replay.recovery import read_block
-from rsocket_trio.replay.segment_reader import FOREVER
-from rsocket_trio.replay.segment_records import Damage, encode_record, records
+from rsocket_trio.replay.segment_records import FORMER, LAYOUTS, PACKED, Damage, Layout, encode_record, records
 from rsocket_trio.replay.segments import WRITE_BYTES
 
 ROWS = ".rows"
@@ -44,15 +45,16 @@ class StagedAttempt:
         self.deadline = deadline
         self.rows = self.elements = self.size = 0
         self.sealed = self.dropped = False
-        self._kept: list[Element] = []
+        self._kept: list[Element | Pack] = []
 
-    async def add(self, element: Element) -> None:
-        """Stage one element.
+    async def add(self, element: Element | Pack) -> None:
+        """Stage one element, or a pack of many.
 
         Raise ``Rejected`` if there is no room for it or the attempt has expired, ``ValueError`` if it can't be a
         record, ``OSError`` if the disk is full.
         """
-        check_element(element)
+        if isinstance(element, Element):
+            check_element(element)
         if self.dropped:
             raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
         size = element.size + OVERHEAD
@@ -71,7 +73,7 @@ class StagedAttempt:
 
     # Storage of the rows: subclasses override these
 
-    async def keep(self, element: Element) -> None:
+    async def keep(self, element: Element | Pack) -> None:
         """Hold an element."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._kept.append(element)
@@ -84,7 +86,7 @@ class StagedAttempt:
         """Drop the held elements. It runs in a place where it may block."""
         self._kept.clear()
 
-    def content(self) -> Iterable[Element]:
+    def content(self) -> Iterable[Element | Pack]:
         """Return the elements in order; they can be read more than once."""
         return self._kept
 
@@ -94,23 +96,24 @@ class StagedRows:
     """The elements in a file of rows. To iterate blocks, and raises ``CorruptLog``."""
 
     path: Path
+    layout: Layout
     size: int
     filesystem: FileSystem
 
-    def __iter__(self) -> Iterator[Element]:
+    def __iter__(self) -> Iterator[Element | Pack]:
         fd = self.filesystem.open(self.path)
         offset = position = 0
         try:
             while offset < self.size:
-                block = read_block(self.filesystem, fd, offset, self.size, READ_BYTES)
-                found = records(block, offset, self.size, position, position, FOREVER)
+                block = read_block(self.filesystem, fd, self.layout, offset, self.size, READ_BYTES)
+                found = records(self.layout, block, offset, self.size, position)
                 while True:
                     try:
                         record = next(found)
                     except StopIteration as stop:
                         offset, position = stop.value
                         break
-                    yield Element(record.data, record.metadata, record.count)
+                    yield record if isinstance(record, Pack) else record.element
         except Damage as damage:
             raise CorruptLog(self.path, damage.offset, damage.position, damage.reason) from None
         finally:
@@ -136,13 +139,15 @@ class FileStagedAttempt(StagedAttempt):
         self._note = directory / f"{attempt}{NOTE}"
         self._buffer = bytearray()
         self._end = 0
+        self._layout = PACKED
         self._fd = -1
         # An abort may come while a thread writes the rows.
         self._busy = threading.Lock()
 
-    async def keep(self, element: Element) -> None:
+    async def keep(self, element: Element | Pack) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        encode_record(self._buffer, self.rows - element.count, element, 0)
+        pack = element if isinstance(element, Pack) else pack_elements([element])
+        encode_record(self._buffer, self.rows - element.count, pack, 0)
         if len(self._buffer) >= WRITE_BYTES:
             await trio.to_thread.run_sync(self._flush)
 
@@ -157,8 +162,8 @@ class FileStagedAttempt(StagedAttempt):
             self._filesystem.remove(self._note.with_suffix(NEW))
             self._filesystem.remove(self._rows)
 
-    def content(self) -> Iterable[Element]:
-        return StagedRows(self._rows, self._end, self._filesystem)
+    def content(self) -> Iterable[Element | Pack]:
+        return StagedRows(self._rows, self._layout, self._end, self._filesystem)
 
     def _flush(self) -> None:
         with self._busy:
@@ -180,7 +185,7 @@ class FileStagedAttempt(StagedAttempt):
         self._filesystem.sync(self._fd)
         self._close()
         note = {"sink": self.sink, "partition": self.partition, "rows": self.rows, "elements": self.elements}
-        note |= {"bytes": self._end, "size": self.size}
+        note |= {"bytes": self._end, "size": self.size, "layout": self._layout.name.decode()}
         new = self._note.with_suffix(NEW)
         fd = self._filesystem.create(new)
         try:
@@ -204,6 +209,8 @@ class FileStagedAttempt(StagedAttempt):
         note = json.loads(self._note.read_bytes())
         self.sink, self.partition = note["sink"], note["partition"]
         self.rows, self.elements, self._end, self.size = (note[name] for name in ("rows", "elements", "bytes", "size"))
+        # A note without the name of a layout is older than the second one.
+        self._layout = LAYOUTS[note.get("layout", FORMER.name.decode()).encode()]
         self.sealed = True
 
 

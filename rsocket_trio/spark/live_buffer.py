@@ -24,10 +24,11 @@ from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
 from rsocket_trio.errors import readable
+from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.locking import DirectoryLock
-from rsocket_trio.replay.log import Element, Record
-from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, records
+from rsocket_trio.replay.packs import flattened
+from rsocket_trio.replay.segment_records import PACKED, Damage, decode_segment_header, records
 from rsocket_trio.replay.segments import SUFFIX, Segments
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
@@ -309,9 +310,13 @@ def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
         except OSError as error:
             raise DataLossError(f"{path}: {error.strerror}, elements from {position} on can't be read") from error
         try:
-            for record in records(block[SEGMENT_HEADER:], SEGMENT_HEADER, len(block), first, position, end):
+            layout = decode_segment_header(block[: PACKED.header]).layout
+            found = records(layout, block[layout.header :], layout.header, len(block), first, position, end)
+            for record in flattened(found, position, end):
                 yield record
                 position = record.end
+        except ValueError as error:
+            raise DataLossError(f"{path} can't be read: {error}") from None
         except Damage as damage:
             raise DataLossError(
                 f"{path} can't be read at offset {damage.offset}, element {damage.position}: {damage.reason}"

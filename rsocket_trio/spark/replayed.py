@@ -15,7 +15,7 @@ from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected,
 from rsocket_trio.errors import RSocketError, is_by_drain
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import read_source_payload
-from rsocket_trio.replay.log import Record
+from rsocket_trio.replay.elements import Record
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.options import Options

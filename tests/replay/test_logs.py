@@ -327,7 +327,7 @@ async def test_a_damaged_log_is_not_opened_and_leaves_no_lock(tmp_path: Path) ->
     file = only_segment(tmp_path)
     content = file.read_bytes()
     file.write_bytes(content.replace(b"one", b"eno"))
-    with pytest.raises(CorruptLog, match="offset 20, position 0: its CRC is wrong"):
+    with pytest.raises(CorruptLog, match="offset 28, position 0: its CRC is wrong"):
         await FileLog(tmp_path).open()
     file.write_bytes(content)
     async with FileLog(tmp_path) as log:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rsocket_trio.replay import CorruptLog, Element, PositionAhead, PositionExpired, Record
-from rsocket_trio.replay.segment_records import HEADER, SEGMENT_HEADER
+from rsocket_trio.replay.segment_records import PACKED
 from rsocket_trio.replay.segments import Segments
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
@@ -135,7 +135,7 @@ def test_a_file_that_ends_anywhere_within_the_last_record_loses_that_record_only
             assert all_of(segments) == [*READ[:2], Record(2, b"again")]
 
 
-@pytest.mark.parametrize("content", [*(bytes(size) for size in range(SEGMENT_HEADER + 1)), b"RSTRIO-1\0\0"])
+@pytest.mark.parametrize("content", [*(bytes(size) for size in range(PACKED.header + 1)), b"RSTRIO-1\0\0"])
 def test_a_file_whose_writer_died_in_its_header_is_made_anew(tmp_path: Path, content: bytes) -> None:
     with opened(tmp_path, segment_bytes=1) as segments:
         segments.append(THREE[:2])
@@ -163,7 +163,7 @@ def test_a_hole_within_what_was_never_safe_is_a_torn_tail(tmp_path: Path) -> Non
         kept = segments.size
         segments.append(THREE[1:])
     # Both were written together: after a loss of power the second may be on the disk and the first not.
-    flip(only_file(tmp_path), kept + HEADER.size)
+    flip(only_file(tmp_path), kept + PACKED.record.size)
     with opened(tmp_path) as segments:
         assert all_of(segments) == READ[:1]
 
@@ -216,8 +216,8 @@ def test_what_was_safe_is_known_to_be_after_something_was_rolled_back(tmp_path: 
         segments.roll_back()
         segments.append([Element(b"behind")])
     # What says that the first was safe is the record behind it.
-    flip(only_file(tmp_path), SEGMENT_HEADER + HEADER.size)
-    with pytest.raises(CorruptLog, match=f"damaged at offset {SEGMENT_HEADER}, position 0"), opened(tmp_path):
+    flip(only_file(tmp_path), PACKED.header + PACKED.record.size)
+    with pytest.raises(CorruptLog, match=f"damaged at offset {PACKED.header}, position 0"), opened(tmp_path):
         pass
 
 
@@ -230,8 +230,9 @@ def test_damage_to_what_was_safe_is_told_with_file_offset_and_position(tmp_path:
             segments.append([element])
     path = only_file(tmp_path)
     content = path.read_bytes()
-    second = SEGMENT_HEADER + HEADER.size + len(b"one")
-    for offset in range(second, second + HEADER.size + len(b"metatwo")):
+    # A record of one row has a pack of 13 bytes around its data; one with metadata has 8 more, and so has its length.
+    second = PACKED.header + PACKED.record.size + 13 + len(b"one")
+    for offset in range(second, second + PACKED.record.size + 17 + len(b"metatwo")):
         flip(path, offset)
         with pytest.raises(CorruptLog) as caught, opened(tmp_path):
             pass
@@ -242,9 +243,10 @@ def test_damage_to_what_was_safe_is_told_with_file_offset_and_position(tmp_path:
 
 def test_damage_in_an_older_file_is_told_by_reading_and_never_skipped(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=100) as segments:
-        segments.append(Element(b"%010d" % n) for n in range(20))
+        for n in range(20):
+            segments.append([Element(b"%010d" % n)])
     first = min(tmp_path.glob("*.segment"))
-    flip(first, SEGMENT_HEADER + 2 * HEADER.size + 15)
+    flip(first, PACKED.header + 2 * PACKED.record.size + 13 + 15)
     with opened(tmp_path, segment_bytes=100) as segments:
         found = segments.read(0)
         assert next(found) == Record(0, b"%010d" % 0)
@@ -255,9 +257,10 @@ def test_damage_in_an_older_file_is_told_by_reading_and_never_skipped(tmp_path: 
 
 def test_an_older_file_that_is_too_short_or_gone_is_told(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=100) as segments:
-        segments.append(Element(b"%010d" % n) for n in range(20))
+        for n in range(20):
+            segments.append([Element(b"%010d" % n)])
     first = min(tmp_path.glob("*.segment"))
-    record = HEADER.size + 10
+    record = PACKED.record.size + 13 + 10
     content = first.read_bytes()
     first.write_bytes(content[:-record])
     with opened(tmp_path, segment_bytes=100) as segments, pytest.raises(CorruptLog, match="but its records go on"):
@@ -364,7 +367,7 @@ def test_trim_of_everything_leaves_an_empty_log_that_goes_on_where_it_was(tmp_pa
     with opened(tmp_path) as segments:
         segments.append(THREE)
         assert segments.trim(7) > 0
-        assert (segments.earliest, segments.latest, segments.size) == (7, 7, SEGMENT_HEADER)
+        assert (segments.earliest, segments.latest, segments.size) == (7, 7, PACKED.header)
     with opened(tmp_path) as segments:
         assert segments.append([Element(b"next")]) == 7
         assert all_of(segments) == [Record(7, b"next")]

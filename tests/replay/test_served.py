@@ -110,18 +110,36 @@ async def test_a_range_comes_in_order_with_positions_and_completes() -> None:
 
 
 async def test_an_element_says_its_position_its_rows_and_its_metadata_on_the_wire() -> None:
-    log = MemoryLog()
+    log = MemoryLog(clock=iter([1000, 2000, 1500]).__next__)
     async with source(log) as client:
         await log.append(b"one")
-        await log.append(b"three", b"meta", count=3)
+        await log.append(b"three", b"meta", count=3, key=b"k", headers={"é": b"1", "b": b""})
         await log.append(b"empty", b"")
         async with reading(client, 0, 5) as items:
             found = [(item.data, decode_composite(item.metadata or b"")) async for item in items]
 
+    time = "message/x.rsocket-trio.timestamp.v0"
+    headers = bytes.fromhex("0002 c3a9 00000001 31 0001 62 00000000")
     assert found == [
-        (b"one", [Entry("message/x.rsocket-trio.position.v0", struct.pack(">Q", 0))]),
-        (b"three", [Entry(POSITION, struct.pack(">QI", 1, 3)), Entry(RECORD_METADATA, b"meta")]),
-        (b"empty", [Entry(POSITION, struct.pack(">Q", 4)), Entry(RECORD_METADATA, b"")]),
+        (
+            b"one",
+            [Entry("message/x.rsocket-trio.position.v0", struct.pack(">Q", 0)), Entry(time, struct.pack(">Q", 1000))],
+        ),
+        (
+            b"three",
+            [
+                Entry(POSITION, struct.pack(">QI", 1, 3)),
+                Entry(time, struct.pack(">Q", 2000)),
+                Entry(RECORD_METADATA, b"meta"),
+                Entry("message/x.rsocket-trio.key.v0", b"k"),
+                Entry("message/x.rsocket-trio.headers.v0", headers),
+            ],
+        ),
+        # The clock was set back.
+        (
+            b"empty",
+            [Entry(POSITION, struct.pack(">Q", 4)), Entry(time, struct.pack(">Q", 2000)), Entry(RECORD_METADATA, b"")],
+        ),
     ]
 
 
@@ -242,7 +260,7 @@ async def test_a_reader_that_is_trimmed_under_hears_that_its_position_expired() 
 def damage_first_file(directory: Path) -> Path:
     first = min(directory.glob("partition-0/*.segment"))
     content = bytearray(first.read_bytes())
-    content[100] ^= 1
+    content[150] ^= 1
     first.write_bytes(content)
     return first
 
@@ -251,7 +269,8 @@ async def test_damage_ends_a_reader_with_the_position_and_no_name_of_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FileLog(tmp_path, segment_bytes=200, filesystem=QuickDisk()) as log:
-        await log.append_all({0: [Element(b"%020d" % n) for n in range(20)]})
+        for n in range(20):
+            await log.append(b"%020d" % n)
     first = damage_first_file(tmp_path)
     async with source(FileLog(tmp_path, segment_bytes=200, filesystem=QuickDisk())) as client:
         async with reading(client, 0, 20) as items:
@@ -378,7 +397,7 @@ async def test_an_element_that_is_answered_is_in_the_log() -> None:
 
         assert await rows_of(ledger.log) == [
             Record(0, b"one"),
-            Record(1, b"both", encode_composite(entries)),
+            Record(1, b"both", b"meta", key=b"key"),
             Record(2, b"meta", b"meta"),
             Record(3, b"bare"),
         ]

@@ -286,13 +286,15 @@ def payloads(count: int, size: int = 100) -> list[Payload]:
 
 async def test_a_torn_tail_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
     log = store(tmp_path)
-    await log.write(payloads(10))
+    await log.write(payloads(9))
+    await log.write(payloads(3))
     await log.aclose()
     [segment] = (tmp_path / "log").glob("*.segment")
     segment.write_bytes(segment.read_bytes()[:-7])
 
     again = store(tmp_path)
 
+    # What came together is torn together.
     assert (again.begin, again.end) == (0, 9)
     assert again.truncated > 0
     await again.write(payloads(1))

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Channel, Payload, Rejected, Responder
-from rsocket_trio.replay import Element
+from rsocket_trio.replay import Element, Pack
 from rsocket_trio.replay.element_metadata import read_sink_payload
 from rsocket_trio.spark import staged_sink
 from rsocket_trio.spark.connections import target_of
@@ -141,7 +141,7 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
     assert await rows_in(log) == numbers(50)
 
 
-def staging_element(item: Payload) -> Element:
+def staging_element(item: Payload) -> Element | Pack:
     return read_sink_payload(item, staged=True).element
 
 

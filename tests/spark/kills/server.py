@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.replay import Commit, Element, FileLedger, FileLog, MemoryLog, Record, add_sink, add_source
+from rsocket_trio.replay import Commit, Element, FileLedger, FileLog, MemoryLog, Pack, Record, add_sink, add_source
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 
 
@@ -41,7 +41,7 @@ class Watched(FileLedger):
         if self._left <= 0 < self._left + count:
             say("took", self._tell_after)
 
-    async def write(self, elements: Mapping[int, Sequence[Element]]) -> None:
+    async def write(self, elements: Mapping[int, Sequence[Element | Pack]]) -> None:
         await super().write(elements)
         self.took(sum(map(len, elements.values())))
 
@@ -49,9 +49,9 @@ class Watched(FileLedger):
         stage = await super().begin(sink, attempt, partition)
         keep = stage.keep
 
-        async def count(element: Element) -> None:
+        async def count(element: Element | Pack) -> None:
             await keep(element)
-            self.took(1)
+            self.took(element.count)
 
         stage.keep = count  # type: ignore[method-assign]
         return stage
