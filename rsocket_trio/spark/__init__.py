@@ -16,7 +16,7 @@ from rsocket_trio.spark.options import OptionError
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError
 from rsocket_trio.spark.records import SchemaMismatchError
 from rsocket_trio.spark.request_rows import RowError
-from rsocket_trio.spark.source import RSocketDataSource, register
+from rsocket_trio.spark.source import RSocketDataSource, activate, register
 
 __all__ = [
     "CheckpointError",
@@ -28,6 +28,7 @@ __all__ = [
     "SchemaMismatchError",
     "SinkError",
     "SourceError",
+    "activate",
     "ensure_java",
     "register",
 ]

@@ -221,8 +221,15 @@ def shown_uri(uri: str) -> str:
 
 
 REDACTED: Final = "(redacted)"
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of a query that Spark hands on to its sink."""
+SPARKS_OWN: Final = frozenset(
+    {
+        *("checkpointlocation", "queryname"),
+        *("comment", "external", "is_managed_location", "location", "owner", "provider", "serialization.format"),
+    }
+)
+"""Options that Spark adds: of a query to those of its sink, and of a catalog to those of a table."""
+TABLE_PREFIX: Final = "option."
+"""Begins the name under which a catalog repeats each option of a table."""
 
 
 # The table
@@ -351,6 +358,7 @@ class Options:
     reuse_connections: bool = row("reuseConnections", flag, "true", Use.ANY, "keep connections between the tasks of a Python worker")
     connection_idle_timeout: float = row("connectionIdleTimeout", seconds, "30s", Use.ANY, "how long an unused one is kept")
     pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
+    schema: str | None = row("schema", words, None, Use.ANY, "the columns of a table in a catalog, such as `id BIGINT, name STRING`: for `payload=arrow`, and for sinks")
     # fmt: on
 
     @property
@@ -387,7 +395,7 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
     found: dict[str, Any] = {}
     for key, written in given.items():
         name = ALIASES.get(key.lower(), key.lower())
-        if name in SPARKS_OWN:
+        if name in SPARKS_OWN or name.startswith(TABLE_PREFIX):
             continue
         if name not in ROWS:
             raise OptionError(f"unknown option {key!r}{_nearest(name)}")
