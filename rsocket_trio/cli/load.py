@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +40,14 @@ SHARED = (
 )
 """Options that mean the same as in the other commands of a client, by their parameters."""
 SAME = (
-    *("uri", "rate", "seconds", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
+    *("uri", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
     *("timeout", "warm_up", "seed", "quirks", "peer", "lease", "headers", "trust", "untrusted", "cert", "key"),
 )
 """Options that are fields of a plan as they are."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
 ARRIVALS = ("poisson", "constant", "closed")
+DEFAULT_SECONDS = 10.0
+"""How long a ramp is that does not say so."""
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -57,6 +61,48 @@ def sizes(text: str) -> tuple[int, ...]:
     return found
 
 
+def rates(text: str) -> tuple[tuple[float, float, float | None], ...]:
+    """Return triples of a rate, the rate at its end and its seconds, if given, from text as in ``0..100@10,100@60``."""
+    return tuple(_rate(each, text) for each in text.split(","))
+
+
+def _rate(text: str, whole: str) -> tuple[float, float, float | None]:
+    pace, at, length = text.partition("@")
+    first, dots, last = pace.partition("..")
+    try:
+        found = float(first), float(last if dots else first), float(length) if at else None
+    except ValueError:
+        found = -1.0, -1.0, None
+    begin, end, _ = found
+    # Only a stage that says how long it is may be a pause.
+    if not (0 <= begin < math.inf and 0 <= end < math.inf) or not (begin or end or at):
+        raise click.BadParameter(
+            f"{whole!r}: requests per second, as in 500, 0..500 for a ramp, or 0..500@10,500@60 with seconds"
+        )
+    return found
+
+
+def share(text: str) -> dict[str, Any]:
+    """Return the fields of a share of a mix, from text as in ``stream:ticks weight=20 take=5``."""
+    try:
+        what, *pairs = shlex.split(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: INTERACTION:ROUTE is needed, as in 'stream:ticks weight=20'") from None
+    interaction, colon, route = what.partition(":")
+    found: dict[str, Any] = {"interaction": interaction, "route": route if colon else None}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in OF_SHARE:
+            known = ", ".join(f"{key}=" for key in OF_SHARE)
+            raise click.BadParameter(f"{text!r}: {pair!r} is none of {known} behind INTERACTION:ROUTE")
+        name, convert = OF_SHARE[key]
+        try:
+            found[name] = convert(value)
+        except ValueError:
+            raise click.BadParameter(f"{text!r}: {pair!r} is not a number") from None
+    return found
+
+
 def shared_options(command: Callback) -> Callback:
     """Add the options that the other commands have as well."""
     for row in reversed(ROWS):
@@ -67,8 +113,13 @@ def shared_options(command: Callback) -> Callback:
 
 @click.command("load")
 @click.argument("uri", type=uri)
-@click.option("--rate", type=SECONDS, metavar="R", help="Requests per second of all workers together.")
-@click.option("--seconds", type=SECONDS, metavar="S", default=10.0, show_default=True, help="How long is measured.")
+@click.option(
+    "--rate",
+    type=rates,
+    metavar="R[..R][@S],...",
+    help="Requests per second of all workers together: 500, a ramp 0..500, or stages with seconds, 0..500@10,500@60.",
+)
+@click.option("--seconds", type=SECONDS, metavar="S", help="How long is measured (10); of stages it is their sum.")
 @click.option("--workers", type=COUNT, metavar="N", help="Processes here that make the load at once (1).")
 @click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark instead, with --master.")
 @click.option(
@@ -85,6 +136,13 @@ def shared_options(command: Callback) -> Callback:
     "-d", "--data", metavar="TEXT|@FILE|-", help="The data of each request; @FILE is a file, - standard input."
 )
 @click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
+@click.option(
+    "--mix",
+    type=share,
+    multiple=True,
+    metavar="'INTERACTION[:ROUTE] [KEY=VALUE ...]'",
+    help="A kind of request, several times: drawn by weight=; also data=, size=, items=, take=, name=.",
+)
 @click.option("--items", type=COUNT, metavar="N", default=1, help="Payloads that a channel sends (1).")
 @click.option(
     "--arrivals",
@@ -248,12 +306,55 @@ def with_spark(said: dict[str, Any]) -> Summary:
             raise Failure(str(error), FAILED) from error
 
 
+def schedule_of(said: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan for its rate: one rate or stages, and seconds. Raise ``ValueError``."""
+    from rsocket_trio.loadgen.stages import Stage
+
+    found, seconds = said["rate"], said["seconds"]
+    terms = {} if seconds is None else {"seconds": seconds}
+    if found is None:
+        return terms
+    [first, *others] = found
+    if not others and first[0] == first[1] and first[2] is None:
+        return {**terms, "rate": first[0]}
+    if len(found) == 1 and first[2] is None:
+        return {"stages": (Stage(first[0], seconds or DEFAULT_SECONDS, first[1]),)}
+    if seconds is not None:
+        raise ValueError("--seconds is that of a rate without stages: each stage has its own, as in 0..500@10,500@60")
+    if any(stage[2] is None for stage in found):
+        raise ValueError("--rate with several stages needs the seconds of each, as in 0..500@10,500@60")
+    return {"stages": tuple(Stage(rate, length, end) for rate, end, length in found)}
+
+
+def mix_of(said: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan for a mix of requests, if there is one. Raise ``ValueError``."""
+    from rsocket_trio.loadgen.mix import Share
+
+    if not said["mix"]:
+        return {}
+    for name, option in (("route", "--route"), ("data", "--data"), ("sizes", "--size"), ("take", "--take")):
+        if said[name] is not None:
+            raise ValueError(f"--mix and {option} exclude each other: each share has its own")
+    return {"mix": tuple(Share(**each) for each in said["mix"])}
+
+
 def data_of(value: str) -> bytes:
     """Return the data of each request. Raise ``Failure`` for a file that can't be read."""
     source = source_of(value)
     if isinstance(source, Stdin):
         return sys.stdin.buffer.read()
     return source.read() if isinstance(source, Loaded) else os.fsencode(source.text)
+
+
+OF_SHARE: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "weight": ("weight", float),
+    "data": ("data", data_of),
+    "size": ("sizes", sizes),
+    "items": ("items", int),
+    "take": ("take", int),
+    "name": ("name", str),
+}
+"""The keys of a share of a mix: its field, and how the value is read."""
 
 
 def terms_of(said: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +367,8 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         said["mimes"],
         default_mime=habits.metadata_mime,
         bare_mime=habits.bare_mime,
-        route=said["route"],
+        # In a mix any route decides about the MIME type, and each share brings its own.
+        route=next((each["route"] for each in said["mix"] if each["route"] is not None), said["route"]),
         credentials=credentials(said["simple"], said["bearer"]),
         setup_text=said["setup_metadata"],
         setup_mime=said["setup_mime"],
@@ -276,9 +378,11 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         terms["credit"] = credit
     return {
         **terms,
+        **schedule_of(said),
+        **mix_of(said),
         "tasks": said["tasks"] or said["workers"] or 1,
         "dialect": dialect,
-        "route": metadata.route,
+        "route": None if said["mix"] else metadata.route,
         "metadata": metadata.content,
         "metadata_mime": metadata.mime,
         "data": data_of(said["data"] or ""),

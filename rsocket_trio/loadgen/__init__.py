@@ -9,8 +9,10 @@ from __future__ import annotations
 from rsocket_trio.loadgen.histogram import Histogram
 from rsocket_trio.loadgen.load_task import LoadError
 from rsocket_trio.loadgen.load_workers import WorkerError, run_workers
+from rsocket_trio.loadgen.mix import Share
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.run_load import Result, SlotsError, run
+from rsocket_trio.loadgen.stages import Stage
 from rsocket_trio.loadgen.summary import Counts, Summary
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     "LoadError",
     "Plan",
     "Result",
+    "Share",
     "SlotsError",
+    "Stage",
     "Summary",
     "WorkerError",
     "run",

@@ -24,7 +24,9 @@ from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.measures import Recorder, Row, kind_of
+from rsocket_trio.loadgen.mix import Share
 from rsocket_trio.loadgen.plan import CLOSED, Plan
+from rsocket_trio.loadgen.stages import constant, poisson
 from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.payload import PayloadLike
 from rsocket_trio.terms import Retry
@@ -129,7 +131,7 @@ async def perform(
 async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
     """Open the connections and check them with a probe. Raise the error of one that does not work."""
     connections = await open_connections(part.plan, nursery)
-    driver = Driver(part.plan, connections, Payloads(part.plan, f"{part.seed}/{part.task}"), recorder)
+    driver = Driver(part.plan, connections, f"{part.seed}/{part.task}", recorder)
     if part.plan.probe:
         await driver.probe()
     return driver
@@ -172,31 +174,11 @@ def described(error: Exception) -> str:
 # The schedule
 
 
-def constant(rate: float, tasks: int = 1, task: int = 0) -> Iterator[float]:
-    """Yield due times at equal distances over all tasks together; the tasks take turns."""
-    for number in itertools.count(task, tasks):
-        yield number / rate
-
-
-def poisson(rate: float, seed: str) -> Iterator[float]:
-    """Yield due times as independent users make them: exponential distances, ``1 / rate`` seconds on average."""
-    chance = random.Random(seed)
-    now = 0.0
-    while True:
-        now += chance.expovariate(rate)
-        yield now
-
-
 def arrivals(plan: Plan, task: int, seed: int) -> Iterator[float]:
     """Return the due times of one task, warm-up included: none for a closed loop, which has no schedule."""
-    if plan.rate is None:
-        return iter(())
     if plan.arrivals == "constant":
-        offsets = constant(plan.rate, plan.tasks, task)
-    else:
-        offsets = poisson(plan.rate / plan.tasks, f"{seed}/{task}")
-    end = plan.warm_up + plan.seconds
-    return itertools.takewhile(lambda offset: offset < end, offsets)
+        return constant(plan.schedule, plan.tasks, task)
+    return poisson(plan.schedule, plan.tasks, f"{seed}/{task}")
 
 
 # The connections
@@ -268,14 +250,14 @@ async def _wait_for_refusal(connection: Connection) -> None:
 
 
 class Payloads:
-    """The payloads of a task's requests: the same each time, or of random sizes."""
+    """The payloads of a share's requests: the same each time, or of random sizes."""
 
-    def __init__(self, plan: Plan, seed: str) -> None:
+    def __init__(self, share: Share, metadata: bytes | None, seed: str) -> None:
         self._chance = random.Random(seed)
-        self._sizes = plan.sizes
-        self._metadata = plan.request_metadata
-        self._bytes = self._chance.randbytes(max(plan.sizes)) if plan.sizes else b""
-        self._same = Payload(plan.data, self._metadata)
+        self._sizes = share.sizes
+        self._metadata = metadata
+        self._bytes = self._chance.randbytes(max(share.sizes)) if share.sizes else b""
+        self._same = Payload(share.data, metadata)
 
     def next(self) -> Payload:
         """Return the payload of the next request."""
@@ -284,33 +266,55 @@ class Payloads:
         return Payload(self._bytes[: self._chance.choice(self._sizes)], self._metadata)
 
 
-def request_of(plan: Plan) -> Request:
-    """Return the function that makes the requests of a plan."""
+@attrs.frozen(eq=False)
+class Kind:
+    """One kind of request of a task: its name in the counts, how it is made, and what it carries."""
+
+    name: str
+    make: Request
+    payloads: Payloads
+
+
+def kinds_of(plan: Plan, seed: str) -> list[Kind]:
+    """Return the kinds of requests of a plan, with payloads from a seed."""
+    return [
+        Kind(
+            share.name,
+            request_of(share, plan.first_credit),
+            Payloads(share, plan.request_metadata, f"{seed}/{share.name}" if share.name else seed),
+        )
+        for share in plan.shares
+    ]
+
+
+def request_of(share: Share, credit: int) -> Request:
+    """Return the function that makes the requests of a share, with so much initial credit for streams."""
+    if share.take is not None:
+        credit = min(credit, share.take)
+    refill = share.take is None or share.take > credit
 
     async def response(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
-        await connection.request_response(payload, route=plan.route)
+        await connection.request_response(payload, route=share.route)
         return 1
 
     async def fnf(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
-        await connection.fire_and_forget(payload, route=plan.route)
+        await connection.fire_and_forget(payload, route=share.route)
         return 0
 
     async def stream(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
         async with connection.request_stream(
-            payload, route=plan.route, initial_request_n=credit, refill=refill
+            payload, route=share.route, initial_request_n=credit, refill=refill
         ) as items:
-            return await _read(items, plan.take, first)
+            return await _read(items, share.take, first)
 
     async def channel(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
         async with connection.request_channel(
-            payload, route=plan.route, initial_request_n=credit, refill=refill
+            payload, route=share.route, initial_request_n=credit, refill=refill
         ) as channel:
-            return await _converse(channel, Payload(payload.data), plan, first)
+            return await _converse(channel, Payload(payload.data), share, first)
 
-    credit = plan.first_credit if plan.take is None else min(plan.first_credit, plan.take)
-    refill = plan.take is None or plan.take > credit
     found: dict[str, Request] = {"response": response, "stream": stream, "fnf": fnf, "channel": channel}
-    return found[plan.interaction]
+    return found[share.interaction]
 
 
 async def _read(items: Incoming, take: int | None, first: Callable[[], object]) -> int:
@@ -324,13 +328,13 @@ async def _read(items: Incoming, take: int | None, first: Callable[[], object]) 
     return count
 
 
-async def _converse(channel: Channel, payload: Payload, plan: Plan, first: Callable[[], object]) -> int:
+async def _converse(channel: Channel, payload: Payload, share: Share, first: Callable[[], object]) -> int:
     count = 0
     error: RSocketError | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, channel, payload, plan.items - 1)
+        nursery.start_soon(_send, channel, payload, share.items - 1)
         try:
-            count = await _read(channel, plan.take, first)
+            count = await _read(channel, share.take, first)
         except RSocketError as exc:
             # Raised in the nursery it would leave it in a group.
             error = exc
@@ -356,27 +360,30 @@ async def _send(channel: Channel, payload: Payload, number: int) -> None:
 class Driver:
     """The requests of one task over its connections."""
 
-    def __init__(self, plan: Plan, connections: list[KeptConnection], payloads: Payloads, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, connections: list[KeptConnection], seed: str, recorder: Recorder) -> None:
         self._plan = plan
         self._connections = connections
         self._turn = 0
-        self._payloads = payloads
         self._recorder = recorder
-        self._request = request_of(plan)
+        self._kinds = kinds_of(plan, seed)
+        self._weights = list(itertools.accumulate(share.weight for share in plan.shares))
+        self._chance = random.Random(f"{seed}/mix")
         self._start = 0.0
         self._wanted = 0.0
         self._busy = 0
         self._stopped = False
-        self._waiting: deque[float] = deque()
+        self._waiting: deque[tuple[float, Kind]] = deque()
         self._arriving = trio.CancelScope()
         self._answering = trio.CancelScope()
 
     async def probe(self) -> None:
-        """Make one request that is not counted. Raise the error that it fails with."""
-        with trio.move_on_after(self._plan.timeout) as scope:
-            await self._request(self._connections[0].connection, self._payloads.next(), int)
-        if scope.cancelled_caught:
-            raise trio.TooSlowError(f"the first request was not answered within {self._plan.timeout:g} s")
+        """Make one request of each kind that is not counted. Raise the error that it fails with."""
+        for kind in self._kinds:
+            with trio.move_on_after(self._plan.timeout) as scope:
+                await kind.make(self._connections[0].connection, kind.payloads.next(), int)
+            if scope.cancelled_caught:
+                which = f" of {kind.name}" if kind.name else ""
+                raise trio.TooSlowError(f"the first request{which} was not answered within {self._plan.timeout:g} s")
 
     async def run(self, offsets: Iterator[float], start: float | None = None) -> None:
         """Make the load from ``start`` on, or from now.
@@ -399,7 +406,7 @@ class Driver:
                     await self._arrive(offsets, nursery)
                     await trio.sleep_until(end)
                 self._measured()
-            if self._plan.interaction == "fnf":
+            if any(share.interaction == "fnf" for share in self._plan.shares):
                 await self._wait_until_sent()
 
     def stop(self) -> None:
@@ -417,67 +424,75 @@ class Driver:
                 await trio.sleep_until(due)
                 now, burst = trio.current_time(), 0
             burst += 1
-            self._recorder.count(offset, measures.DUE)
-            self._recorder.took(offset, measures.BEHIND, now - due)
+            kind = self._draw()
+            self._recorder.count(offset, measures.DUE, kind.name)
+            self._recorder.took(offset, measures.BEHIND, now - due, kind.name)
             if self._busy < self._plan.bound:
                 # Counted here, not when the task runs: a burst is begun before any of its tasks gets its turn.
                 self._busy += 1
-                nursery.start_soon(self._serve, offset)
+                nursery.start_soon(self._serve, offset, kind)
             else:
-                self._recorder.count(offset, measures.LATE)
-                self._waiting.append(offset)
+                self._recorder.count(offset, measures.LATE, kind.name)
+                self._waiting.append((offset, kind))
 
-    async def _serve(self, offset: float) -> None:
+    def _draw(self) -> Kind:
+        """Return the kind of the next request, at random by weight."""
+        if len(self._kinds) == 1:
+            return self._kinds[0]
+        return self._chance.choices(self._kinds, cum_weights=self._weights)[0]
+
+    async def _serve(self, offset: float, kind: Kind) -> None:
         """Make a request, and then those that had to wait for a place."""
         try:
-            await self._make(offset)
+            await self._make(offset, kind)
             while self._waiting:
-                await self._make(self._waiting.popleft())
+                await self._make(*self._waiting.popleft())
         finally:
             self._busy -= 1
 
     async def _ask_again_and_again(self, end: float) -> None:
         """Run one client of a closed loop: it makes its next request once the last one was answered."""
         while (now := trio.current_time()) < end and not self._stopped:
-            self._recorder.count(now - self._start, measures.DUE)
-            if not await self._make(now - self._start):
+            kind = self._draw()
+            self._recorder.count(now - self._start, measures.DUE, kind.name)
+            if not await self._make(now - self._start, kind):
                 await trio.sleep(PAUSE)
 
-    async def _make(self, offset: float) -> bool:
-        """Make the request that is due at an offset and count its outcome. Return whether it was answered."""
-        recorder, due = self._recorder, self._start + offset
+    async def _make(self, offset: float, kind: Kind) -> bool:
+        """Make the request of a kind that is due at an offset and count its outcome. Return whether it was answered."""
+        recorder, due, name = self._recorder, self._start + offset, kind.name
         begun = trio.current_time()
         if begun - due >= self._plan.timeout:
             # A user would have given up by now.
-            recorder.count(offset, measures.DROPPED)
+            recorder.count(offset, measures.DROPPED, name)
             await trio.lowlevel.checkpoint()
             return False
         kept = self._connections[self._turn]
         self._turn = (self._turn + 1) % len(self._connections)
         with trio.move_on_after(self._plan.timeout) as scope:
             try:
-                items = await self._request(kept.connection, self._payloads.next(), lambda: self._first(offset))
+                items = await kind.make(kept.connection, kind.payloads.next(), lambda: self._first(offset, name))
             except RSocketError as error:
-                recorder.count(offset, measures.ERROR, kind_of(error))
+                recorder.count(offset, measures.ERROR, measures.of_share(name, kind_of(error)))
                 # A connection that is gone fails at once, as often as it is asked: let other tasks run.
                 await trio.lowlevel.checkpoint()
                 return False
         if scope.cancelled_caught:
-            recorder.count(offset, measures.ERROR, measures.TIMEOUT)
+            recorder.count(offset, measures.ERROR, measures.of_share(name, measures.TIMEOUT))
             return False
         now = trio.current_time()
-        recorder.took(offset, measures.LATENCY, now - due)
-        recorder.took(offset, measures.SERVICE, now - begun)
-        recorder.took(offset, measures.LAG, begun - due)
-        recorder.count(offset, measures.OK)
+        recorder.took(offset, measures.LATENCY, now - due, name)
+        recorder.took(offset, measures.SERVICE, now - begun, name)
+        recorder.took(offset, measures.LAG, begun - due, name)
+        recorder.count(offset, measures.OK, name)
         if offset >= self._plan.warm_up:
-            recorder.count(now - self._start, measures.DONE)
+            recorder.count(now - self._start, measures.DONE, name)
         if items:
-            recorder.count(offset, measures.ITEMS, number=items)
+            recorder.count(offset, measures.ITEMS, name, items)
         return True
 
-    def _first(self, offset: float) -> None:
-        self._recorder.took(offset, measures.FIRST_ITEM, trio.current_time() - self._start - offset)
+    def _first(self, offset: float, name: str) -> None:
+        self._recorder.took(offset, measures.FIRST_ITEM, trio.current_time() - self._start - offset, name)
 
     def _measured(self) -> None:
         """Record how long was measured, less than planned if the load was stopped, and how it stands at the end."""

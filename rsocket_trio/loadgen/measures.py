@@ -50,7 +50,10 @@ TIMEOUT: Final = "Timeout"
 """The kind of error of a request that was not answered in time."""
 
 Row: TypeAlias = tuple[int, str, str, int | None, int]
-"""Second, measure, name, bucket, count."""
+"""Second, measure, name, bucket, count.
+
+The name is that of the share in a mix, else nothing; of an error it is the kind, behind the share and a tab in a mix.
+"""
 
 
 class Recorder:
@@ -64,10 +67,10 @@ class Recorder:
         """Count ``number`` events of a measure."""
         self._add(at, (measure, name, None), number)
 
-    def took(self, at: float, measure: str, seconds: float) -> None:
+    def took(self, at: float, measure: str, seconds: float, name: str = "") -> None:
         """Record a time in seconds."""
         # Two readings of a clock that is a float may be apart by less than nothing.
-        self._add(at, (measure, "", bucket_of(max(round(seconds * NS), 0))), 1)
+        self._add(at, (measure, name, bucket_of(max(round(seconds * NS), 0))), 1)
 
     def fact(self, measure: str, number: int, name: str = "") -> None:
         """Record a fact of the whole task, one of ``FACTS``."""
@@ -97,6 +100,11 @@ def kind_of(error: RSocketError) -> str:
     if isinstance(error, ApplicationError) and error.code != ApplicationError.default_code:
         return f"{name} 0x{error.code:X}"
     return name
+
+
+def of_share(share: str, kind: str) -> str:
+    """Return the name of a row that counts errors of a kind: with the share before it where requests are mixed."""
+    return f"{share}\t{kind}" if share else kind
 
 
 def _place(entry: tuple[tuple[int, str, str, int | None], int]) -> tuple[int, str, str, int]:

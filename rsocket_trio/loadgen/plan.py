@@ -11,6 +11,8 @@ from rsocket_trio import Keepalive, Payload
 from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME, ConnectionOptions
 from rsocket_trio.connection.connection import INITIAL_REQUEST_N
 from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
+from rsocket_trio.loadgen.mix import Share, check_names, count, more_than_zero, one_of
+from rsocket_trio.loadgen.stages import Stage, seconds_of
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
@@ -23,16 +25,26 @@ from rsocket_trio.metadata import (
 from rsocket_trio.payload import PayloadLike
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.signatures import declared
-from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid
 
-INTERACTIONS = ("response", "stream", "fnf", "channel")
 CLOSED = "closed"
 ARRIVALS = ("poisson", "constant", CLOSED)
 IN_FLIGHT = 1024
 """Requests of a task that may wait for their answers in an open loop, by default."""
+OF_SHARES = ("interaction", "route", "data", "sizes", "items", "take")
+"""Fields of a plan that describe its requests: in a mix each share has its own."""
+
+
+class UnsaidSeconds(Unsaid, float):
+    """A time that is a default."""
+
+    __slots__ = ()
+
+
+SECONDS = UnsaidSeconds(10.0)
+"""Seconds that are measured, by default."""
 
 
 class Terms(TypedDict, total=False):
@@ -40,6 +52,8 @@ class Terms(TypedDict, total=False):
 
     rate: float | None
     seconds: float
+    stages: tuple[Stage, ...]
+    mix: tuple[Share, ...]
     tasks: int
     connections: int
     interaction: str
@@ -89,11 +103,15 @@ class Plan:
 
     uri: str
     rate: float | None = None
-    """Requests per second of all tasks together; none for a closed loop."""
-    seconds: float = 10.0
-    """Seconds that are measured."""
+    """Requests per second of all tasks together; none for a closed loop, and with stages."""
+    seconds: float = SECONDS
+    """Seconds that are measured: with stages those of all of them."""
+    stages: tuple[Stage, ...] = ()
+    """Rates over time, of all tasks together, instead of one."""
+    mix: tuple[Share, ...] = ()
+    """Kinds of requests, instead of one; each has fields of its own for what it is and carries."""
     tasks: int = 1
-    """Tasks of Spark that make the load, all at the same time."""
+    """Processes, or tasks of Spark, that make the load, all at the same time."""
     connections: int = 1
     """Connections of each task, which take turns."""
     interaction: str = "response"
@@ -144,41 +162,68 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         parse_uri(self.uri)
-        for name, known in (("interaction", INTERACTIONS), ("arrivals", ARRIVALS), ("dialect", tuple(ALL))):
-            if (said := getattr(self, name)) not in known:
-                raise ValueError(f"{name} {said!r}: one of {', '.join(known)}")
+        one_of("arrivals", self.arrivals, ARRIVALS)
+        one_of("dialect", self.dialect, tuple(ALL))
+        if self.stages:
+            self._take_seconds_of_stages()
         for name in ("seconds", "timeout", "connect_timeout"):
-            _more_than_zero(name, getattr(self, name))
-        for name in ("tasks", "connections", "items", "credit", "take", "in_flight"):
-            _count(name, getattr(self, name))
+            more_than_zero(name, getattr(self, name))
+        for name in ("tasks", "connections", "credit", "in_flight"):
+            count(name, getattr(self, name))
         if not 0 <= self.warm_up < float("inf"):
             raise ValueError(f"warm_up of {self.warm_up}: 0 or more seconds")
-        if any(size < 0 for size in self.sizes):
-            raise ValueError(f"sizes of {self.sizes}: each is 0 or more bytes")
+        self._check_rate()
+        if self.mix:
+            for field in attrs.fields(type(self)):
+                if field.name in OF_SHARES and getattr(self, field.name) != field.default:
+                    raise ValueError(f"mix and {field.name} exclude each other: each share has its own")
+            check_names(self.mix)
         self._check_fit()
 
-    def _check_fit(self) -> None:
+    def _take_seconds_of_stages(self) -> None:
+        seconds = seconds_of(self.stages)
+        if not isinstance(self.seconds, Unsaid) and self.seconds != seconds:
+            raise ValueError(f"seconds of {self.seconds:g}: the stages have {seconds:g}")
+        object.__setattr__(self, "seconds", seconds)
+
+    def _check_rate(self) -> None:
         if self.arrivals == CLOSED:
-            if self.rate is not None:
+            if self.rate is not None or self.stages:
                 raise ValueError("a closed loop has no rate: its requests wait for the answers before them")
+        elif self.stages:
+            if self.rate is not None:
+                raise ValueError("rate and stages exclude each other: each stage has its own")
+            if not sum(stage.count for stage in self.stages):
+                raise ValueError("stages of rate 0 only: no request is due")
         elif self.rate is None:
             raise ValueError("rate is missing: requests per second of all tasks together")
         else:
-            _more_than_zero("rate", self.rate)
-        if self.data and self.sizes:
-            raise ValueError("data and sizes exclude each other")
-        if self.items > 1 and self.interaction != "channel":
-            raise ValueError(f"items is for channels: a {self.interaction} sends one payload")
-        if self.take is not None and self.interaction not in ("stream", "channel"):
-            raise ValueError(f"take is for streams and channels: a {self.interaction} has no items")
+            more_than_zero("rate", self.rate)
+
+    def _check_fit(self) -> None:
+        shares = self.shares
         known, _ = peer_and_dialect(self.peer, self.dialect)
         mime = self.metadata_mime
         if known is not None and known.mime is not None and isinstance(mime, Unsaid):
             mime = known.mime
         if self.auth is not None and mime != COMPOSITE_METADATA:
             raise ValueError(f"auth needs composite metadata, not {mime}")
-        if self.route is not None:
-            with_route(self.route, self.request_metadata, mime)
+        for share in shares:
+            if share.route is not None:
+                with_route(share.route, self.request_metadata, mime)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Return the kinds of requests: those of the mix, or the only one, which has no name."""
+        return self.mix or (Share(name="", **{name: getattr(self, name) for name in OF_SHARES}),)
+
+    @property
+    def schedule(self) -> tuple[Stage, ...]:
+        """Return the rates over time, warm-up included, at the first of them; none for a closed loop."""
+        if self.rate is not None:
+            return (Stage(self.rate, self.warm_up + self.seconds),)
+        warming = (Stage(self.stages[0].rate, self.warm_up),) if self.stages and self.warm_up else ()
+        return warming + self.stages
 
     @property
     def bound(self) -> int:
@@ -223,13 +268,3 @@ class Plan:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
-
-
-def _more_than_zero(name: str, number: float) -> None:
-    if not 0 < number < float("inf"):
-        raise ValueError(f"{name} of {number}: more than 0")
-
-
-def _count(name: str, number: int | None) -> None:
-    if number is not None and not 1 <= number <= MAX_REQUESTS:
-        raise ValueError(f"{name} of {number}: a whole number from 1 on")

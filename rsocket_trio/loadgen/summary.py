@@ -103,6 +103,8 @@ class Summary:
     interrupted: bool = False
     busy: float = 0.0
     """The part of its time that the busiest task ran or waited for a processor, 0 to 1."""
+    shares: Mapping[str, Counts] = attrs.field(factory=dict)
+    """The counts of each share of a mix by its name; empty where requests are all of one kind."""
     lost: str | None = None
     """What the last connection of a task ended with, if the load ended without one; ``None`` if it did not."""
 
@@ -138,6 +140,8 @@ class Summary:
             "uri": self.plan.uri,
             "tasks": self.plan.tasks,
             "arrivals": self.plan.arrivals,
+            "rate": self.plan.rate,
+            "stages": [{"rate": stage.rate, "to": stage.end, "seconds": stage.seconds} for stage in self.plan.stages],
             "seed": self.seed,
             "interrupted": self.interrupted,
             "measured": self.measured,
@@ -146,6 +150,7 @@ class Summary:
             "lost": self.lost,
             "generator": {"busy": self.busy, "limit": self.limited},
             **self.total.to_dict(),
+            "shares": {name: {"done": counts.done, **counts.to_dict()} for name, counts in self.shares.items()},
             "seconds": [
                 {"second": second, "done": counts.done, **counts.to_dict()} for second, counts in self.seconds.items()
             ],
@@ -161,6 +166,7 @@ class Summary:
 def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool = False) -> Summary:
     """Return the summary of the rows of all tasks, added up or not."""
     total, seconds = Counts(), dict[int, Counts]()
+    shares = {share.name: Counts() for share in plan.mix}
     measured, busy, lost = 0, 0, None
     for second, measure, name, bucket, count in rows:
         if measure == measures.MEASURED:
@@ -170,8 +176,11 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
         elif measure == measures.LOST:
             lost = name
         elif measure not in measures.FACTS:
-            total.add(measure, name, bucket, count)
-            seconds.setdefault(second, Counts()).add(measure, name, bucket, count)
+            share, kind = name, name
+            if plan.mix and measure == measures.ERROR:
+                share, _, kind = name.rpartition("\t")
+            for counts in (total, seconds.setdefault(second, Counts()), *([shares[share]] if plan.mix else [])):
+                counts.add(measure, kind, bucket, count)
     return Summary(
         plan=plan,
         seed=seed,
@@ -180,6 +189,7 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
         seconds=dict(sorted(seconds.items())),
         interrupted=interrupted,
         busy=busy / 1e6,
+        shares=shares,
         lost=lost,
     )
 
@@ -191,7 +201,13 @@ def table(summary: Summary, *, per_second: bool = True) -> str:
     if per_second:
         rows += [_row(str(second), counts) for second, counts in summary.seconds.items()]
     rows.append(_row("all", total))
-    return "\n".join([*aligned(rows), "", *_words(summary)])
+    lines = list(aligned(rows))
+    if summary.shares:
+        lines += [
+            "",
+            *aligned([("share", *HEAD[1:]), *(_row(name, counts) for name, counts in summary.shares.items())]),
+        ]
+    return "\n".join([*lines, "", *_words(summary)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -225,7 +241,7 @@ def _words(summary: Summary) -> Iterable[str]:
             f"{total.late} requests had to wait because {summary.plan.bound} of a task were under way; "
             f"{total.dropped} of them were dropped after {summary.plan.timeout:g} s"
         )
-    if summary.plan.interaction in ("stream", "channel") and total.items:
+    if any(share.interaction in ("stream", "channel") for share in summary.plan.shares) and total.items:
         first = " ".join(f"{name} {milliseconds(time)}" for name, time in total.quantiles(measures.FIRST_ITEM).items())
         yield f"{total.items} items; ms until the first: {first}"
     if summary.limited:

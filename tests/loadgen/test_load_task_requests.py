@@ -11,7 +11,7 @@ import trio.testing
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.loadgen.histogram import RELATIVE_ERROR
-from rsocket_trio.loadgen.load_task import Driver, Payloads, arrivals, open_connections
+from rsocket_trio.loadgen.load_task import Driver, arrivals, open_connections
 from rsocket_trio.loadgen.measures import Recorder
 from rsocket_trio.loadgen.summary import Counts
 from tests.loadgen.loads import URI, load, plan, rows_of, served, summary_of, usual
@@ -206,7 +206,7 @@ async def test_what_is_fired_last_is_followed_by_a_sign_of_life(autojump_clock: 
 
     wanted = plan(interaction="fnf")
     lines: list[Any] = [Quiet(), Quiet()]
-    await Driver(wanted, lines, Payloads(wanted, ""), Recorder()).run(arrivals(wanted, 0, 1))
+    await Driver(wanted, lines, "", Recorder()).run(arrivals(wanted, 0, 1))
 
     assert made == ["request"] * 20 + ["ping"] * 2
 
@@ -225,7 +225,7 @@ async def test_a_load_that_is_stopped_begins_nothing_more(
 ) -> None:
     wanted, recorder = plan(route="work", **terms), Recorder()
     async with served(one_after_the_other(0.4)), trio.open_nursery() as nursery:
-        driver = Driver(wanted, await open_connections(wanted, nursery), Payloads(wanted, ""), recorder)
+        driver = Driver(wanted, await open_connections(wanted, nursery), "", recorder)
 
         @nursery.start_soon
         async def stop() -> None:

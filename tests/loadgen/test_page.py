@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import attrs
+import pytest
 
 from rsocket_trio.cli.load import ARRIVALS, INTERACTIONS, terms_of
 from rsocket_trio.cli.load import command as load_command
-from rsocket_trio.loadgen import plan
+from rsocket_trio.loadgen import Share, Stage, mix, plan
 from rsocket_trio.loadgen.plan import Plan
 from tests.blocks import page
 
@@ -23,7 +25,7 @@ def test_the_page_has_every_term() -> None:
 
 
 def test_the_command_offers_what_a_plan_takes() -> None:
-    assert (INTERACTIONS, ARRIVALS) == (plan.INTERACTIONS, plan.ARRIVALS)
+    assert (INTERACTIONS, ARRIVALS) == (mix.INTERACTIONS, plan.ARRIVALS)
 
 
 def test_options_become_terms() -> None:
@@ -46,4 +48,36 @@ def test_options_become_terms() -> None:
         keepalive=found.keepalive,
         headers=(("A", "b"),),
         data_mime="text/plain",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "terms"),
+    [
+        (("--rate", "5"), {"rate": 5.0}),
+        (("--rate", "5", "--seconds", "3"), {"rate": 5.0, "seconds": 3.0}),
+        (("--rate", "5..9"), {"stages": (Stage(5, 10, 9),)}),
+        (("--rate", "0..9", "--seconds", "3"), {"stages": (Stage(0, 3, 9),)}),
+        (("--rate", "5@4"), {"stages": (Stage(5, 4, 5),)}),
+        (("--rate", "0..9@2,9@1.5,0@1"), {"stages": (Stage(0, 2, 9), Stage(9, 1.5, 9), Stage(0, 1, 0))}),
+    ],
+    ids=str,
+)
+def test_a_rate_is_one_or_stages(arguments: tuple[str, ...], terms: dict[str, Any]) -> None:
+    context = load_command.make_context("load", ["tcp://h:1", *arguments])
+
+    found, wanted = Plan(**terms_of(context.params)), Plan(uri="tcp://h:1", **terms)
+
+    assert (found.rate, found.stages, found.seconds) == (wanted.rate, wanted.stages, wanted.seconds)
+
+
+def test_shares_of_a_mix_are_words() -> None:
+    words = ["response:echo weight=7 size=10,2000", "stream:'a b' take=5 name=ticks", "channel items=2 data=x"]
+    arguments = [part for each in words for part in ("--mix", each)]
+    context = load_command.make_context("load", ["tcp://h:1", "--rate", "5", *arguments])
+
+    assert Plan(**terms_of(context.params)).mix == (
+        Share(route="echo", weight=7, sizes=(10, 2000)),
+        Share(interaction="stream", route="a b", take=5, name="ticks"),
+        Share(interaction="channel", items=2, data=b"x"),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from rsocket_trio.loadgen import Stage
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
 from rsocket_trio.values import Unsaid
@@ -38,6 +39,10 @@ from tests.loadgen.loads import plan
         ({"take": 2}, "take is for streams and channels"),
         ({"auth": BearerAuthentication("t"), "metadata_mime": TEXT_PLAIN}, "auth needs composite metadata"),
         ({"route": "x" * 256}, "255"),
+        ({"stages": (Stage(1, 2),)}, "rate and stages exclude each other"),
+        ({"rate": None, "stages": (Stage(1, 1),)}, "seconds of 2: the stages have 1"),
+        ({"rate": None, "seconds": 1, "stages": (Stage(0, 1),)}, "stages of rate 0 only"),
+        ({"rate": None, "seconds": 1, "arrivals": "closed", "stages": (Stage(1, 1),)}, "a closed loop has no rate"),
     ],
     ids=str,
 )
