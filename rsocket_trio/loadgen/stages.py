@@ -40,7 +40,7 @@ class Stage:
         return (self.rate + self.end) / 2 * self.seconds
 
     def reached(self, count: float) -> float:
-        """Return the seconds after which so many requests were due: past the stage if it has fewer, also infinite."""
+        """Return the seconds after which ``count`` requests were due: past the stage, or infinite, if it has fewer."""
         if self.rate == self.end:
             return count / self.rate if self.rate else math.inf
         # The root of rate * t + slope / 2 * t**2 = count, in the form that is exact where the slope is small.
