@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from rsocket_trio.spark.background import Producer, background
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.records import Chunk, SchemaMismatchError, Weights, arrow_batches, joined, raw_batch
+from rsocket_trio.spark.records import (
+    RAW_SCHEMA,
+    Chunk,
+    PackChunk,
+    Rows,
+    SchemaMismatchError,
+    Weights,
+    arrow_batches,
+    joined,
+    raw_batch,
+    raw_batch_of,
+)
 
 
 def rows_of(
-    produce: Producer[Chunk], options: Options, partition: int, schema: pa.Schema | None
+    produce: Producer[Rows], options: Options, partition: int, schema: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chunks of a background producer as record batches; cancel it when the iterator is closed.
 
@@ -28,7 +40,7 @@ def rows_of(
 
 
 def gathered(
-    take: Callable[[float | None], Chunk],
+    take: Callable[[float | None], Rows],
     options: Options,
     partition: int,
     schema: pa.Schema | None,
@@ -66,8 +78,11 @@ class Pending:
         self._size = 0
         self.rows = 0
 
-    def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def add(self, chunk: Rows) -> Iterator[pa.RecordBatch]:
         """Add rows, and yield the batches that they fill."""
+        if isinstance(chunk, PackChunk):
+            yield from self._add_pack(chunk)
+            return
         if self._schema is not None:
             for batch in decoded(chunk, self._schema):
                 yield from self._keep(batch, batch.num_rows, batch.nbytes)
@@ -78,6 +93,15 @@ class Pending:
             size = chunk.size
             yield from self._keep(head, head.rows, head.size)
         yield from self._keep(chunk, chunk.rows, size)
+
+    def _add_pack(self, chunk: PackChunk) -> Iterator[pa.RecordBatch]:
+        rows = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at)
+        average = max(chunk.size // max(chunk.count, 1), 1)
+        while rows.num_rows:
+            room = max(min(self._max_rows - self.rows, -(-(self._max_bytes - self._size) // average)), 1)
+            head = rows.slice(0, room)
+            yield from self._keep(head, head.num_rows, head.num_rows * average)
+            rows = rows.slice(room)
 
     def _room_for(self, chunk: Chunk, size: int) -> int:
         """Return how many rows of the chunk fill the batch, by number or up to the row that reaches its bytes."""
@@ -93,7 +117,15 @@ class Pending:
         """Return the waiting rows as one batch."""
         parts, self._parts = self._parts, []
         self.rows = self._size = 0
-        return raw_batch(self._partition, parts) if self._schema is None else joined(parts, self._schema)
+        return joined(parts if self._schema is not None else self._as_batches(parts), self._schema or RAW_SCHEMA)
+
+    def _as_batches(self, parts: list[Any]) -> list[pa.RecordBatch]:
+        """Return the waiting parts of raw rows as batches: each pack is one already, chunks in a row become one."""
+        return [
+            one
+            for is_batch, some in groupby(parts, lambda part: isinstance(part, pa.RecordBatch))
+            for one in (some if is_batch else [raw_batch(self._partition, list(some))])
+        ]
 
     def _keep(self, part: Any, rows: int, size: int) -> Iterator[pa.RecordBatch]:
         self._parts.append(part)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.elements import Element, Record
+from rsocket_trio.replay.elements import Element, Record, now_us
 from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.packs import flattened
@@ -36,7 +36,7 @@ from rsocket_trio.spark.live import chunk_of, subscribed
 from rsocket_trio.spark.mistakes import is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
-from rsocket_trio.spark.records import Chunk, now_us
+from rsocket_trio.spark.records import Chunk
 
 logger = logging.getLogger("rsocket_trio.spark")
 

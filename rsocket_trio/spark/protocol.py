@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.replay.element_metadata import POSITION
@@ -26,9 +26,13 @@ POSITION_HEAD: Final = encode_mime(POSITION) + UINT64.size.to_bytes(3, "big")
 """The bytes before the position in the entry of a one-row element; that entry is usually its whole metadata."""
 
 
-def encode_range(partition: int, start: int, end: int | None) -> bytes:
-    """Encode the data of a request for a range; without an end the stream never completes."""
-    return json.dumps({"partition": partition, "from": start, "to": end}).encode()
+def encode_range(partition: int, start: int, end: int | None, packs: Sequence[str] = ()) -> bytes:
+    """Encode the data of a request for a range, in ``packs`` of these formats; without an end it never completes."""
+    said: dict[str, Any] = {"partition": partition, "from": start, "to": end}
+    if packs:
+        # A server that does not know the field sends single rows.
+        said["pack"] = list(packs)
+    return json.dumps(said).encode()
 
 
 def encode_ends(positions: Mapping[int, int]) -> bytes:

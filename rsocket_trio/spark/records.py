@@ -6,12 +6,18 @@ Spark compares the schema of the first batch only, and reads the others by it, s
 from __future__ import annotations
 
 import array
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from rsocket_trio import RemoteProtocolError
+from rsocket_trio.errors import readable
+from rsocket_trio.replay.arrow_packs import batch_of, constant, fixed, read_batch
+from rsocket_trio.replay.pack_formats import ARROW
+from rsocket_trio.replay.packs import PLAIN, Pack
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 
@@ -70,6 +76,77 @@ class Chunk:
         )
 
 
+@attrs.define(slots=True)
+class PackChunk:
+    """A received pack: ``data`` in the format ``form``, which spans ``count`` positions from ``position`` on.
+
+    The rows from ``start`` to below ``end`` are wanted. ``timestamp`` is that of the rows without one of their own,
+    ``received_at`` when it came; both in microseconds since 1970, UTC.
+    """
+
+    start: int
+    end: int
+    data: bytes
+    form: str
+    position: int
+    count: int
+    timestamp: int | None
+    received_at: int
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows, at most."""
+        return self.end - self.start
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the pack."""
+        return len(self.data)
+
+    def rows_wanted(self) -> pa.RecordBatch:
+        """Return the wanted rows in the columns of a pack.
+
+        Raise ``RemoteProtocolError`` for a pack that is torn or is not as its metadata says, and
+        ``SchemaMismatchError`` for a record of several rows.
+        """
+        try:
+            batch = self._decoded()
+        except ValueError as error:
+            raise RemoteProtocolError(f"the pack at position {self.position}: {error}") from None
+        if not batch.num_rows:
+            return batch
+        positions, counts = batch.column("position"), batch.column("count")
+        first, last = positions[0].as_py(), positions[-1].as_py()
+        if pc.max(counts).as_py() != 1:
+            index = pc.index(pc.greater(counts, 1), True).as_py()
+            raise SchemaMismatchError(
+                f"the element at position {positions[index]} holds {counts[index]} rows: set payload=arrow"
+            )
+        if first < self.position or last >= self.position + self.count or last - first < batch.num_rows - 1:
+            raise RemoteProtocolError(
+                f"the pack at position {self.position} spans {self.count} positions, and its {batch.num_rows} rows are "
+                f"those from {first} to {last}"
+            )
+        if last - first == batch.num_rows - 1:
+            low, high = max(self.start - first, 0), min(self.end - first, batch.num_rows)
+        else:
+            low, high = (pc.sum(pc.less(positions, place)).as_py() for place in (self.start, self.end))
+        return batch if high - low == batch.num_rows else batch.slice(low, max(high - low, 0))
+
+    def _decoded(self) -> pa.RecordBatch:
+        if self.form == PLAIN:
+            return batch_of(Pack(self.data, self.count, self.position, self.timestamp))
+        if self.form == ARROW:
+            return read_batch(self.data)
+        raise ValueError(f"it is in the format {readable(self.form[:100])!r}, asked for were {', '.join(WANTED)}")
+
+
+Rows: TypeAlias = Chunk | PackChunk
+"""Rows that came together, as single elements or as a pack."""
+WANTED = (PLAIN, ARROW)
+"""The formats of packs, in the order in which they are asked for: the first is a copy of the server's file."""
+
+
 class Weights:
     """Weighs rows on a conveyor: by their bytes, but at least by a row's share of a full batch.
 
@@ -80,13 +157,8 @@ class Weights:
         self.limit = 2 * options.batch_bytes
         self._row = max(options.batch_bytes // options.batch_rows, 1)
 
-    def __call__(self, chunk: Chunk) -> int:
+    def __call__(self, chunk: Rows) -> int:
         return max(chunk.size, chunk.rows * self._row)
-
-
-def now_us() -> int:
-    """Return the time in microseconds since 1970, UTC."""
-    return time.time_ns() // 1000
 
 
 class SchemaMismatchError(Explained, ValueError):
@@ -117,6 +189,26 @@ def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
         ],
         schema=RAW_SCHEMA,
     )
+
+
+def raw_batch_of(partition: int, rows: pa.RecordBatch, received_at: int) -> pa.RecordBatch:
+    """Return one batch of rows of a pack that came at ``received_at``, in the columns of a raw source."""
+    count = rows.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            fixed(pa.int32(), array.array("i", [partition]) * count),
+            rows.column("position"),
+            rows.column("data"),
+            rows.column("metadata"),
+            constant(RAW_SCHEMA.field("received_at").type, received_at, count),
+        ],
+        schema=RAW_SCHEMA,
+    )
+
+
+def content_bytes(rows: pa.RecordBatch) -> int:
+    """Return the bytes of data and metadata of rows of a pack."""
+    return sum(pc.sum(pc.binary_length(rows.column(name))).as_py() or 0 for name in ("data", "metadata"))
 
 
 def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

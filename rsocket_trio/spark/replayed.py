@@ -14,8 +14,8 @@ import trio
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError, is_by_drain
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.element_metadata import read_source_payload
-from rsocket_trio.replay.elements import Record
+from rsocket_trio.replay.element_metadata import Placed, read_placed
+from rsocket_trio.replay.elements import Record, now_us
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.options import Options
@@ -30,9 +30,14 @@ from rsocket_trio.spark.protocol import (
     encode_range,
 )
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, parse_bounds
-from rsocket_trio.spark.records import Chunk, SchemaMismatchError, Weights, now_us
+from rsocket_trio.spark.records import WANTED, Chunk, PackChunk, Rows, SchemaMismatchError, Weights
 
 logger = logging.getLogger("rsocket_trio.spark")
+
+FIRST_CREDIT = 16
+"""Elements that a server may send before it is known whether they are packs."""
+WINDOW_BYTES = 4 * 2**20
+"""Bytes of elements that may be on their way, about."""
 
 
 class Cursor:
@@ -55,12 +60,12 @@ class Cursor:
         """Return whether the whole range was taken."""
         return self.position >= self.end
 
-    def take(self, batch: Sequence[Payload], received_at: int) -> list[Chunk]:
+    def take(self, batch: Sequence[Payload], received_at: int) -> list[Rows]:
         """Return the rows of received elements, in chunks without gaps. Rows that were taken before are left out.
 
         Raise ``DataLossError`` at a gap, and ``RemoteProtocolError`` for an element without a position.
         """
-        chunks: list[Chunk] = []
+        chunks: list[Rows] = []
         if self._arrow:
             for payload in batch:
                 chunks += self._take_one(payload, received_at)
@@ -103,19 +108,39 @@ class Cursor:
         self.lost += self.end - end
         self.end = end
 
-    def _take_one(self, payload: Payload, received_at: int) -> list[Chunk]:
-        place = read_source_payload(payload)
+    def _take_one(self, payload: Payload, received_at: int) -> list[Rows]:
+        placed = read_placed(payload)
+        place = placed.record
         if place.position > self.position:
-            self.skip_to(place.position, f"a gap before position {place.position}")
+            self._pass_gap(placed)
         low = self.position - place.position
         high = min(place.count, self.end - place.position)
         if low >= high:
             return []  # taken before, or beyond the end
         start, self.position = self.position, place.position + high
+        if placed.form is not None:
+            if self._arrow:
+                raise RemoteProtocolError(f"the element at position {place.position} is a pack: none was asked for")
+            return [
+                PackChunk(
+                    start,
+                    self.position,
+                    *(payload.data, placed.form, place.position, place.count, place.timestamp, received_at),
+                )
+            ]
         if self._arrow:
             return [Chunk(start, [payload.data], None, received_at, (low, high, place.count))]
         self._check_single(place)
         return [Chunk(start, [payload.data], None if place.metadata is None else [place.metadata], received_at)]
+
+    def _pass_gap(self, placed: Placed) -> None:
+        """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is
+        accepted."""
+        position = placed.record.position
+        if placed.gap is not None and placed.gap <= self.position:
+            self.position = min(position, self.end)
+        else:
+            self.skip_to(position, f"a gap before position {position}")
 
     def _check_single(self, place: Record) -> None:
         if place.count != 1:
@@ -124,12 +149,13 @@ class Cursor:
             )
 
 
-def _append(chunks: list[Chunk], more: list[Chunk]) -> None:
+def _append(chunks: list[Rows], more: list[Rows]) -> None:
     """Append a chunk of one row, as a part of the last chunk if that is of its kind."""
     for chunk in more:
         last = chunks[-1] if chunks else None
         if (
-            last is not None
+            isinstance(last, Chunk)
+            and isinstance(chunk, Chunk)
             and last.metadatas is not None
             and chunk.metadatas is not None
             and last.start + len(last.datas) == chunk.start
@@ -173,7 +199,7 @@ async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> d
         raise RemoteProtocolError(f"{options.route}{OFFSETS_ROUTE}: {error}") from None
 
 
-async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
+async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Rows]) -> None:
     """Put the rows of a range on the conveyor, each once and in order.
 
     Raise ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
@@ -181,10 +207,35 @@ async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chu
     await Fetch(pool, options, range_, conveyor).run()
 
 
+class Credit:
+    """The credit of one range: ``window`` elements may be on their way, ``limit`` of them at most.
+
+    A server that may send packs gets a small window at first, and then one by the bytes of what comes: an element of
+    256 KiB weighs as much as 9,000 small rows. Credit is topped up at half.
+    """
+
+    def __init__(self, limit: int, *, packs: bool) -> None:
+        self._limit = limit
+        self.window = min(FIRST_CREDIT, limit) if packs else limit
+        self._granted = self.window
+        self._largest = 0
+
+    def after(self, batch: Sequence[Payload]) -> int:
+        """Return the credit to grant once these elements were taken, 0 for none yet."""
+        self._granted -= len(batch)
+        self._largest = max(self._largest, *[len(payload.data) for payload in batch])
+        window = min(self._limit, max(WINDOW_BYTES // max(self._largest, 1), 2))
+        if self._granted > window // 2:
+            return 0
+        more = window - self._granted
+        self._granted = window
+        return more
+
+
 class Fetch:
     """The reading of one range."""
 
-    def __init__(self, pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
+    def __init__(self, pool: Pool, options: Options, range_: Range, conveyor: Taker[Rows]) -> None:
         self._pool = pool
         self._options = options
         self._conveyor = conveyor
@@ -221,20 +272,25 @@ class Fetch:
         options, cursor, conveyor = self._options, self.cursor, self._conveyor
         weigh = Weights(options)
         began = cursor.position
-        request = encode_range(cursor.partition, began, cursor.end)
-        async with connection.request_stream(request, route=options.route, initial_request_n=options.credit) as items:
+        formats = () if options.payload == "arrow" else WANTED
+        request = encode_range(cursor.partition, began, cursor.end, formats)
+        credit = Credit(options.credit, packs=bool(formats))
+        async with connection.request_stream(
+            request, route=options.route, initial_request_n=credit.window, refill=False
+        ) as items:
             with trio.fail_after(options.read_timeout) as patience:
                 while not cursor.is_done and (batch := await items.receive_batch()):
                     before = cursor.position
                     chunks = cursor.take(batch, now_us())
-                    if cursor.position == before:
-                        continue
-                    self._tries.succeeded()
-                    for chunk in chunks:
-                        # Not a silence of the server's: how long this takes is up to Spark.
-                        patience.deadline = float("inf")
-                        await conveyor.put(chunk, weigh(chunk))
-                    patience.deadline = trio.current_time() + options.read_timeout
+                    if cursor.position > before:
+                        self._tries.succeeded()
+                        for chunk in chunks:
+                            # Not a silence of the server's: how long this takes is up to Spark.
+                            patience.deadline = float("inf")
+                            await conveyor.put(chunk, weigh(chunk))
+                        patience.deadline = trio.current_time() + options.read_timeout
+                    if (more := credit.after(batch)) and not cursor.is_done:
+                        items.request_n(more)
         # A server that completes early may have more when it is asked again: one that then brings nothing has not.
         if cursor.position == began:
             cursor.skip_to(cursor.end, f"the server completed at position {cursor.position}")

@@ -44,7 +44,7 @@ from rsocket_trio.spark.ranges import (
     split,
     to_offset,
 )
-from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
 from rsocket_trio.spark.replayed import acknowledge, ask_bounds, fetch
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -317,9 +317,12 @@ class Sample:
         self.rows = 0
         self.size = 0
 
-    async def put(self, item: Chunk, weight: int) -> None:
+    async def put(self, item: Rows, weight: int) -> None:
         """Count the rows of a chunk and their bytes."""
         self.rows += item.rows
+        if isinstance(item, PackChunk):
+            self.size += content_bytes(item.rows_wanted())
+            return
         # Of an Arrow payload only some rows may be wanted.
         self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
 

@@ -14,7 +14,7 @@ from rsocket_trio.replay import Element, MemoryLog, add_source
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.options import Options, Use, parse_options
-from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.records import PackChunk, Rows
 
 URI = "memory://spark"
 
@@ -32,10 +32,10 @@ def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
 class Collected:
     """What was laid on it, in place of a conveyor. ``hook`` is called with each chunk."""
 
-    chunks: list[Chunk] = attrs.field(factory=list)
-    hook: Callable[[Chunk], object] = lambda chunk: None
+    chunks: list[Rows] = attrs.field(factory=list)
+    hook: Callable[[Rows], object] = lambda chunk: None
 
-    async def put(self, item: Chunk, weight: int) -> None:
+    async def put(self, item: Rows, weight: int) -> None:
         """Take a chunk."""
         await trio.lowlevel.checkpoint()
         self.chunks.append(item)
@@ -44,12 +44,28 @@ class Collected:
     @property
     def positions(self) -> list[int]:
         """The position of every row, in the order in which they came."""
-        return [chunk.start + number for chunk in self.chunks for number in range(chunk.rows)]
+        return [
+            position
+            for chunk in self.chunks
+            for position in (
+                chunk.rows_wanted().column("position").to_pylist()
+                if isinstance(chunk, PackChunk)
+                else range(chunk.start, chunk.start + chunk.rows)
+            )
+        ]
 
     @property
     def datas(self) -> list[bytes]:
         """The data of every element."""
-        return [data for chunk in self.chunks for data in chunk.datas]
+        return [data for chunk in self.chunks for data in datas_of(chunk)]
+
+
+def datas_of(chunk: Rows) -> list[bytes]:
+    """The data of every element of a chunk."""
+    if isinstance(chunk, PackChunk):
+        found: list[bytes] = chunk.rows_wanted().column("data").to_pylist()
+        return found
+    return chunk.datas
 
 
 @asynccontextmanager

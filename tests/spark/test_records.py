@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rsocket_trio.replay.elements import now_us
 from rsocket_trio.spark.batching import Pending, decoded, sliced
 from rsocket_trio.spark.records import (
     RAW_SCHEMA,
@@ -18,7 +19,6 @@ from rsocket_trio.spark.records import (
     fitted,
     joined,
     mismatch,
-    now_us,
     raw_batch,
 )
 from tests.spark.serving import options

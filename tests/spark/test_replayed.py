@@ -29,7 +29,7 @@ from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.options import Use
 from rsocket_trio.spark.protocol import encode_ends, encode_range
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
-from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.records import WANTED, Rows
 from rsocket_trio.spark.replayed import Fetch, acknowledge, ask_bounds, fetch
 from tests.spark.serving import URI, Collected, filled, options, pool, served, served_log
 
@@ -73,12 +73,12 @@ async def test_ranges_of_a_worker_share_one_connection(autojump_clock: MockClock
 
 
 async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: MockClock) -> None:
-    log = await filled({0: 2000})
+    log = await filled({0: 20000})
     responder = Responder()
     add_source(responder, "log", log)
     killing, killed = trio.CancelScope(), trio.Event()
 
-    def kill(chunk: Chunk) -> None:
+    def kill(chunk: Rows) -> None:
         if chunk.start > 300:
             killing.cancel()
             killed.set()
@@ -99,10 +99,10 @@ async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: Moc
             nursery.start_soon(serve, responder, [URI])
 
         nursery.start_soon(come_back)
-        await fetch(connections, options(credit=64), Range(0, 0, 2000), found)
+        await fetch(connections, options(credit=64), Range(0, 0, 20000), found)
         nursery.cancel_scope.cancel()
 
-    assert found.positions == list(range(2000))
+    assert found.positions == list(range(20000))
     assert 4 <= trio.current_time() - began < 40
 
 
@@ -126,7 +126,7 @@ async def test_progress_begins_the_tries_anew(autojump_clock: MockClock) -> None
     async with served(responder) as connections:
         await fetch(connections, options(reconnectMaxAttempts=1), Range(0, 0, 8), found)
 
-    assert asked == [encode_range(0, position, 8) for position in range(8)]
+    assert asked == [encode_range(0, position, 8, WANTED) for position in range(8)]
     assert found.positions == list(range(8))
 
 
