@@ -185,6 +185,27 @@ def our_options(command: Callback) -> Callback:
     return command
 
 
+SET_BY_LISTS: dict[str, Any] = {
+    "route": None,
+    "data": (),
+    "metadata": (),
+    "take": None,
+    "limit_rate": None,
+    "mimes": (),
+    "quiet": False,
+    "data_mime": None,
+}
+"""Parameters of the client commands that commands which ask for a list set themselves."""
+
+
+def connection_options(command: Callback) -> Callback:
+    """Add the options of the connection."""
+    for row in reversed(ROWS):
+        if row.ours and row.parameter not in SET_BY_LISTS:
+            command = row.option(row.ours)(command)
+    return command
+
+
 def rsc_options(command: Callback) -> Callback:
     """Add every option under the names that rsc uses."""
     for row in reversed(ROWS):

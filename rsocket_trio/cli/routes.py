@@ -11,28 +11,18 @@ from rsocket_trio import Connection, Payload, Rejected
 from rsocket_trio.cli.client_command import OURS, Ask
 from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
 from rsocket_trio.cli.interactions import Kind, Wish
-from rsocket_trio.cli.options import ROWS, Callback, ResumeCommand, uri
+from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.terminal import escaped_text
 
 ROUTE = "$routes"
 """The route on which a responder describes its routes: ``DESCRIPTION_ROUTE``, without the import of services."""
-ELSEWHERE = ("route", "data", "metadata", "take", "limit_rate", "mimes", "quiet")
-"""Options of the other client commands, by their parameters, that this request sets itself."""
 NO_ROUTE = "-"
 NOTHING = "()"
 NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", "object": "object"}
 """The types of JSON Schema, as Python calls them."""
 DEEPEST = 8
 """Levels of a type that a line shows."""
-
-
-def connection_options(command: Callback) -> Callback:
-    """Add the options of the connection."""
-    for row in reversed(ROWS):
-        if row.ours and row.parameter not in ELSEWHERE:
-            command = row.option(row.ours)(command)
-    return command
 
 
 async def show_lines(connection: Connection, wish: Wish, output: Output) -> None:
@@ -161,15 +151,5 @@ def command(ctx: click.Context, /, as_json: bool, **parameters: Any) -> None:
 
     The server describes them if its responder was made with describe=True.
     """
-    ask = Ask(
-        route=ROUTE,
-        data=(),
-        metadata=(),
-        take=None,
-        limit_rate=None,
-        mimes=(),
-        quiet=False,
-        data_mime=None,
-        **parameters,
-    )
+    ask = Ask(**parameters | SET_BY_LISTS | {"route": ROUTE})
     ctx.exit(ask.run(Kind.REQUEST, OURS, show_json if as_json else show_lines))

@@ -17,6 +17,8 @@ LARGEST = 2**63 - 1
 """The largest position, batch or number of rows."""
 LONGEST_SINK = 256
 """Characters of a sink's name."""
+LONGEST_PATTERN = 255
+"""Characters of a pattern of routes."""
 LONGEST_REQUEST = 2**20
 """Bytes of a request at most: that is a commit of some 15,000 attempts."""
 _ATTEMPT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
@@ -87,6 +89,14 @@ def read_times(data: bytes, partitions: Sequence[int]) -> dict[int, int]:
     if not isinstance(times, dict) or not all(_is_partition(name) for name in times):
         raise Invalid("'timestamps' is an object of partitions by their numbers")
     return {int(name): _whole(times, name) for name in times}
+
+
+def read_pattern(data: bytes) -> str:
+    """Return the pattern of routes in a request for the list of sources; that of all routes for an empty one."""
+    pattern = _object(data).get("pattern", "*") if data else "*"
+    if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN:
+        raise Invalid(f"'pattern' is a text of up to {LONGEST_PATTERN} characters")
+    return pattern
 
 
 def read_ends(data: bytes) -> dict[int, int]:

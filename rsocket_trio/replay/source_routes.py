@@ -18,6 +18,7 @@ from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
 from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
 from rsocket_trio.replay.packs import PACK_ROWS, Pack, rows_of
 from rsocket_trio.replay.route_requests import RangeRequest, read_ends, read_range, read_times
+from rsocket_trio.replay.source_list import bounds_of, list_source
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
@@ -33,6 +34,8 @@ def add_source(
     responder: Responder, route: str, log: ReplayableLog, *, on_ack: OnAck | None = None, read_bytes: int = READ_BYTES
 ) -> None:
     """Serve ``log`` on ``route``, and on the routes ``.partitions``, ``.offsets`` and ``.ack`` behind it.
+
+    The route ``rsocket-trio.sources`` of the responder lists it.
 
     ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
     no longer needs the records below ``end``; ``log.trim`` is one. Each of several readers acknowledges for itself. A
@@ -73,6 +76,7 @@ def add_source(
         responder.request_response(f"{route}.{name}")(offsets)
     responder.request_stream(route)(read)
     responder.fire_and_forget(f"{route}.ack")(ack)
+    list_source(responder, route, log)
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
@@ -128,10 +132,7 @@ class ReaderPosition:
 
 def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
     """Return the bounds of all partitions as JSON, and the positions of times in ``places``, by partition."""
-    told: dict[str, dict[str, int]] = {}
-    for partition in log.partitions():
-        earliest, latest = log.bounds(partition)
-        told[str(partition)] = {"earliest": earliest, "latest": latest}
-        if partition in places:
-            told[str(partition)]["at"] = places[partition]
+    told = bounds_of(log)
+    for partition, position in places.items():
+        told[str(partition)]["at"] = position
     return json.dumps(told, separators=(",", ":")).encode()

@@ -1,0 +1,86 @@
+"""The command ``sources``: asks a server for its replayable routes, and shows their partitions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from rsocket_trio import Connection, Payload, Rejected
+from rsocket_trio.cli.client_command import OURS, Ask
+from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
+from rsocket_trio.cli.interactions import Kind, Wish
+from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
+from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.terminal import escaped_text
+from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
+
+
+def source_lines(sources: list[Source]) -> list[str]:
+    """Return a line for each partition: route, partition, earliest and latest position, in columns."""
+    rows = []
+    for source in sources:
+        if source.problem is not None:
+            rows.append((escaped_text(source.route), "-", "-", "-", escaped_text(source.problem)))
+        for partition, (earliest, latest) in source.partitions.items():
+            rows.append((escaped_text(source.route), str(partition), str(earliest), str(latest), ""))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    return [
+        f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
+        for row in rows
+    ]
+
+
+def source_json(sources: list[Source]) -> str:
+    """Return the sources as JSON, indented."""
+    told: dict[str, Any] = {}
+    for source in sources:
+        partitions = {
+            str(partition): {"earliest": earliest, "latest": latest}
+            for partition, (earliest, latest) in source.partitions.items()
+        }
+        told[source.route] = (
+            {"partitions": partitions} if source.problem is None else {"partitions": {}, "problem": source.problem}
+        )
+    return json.dumps(told, indent=2)
+
+
+async def ask_sources(connection: Connection, wish: Wish, pattern: str) -> list[Source]:
+    """Return the sources of a server whose routes are like ``pattern``. Raise ``Failure`` if there are none."""
+    request = Payload(json.dumps({"pattern": pattern}).encode(), wish.metadata)
+    try:
+        answer = await connection.request_response(request, route=wish.route)
+    except Rejected as error:
+        if SOURCES_ROUTE not in str(error):
+            raise
+        text = "Rejected: the server lists no sources: it has none, or its version is older than the list"
+        raise Failure(text, REJECTED) from error
+    try:
+        found = [source for source in read_sources(answer.data) if is_like(source.route, pattern)]
+    except ValueError as error:
+        raise Failure(f"the server's answer on '{SOURCES_ROUTE}': {error}", FAILED) from error
+    if not found:
+        raise Failure(f"the server has no source like {escaped_text(pattern)!r}", FAILED)
+    return found
+
+
+@click.command("sources", cls=ResumeCommand)
+@click.argument("uri", type=uri)
+@connection_options
+@click.option("--pattern", default="*", metavar="TEXT", help="Only routes like this; * is any text, ? one character.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: by route and partition the earliest and the latest.")
+@click.pass_context
+def command(ctx: click.Context, /, pattern: str, as_json: bool, **parameters: Any) -> None:
+    """Show the sources of the server at URI, the routes that can be read again from any position.
+
+    A line for each partition: route, partition, the earliest position and the next one to be written.
+    """
+
+    async def show(connection: Connection, wish: Wish, output: Output) -> None:
+        found = await ask_sources(connection, wish, pattern)
+        for line in source_json(found).splitlines() if as_json else source_lines(found):
+            await output.write_line(line.encode())
+
+    ask = Ask(**parameters | SET_BY_LISTS | {"route": SOURCES_ROUTE})
+    ctx.exit(ask.run(Kind.REQUEST, OURS, show))

@@ -1,0 +1,137 @@
+"""The list of a server's sources, as a client asks for it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+
+import pytest
+from trio.testing import MockClock
+
+from rsocket_trio import Invalid, Payload, Rejected, Responder
+from rsocket_trio.replay import MemoryLog, ReplayableLog, add_source
+from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.testing import connected_pair
+
+
+class Unopened(MemoryLog):
+    """A log whose disk has gone."""
+
+    async def open(self) -> None:
+        """Fail."""
+        raise OSError(errno.EIO, "the disk has gone", "/secret/place")
+
+
+class Partitioned(MemoryLog):
+    """A log with more partitions than it had."""
+
+    more = 0
+
+    def partitions(self) -> Sequence[int]:
+        """Return those of before, and more."""
+        return range(self.more or len(super().partitions()))
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """Return the bounds; of new partitions there is nothing yet."""
+        return super().bounds(partition) if partition in super().partitions() else (0, 0)
+
+
+def responder(**logs: ReplayableLog) -> Responder:
+    found = Responder()
+    for name, log in logs.items():
+        add_source(found, name.replace("_", "."), log)
+    return found
+
+
+async def asked(server: Responder, data: bytes = b"") -> list[Source]:
+    async with connected_pair(server) as (client, _):
+        return read_sources((await client.request_response(data, route=SOURCES_ROUTE)).data)
+
+
+async def test_a_server_lists_its_sources_with_their_bounds(autojump_clock: MockClock) -> None:
+    orders, sensors = MemoryLog(2), MemoryLog()
+    await orders.append(b"one", partition=1)
+    server = responder(sensors_b=sensors, orders=orders)
+
+    assert await asked(server) == [
+        Source("orders", {0: (0, 0), 1: (0, 1)}),
+        Source("sensors.b", {0: (0, 0)}),
+    ]
+    await orders.append(b"two", partition=1)
+    await orders.trim(1, 1)
+    add_source(server, "later", MemoryLog())
+    assert [(one.route, dict(one.partitions)) for one in await asked(server)][:2] == [
+        ("later", {0: (0, 0)}),
+        ("orders", {0: (0, 0), 1: (1, 2)}),
+    ]
+
+
+async def test_a_pattern_names_some_of_them(autojump_clock: MockClock) -> None:
+    server = responder(sensors_a=MemoryLog(), sensors_b=MemoryLog(), orders=MemoryLog())
+
+    found = await asked(server, json.dumps({"pattern": "sensors.*"}).encode())
+    assert [one.route for one in found] == ["sensors.a", "sensors.b"]
+    assert await asked(server, b'{"pattern": "none"}') == []
+
+
+async def test_partitions_that_come_later_are_listed(autojump_clock: MockClock) -> None:
+    log = Partitioned()
+    server = responder(log=log)
+    log.more = 3
+
+    assert [list(one.partitions) for one in await asked(server)] == [[0, 1, 2]]
+
+
+async def test_a_log_that_cannot_be_opened_hides_no_other(autojump_clock: MockClock) -> None:
+    first, second = await asked(responder(a=Unopened(), b=MemoryLog()))
+
+    assert (first.route, first.partitions, first.problem) == ("a", {}, "the log can't be opened: OSError")
+    assert second == Source("b", {0: (0, 0)})
+
+
+async def test_every_responder_has_a_list_of_its_own(autojump_clock: MockClock) -> None:
+    one, other = responder(a=MemoryLog()), responder(b=MemoryLog())
+
+    assert [source.route for source in await asked(one)] == ["a"]
+    assert [source.route for source in await asked(other)] == ["b"]
+    with pytest.raises(Rejected, match=SOURCES_ROUTE):
+        await asked(Responder())
+
+
+@pytest.mark.parametrize("data", [b"[]", b"nothing", b'{"pattern": 1}', b'{"pattern": "%s"}' % (b"*" * 256)])
+async def test_a_malformed_request_is_refused(data: bytes, autojump_clock: MockClock) -> None:
+    async with connected_pair(responder(a=MemoryLog())) as (client, _):
+        with pytest.raises(Invalid):
+            await client.request_response(Payload(data), route=SOURCES_ROUTE)
+
+
+@pytest.mark.parametrize(
+    ("route", "pattern", "like"),
+    [
+        *(("sensors.a", "sensors.*", True), ("sensors", "sensors.*", False), ("sensorsXa", "sensors.*", False)),
+        *(("sensors.", "sensors.*", True), ("sensors.a.b", "sensors.*", True), ("sensors.a", "*", True)),
+        *(("", "*", True), ("", "", True), ("a", "", False), ("ab", "a?", True), ("a", "a?", False)),
+        *(("a.temp", "*.temp", True), ("a.temp.b", "*.temp", False), ("abcbd", "a*b?", True), ("aXbXc", "a*b*c", True)),
+        *(("a*", "a*", True), ("a+b", "a+b", True), ("aab", "a+b", False), ("a" * 255, "*a" * 127 + "b", False)),
+    ],
+)
+def test_a_star_is_any_text_and_a_question_mark_one_character(route: str, pattern: str, like: bool) -> None:
+    assert is_like(route, pattern) is like
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"[]", b"{}", b'{"sources": []}', b'{"sources": {"a": 1}}', b'{"sources": {"a": {}}}', b"[" * 100_000),
+        *(b'{"sources": {"a": {"partitions": {}}}}', b'{"sources": {"a": {"partitions": {"x": {}}}}}'),
+        *(
+            b'{"sources": {"a": {"partitions": {"0": 1}}}}',
+            b'{"sources": {"a": {"partitions": {"0": {"earliest": 1}}}}}',
+        ),
+        b'{"sources": {"a": {"partitions": {"0": {"earliest": 2, "latest": 1}}}}}',
+    ],
+)
+def test_an_answer_that_is_no_list_is_refused(answer: bytes) -> None:
+    with pytest.raises(ValueError, match=r"list of sources|source 'a'"):
+        read_sources(answer)
