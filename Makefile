@@ -35,6 +35,7 @@ AERON = if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))';
 	  echo "$(PYAERON) not found: no Aeron"; fi
 SPRING := build/spring
 AERON_JAVA := build/aeron
+KAFKA_JAVA := build/kafka
 RSOCKET_JAVA := build/rsocket-java
 RSOCKET_GO := build/rsocket-go
 PEERS := benchmarks/peers
@@ -55,7 +56,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built
+test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 types tests
@@ -63,7 +64,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built
+tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
@@ -230,4 +231,12 @@ $(AERON_JAVA)/.built: $(JS)/aeron/pom.xml
 	  mvn -q -B -Dstyle.color=never -f $(JS)/aeron compile && touch $@; \
 	else \
 	  echo "mvn or java not found: no Aeron driver in Java"; \
+	fi
+
+# Without Maven and a Java the tests against Kafka are skipped, or fail where CI is set, and say so.
+$(KAFKA_JAVA)/.built: tests/kafka/pom.xml
+	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
+	  mvn -q -B -Dstyle.color=never -f tests/kafka compile && touch $@; \
+	else \
+	  echo "mvn or java not found: no Kafka broker"; \
 	fi

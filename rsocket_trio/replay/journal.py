@@ -35,7 +35,7 @@ from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import Pack, elements_of
 from rsocket_trio.replay.segments import Segments
-from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, sealed_attempts
+from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, restored_attempts
 
 STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold on the disk."""
@@ -280,16 +280,8 @@ class FileLedger(Ledger):
                 self._committed.one_time = content
             else:
                 self._committed.lasting = content
-        for attempt, sealed in sealed_attempts(self._staged, self._filesystem):
-            stage = FileStagedAttempt(
-                self.charge, "", attempt, 0, epoch + sealed + self._seconds, self._staged, self._filesystem
-            )
-            try:
-                stage.restore()
-            except (ValueError, KeyError, TypeError):
-                stage.remove()
-                continue
-            self._stages[attempt] = stage
+        for stage in restored_attempts(self._staged, self._filesystem, self.charge, epoch + self._seconds):
+            self._stages[stage.attempt] = stage
             self.staged_bytes += stage.size
         return decision
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +27,8 @@ STAGED_BYTES = 64 * 2**20
 """Bytes that all attempts together may hold in memory."""
 STAGED_SECONDS = 3600.0
 """Seconds after which an attempt that was not committed is dropped."""
+LARGEST_BATCH = 2**63 - 1
+"""The largest number of a batch."""
 STAGED_ATTEMPTS = 10_000
 """Attempts that may be staged at a time."""
 
@@ -195,6 +197,7 @@ class Ledger:
         """
         await self.expire()
         async with self._write_lock.exclusive():
+            await self._prepare(sink, batch, attempts)
             last = self.last(sink)
             if last is not None and batch <= last:
                 with trio.CancelScope(shield=True):
@@ -214,6 +217,7 @@ class Ledger:
         If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
         """
         async with self._write_lock.exclusive():
+            await self._prepare(sink, batch=LARGEST_BATCH, attempts=())
             if self.last(sink) is None:
                 return False
             with trio.CancelScope(shield=True):
@@ -239,7 +243,10 @@ class Ledger:
                 with trio.CancelScope(shield=True):
                     await self._drop(old)
 
-    # Overridden by the ledger on files
+    # Overridden by the ledgers on files and on Kafka
+
+    async def _prepare(self, sink: str, batch: int, attempts: Collection[str]) -> None:
+        """Learn the last batch of a sink, before ``batch`` is compared with it, if other servers may have written it."""
 
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
         return StagedAttempt(self.charge, sink, attempt, partition, deadline)

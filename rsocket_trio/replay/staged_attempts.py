@@ -214,6 +214,24 @@ class FileStagedAttempt(StagedAttempt):
         self.sealed = True
 
 
+def restored_attempts(
+    directory: Path, filesystem: FileSystem, charge: Callable[[int], None], epoch: float
+) -> Iterator[FileStagedAttempt]:
+    """Yield the attempts that an earlier process sealed, and delete its other files.
+
+    ``charge`` is theirs from now on. ``epoch`` is the clock's time, in seconds, of the deadline of an attempt that was
+    sealed at Unix time 0.
+    """
+    for attempt, sealed in sealed_attempts(directory, filesystem):
+        stage = FileStagedAttempt(charge, "", attempt, 0, epoch + sealed, directory, filesystem)
+        try:
+            stage.restore()
+        except (ValueError, KeyError, TypeError):
+            stage.remove()
+            continue
+        yield stage
+
+
 def sealed_attempts(directory: Path, filesystem: FileSystem) -> Iterator[tuple[str, float]]:
     """Yield the attempts that an earlier process sealed, each with the Unix time of its seal; delete its other
     files."""

@@ -1,0 +1,237 @@
+"""Clients of Kafka: their settings, their requests about topics, and their errors in our terms.
+
+confluent-kafka is loaded by the first client that is made. All functions that block say so; they run in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import trio
+
+from rsocket_trio.errors import Rejected
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException
+
+T = TypeVar("T")
+
+logger = logging.getLogger("rsocket_trio.replay.kafka")
+# To be fenced is fatal for librdkafka, and usual here.
+logger.setLevel(logging.CRITICAL + 1)
+
+PATIENCE = 30.0
+"""Seconds for which a request goes on while no broker answers."""
+REQUEST_SECONDS = 2.0
+"""Seconds that one try of a request blocks its thread, at most."""
+PAUSE = 0.2
+"""Seconds between two tries."""
+QUEUED_KBYTES = 4096
+"""KiB that a consumer fetches ahead."""
+PRODUCER_KBYTES = 32 * 1024
+"""KiB that wait in a producer for the broker."""
+LONGEST_MESSAGE = 68 * 2**20
+"""Bytes of a message that a producer sends: the broker's own limit is usually lower, and decides."""
+
+
+@attrs.frozen
+class Cluster:
+    """The servers of a cluster of Kafka, ``settings`` of librdkafka for all clients, and ``patience`` in seconds."""
+
+    servers: str
+    settings: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    patience: float = PATIENCE
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": "rsocket-trio",
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            # Errors are raised; librdkafka would print them, too.
+            "log_level": 0,
+            "logger": logger,
+        }
+
+    def for_admin(self) -> dict[str, Any]:
+        """Return the settings of a client that asks about topics."""
+        return self._common() | dict(self.settings)
+
+    def for_consumer(self) -> dict[str, Any]:
+        """Return the settings of a consumer that is told what to read, and sees committed records only."""
+        return {
+            **self._common(),
+            "group.id": "rsocket-trio",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "queued.max.messages.kbytes": QUEUED_KBYTES,
+            "fetch.wait.max.ms": 100,
+            # Without it a consumer whose queue was full once fetches nothing for a second.
+            "fetch.queue.backoff.ms": 2,
+            **self.settings,
+            "isolation.level": "read_committed",
+        }
+
+    def for_producer(self, transactional_id: str, seconds: float) -> dict[str, Any]:
+        """Return the settings of a producer whose transactions last ``seconds`` at most."""
+        return {
+            **self._common(),
+            "linger.ms": 2,
+            "batch.size": 2**20,
+            "message.max.bytes": LONGEST_MESSAGE,
+            "queue.buffering.max.kbytes": PRODUCER_KBYTES,
+            "queue.buffering.max.messages": 200_000,
+            **self.settings,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": round(seconds * 1000),
+        }
+
+    async def ask(self, function: Callable[[], T], what: str) -> T:
+        """Run ``function`` in a thread until it succeeds: while no broker answers, it is tried again.
+
+        Raise ``Rejected`` after ``patience`` seconds, naming ``what`` was tried, and a translated error at once if a
+        broker refuses.
+        """
+        from confluent_kafka import KafkaException
+
+        deadline = trio.current_time() + self.patience
+        while True:
+            try:
+                return await trio.to_thread.run_sync(function)
+            except KafkaException as error:
+                problem = error_of(error)
+                if not passes(problem):
+                    raise ValueError(f"Kafka at {self.servers} refuses {what}: {problem.str()}") from error
+                if trio.current_time() >= deadline:
+                    raise Rejected(
+                        f"no answer from Kafka at {self.servers} for {self.patience:g} s: {what}: {problem.str()}"
+                    ) from error
+            await trio.sleep(PAUSE)
+
+
+def require_kafka() -> None:
+    """Raise ``ModuleNotFoundError`` naming the extra, unless confluent-kafka is installed."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "logs on Kafka need confluent-kafka: pip install 'rsocket-trio[kafka]'", name="confluent_kafka"
+        ) from None
+
+
+def error_of(error: KafkaException) -> KafkaError:
+    """Return the error within an exception."""
+    problem: KafkaError = error.args[0]
+    return problem
+
+
+def passes(error: KafkaError) -> bool:
+    """Return whether the same request may succeed later: a broker is away, starts, or hands over to another."""
+    from confluent_kafka import KafkaError
+
+    return error.retriable() or error.code() in {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+        KafkaError._WAIT_COORD,
+        # A topic that was made just now, or was deleted.
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._NOENT,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+    }
+
+
+class Topics:
+    """Asks about topics and makes them. Every method blocks, and raises ``KafkaException``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._admin: Any = import_module("confluent_kafka.admin")
+        self._client: Any = self._admin.AdminClient(cluster.for_admin())
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of ``topic``, 0 if there is no such topic."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        # Asked for in this way a broker does not make the topic.
+        asked = self._client.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+        try:
+            return len(asked[topic].result().partitions)
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return 0
+            raise
+
+    def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        wanted = self._admin.NewTopic(topic, partitions, replication, config=dict(config))
+        [made] = self._client.create_topics([wanted], request_timeout=10.0).values()
+        try:
+            made.result()
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def bounds(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Return the first offset and the one behind the last stable record, by partition."""
+        from confluent_kafka import TopicPartition
+
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        latest = self._offsets({one: self._admin.OffsetSpec.latest() for one in wanted}, stable=True)
+        earliest = self._offsets({one: self._admin.OffsetSpec.earliest() for one in wanted}, stable=True)
+        return {partition: (earliest[partition], latest[partition]) for partition in latest}
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the offsets behind the last records by partition, those of open transactions among them."""
+        from confluent_kafka import TopicPartition
+
+        return self._offsets(
+            {TopicPartition(topic, partition): self._admin.OffsetSpec.latest() for partition in partitions},
+            stable=False,
+        )
+
+    def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
+        """Return the first offset whose record is not older than a time, -1 if there is none."""
+        from confluent_kafka import TopicPartition
+
+        wanted = {TopicPartition(topic, partition): self._admin.OffsetSpec.for_timestamp(milliseconds)}
+        return self._offsets(wanted, stable=True)[partition]
+
+    def delete_below(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the records below an offset."""
+        from confluent_kafka import TopicPartition
+
+        [done] = self._client.delete_records(
+            [TopicPartition(topic, partition, offset)], request_timeout=REQUEST_SECONDS
+        ).values()
+        done.result()
+
+    def _offsets(self, wanted: Mapping[Any, Any], *, stable: bool) -> dict[int, int]:
+        from confluent_kafka import IsolationLevel, KafkaException
+
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        asked = self._client.list_offsets(dict(wanted), isolation_level=level, request_timeout=REQUEST_SECONDS)
+        try:
+            return {one.partition: found.result().offset for one, found in asked.items()}
+        except KafkaException:
+            # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
+            self._client.list_topics(timeout=REQUEST_SECONDS)
+            raise

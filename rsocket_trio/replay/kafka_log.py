@@ -1,0 +1,427 @@
+"""A log that is a topic of Kafka: positions are offsets, and several servers may serve and write the same topic."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import outcome
+import trio
+
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.errors import Rejected
+from rsocket_trio.replay.elements import Element, Record
+from rsocket_trio.replay.errors import NotWritten, PositionAhead, PositionExpired
+from rsocket_trio.replay.kafka_blocks import Block, pack_block, records_of_block
+from rsocket_trio.replay.kafka_client import PATIENCE, Cluster, Topics, require_kafka
+from rsocket_trio.replay.kafka_reading import SharedReading
+from rsocket_trio.replay.kafka_writing import (
+    Fenced,
+    Rows,
+    TransactionalProducer,
+    UnknownOutcome,
+    check_record,
+    write_rows,
+)
+from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
+from rsocket_trio.replay.packs import Pack, elements_of
+
+APPEND_SECONDS = 15.0
+"""Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
+RECOUNT_SECONDS = 10.0
+"""Seconds after which the partitions of the topic are counted again."""
+SHORTEST_POLL = 0.005
+LONGEST_POLL = 0.1
+"""Seconds between two looks for new records while readers wait: few behind the last record, then more."""
+
+
+@attrs.define(eq=False)
+class Appending:
+    """The elements of one ``append_all``, the task that waits for them, and their positions."""
+
+    elements: Mapping[int, Iterable[Element | Pack]]
+    at: Mapping[int, int] | None
+    task: trio.lowlevel.Task | None = None
+    begins: outcome.Outcome[dict[int, int]] | None = None
+
+    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
+        """Set the outcome and wake the task that waits for it."""
+        self.begins = begins
+        task, self.task = self.task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+class KafkaLog(ReplayableLog):
+    """The topic ``topic`` of the Kafka cluster at ``servers``, ``host:port`` with commas between; extra ``kafka``.
+
+    A topic that does not exist is made if ``partitions`` says with how many; ``replication`` is then the number of its
+    replicas, by default the broker's. At most ``consumers`` read at a time, for all readers together. While no broker
+    answers, requests wait for ``patience`` seconds and then raise ``Rejected``. ``settings`` are librdkafka's, for all
+    clients: ``{"security.protocol": "SASL_SSL", ...}``.
+
+    Only committed records are seen. Aborted and compacted ones, and the markers of transactions, leave gaps. A record
+    is one row, so an element of several raises ``ValueError``; metadata is kept as a header. Timestamps are those of
+    the topic: one that is made here has the broker's, at append. ``bounds`` are those of the last request, append or
+    ``open``. Opening raises ``ValueError`` if there is no such topic, ``ModuleNotFoundError`` without confluent-kafka.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        partitions: int | None = None,
+        *,
+        replication: int = -1,
+        consumers: int = 4,
+        patience: float = PATIENCE,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if partitions is not None and partitions < 1:
+            raise ValueError(f"{partitions} partitions: there must be at least 1")
+        if consumers < 1:
+            raise ValueError(f"{consumers} consumers: there must be at least 1")
+        require_kafka()
+        self.topic = topic
+        self.cluster = Cluster(servers, dict(settings or {}), patience)
+        self._wanted = partitions
+        self._replication = replication
+        self._topics: Topics | None = None
+        self._least = 1
+        self._reading = SharedReading(self.cluster, topic, consumers)
+        self._bounds: dict[int, tuple[int, int]] = {}
+        self._counted_at = -RECOUNT_SECONDS
+        self._looks = 0
+        self._looking = trio.Lock()
+        self._opening = trio.Lock()
+        self._changed = ParkingLot()
+        self._moved_at = -LONGEST_POLL
+        self._producer: TransactionalProducer | None = None
+        self._writer_id = f"rsocket-trio.{topic}.{uuid.uuid4()}"
+        self._pending: list[Appending] = []
+        self._is_writing = False
+        self._closed = False
+
+    @property
+    def has_gaps(self) -> bool:
+        return True
+
+    @property
+    def topics(self) -> Topics:
+        """Return the client that asks about topics. Raise ``trio.ClosedResourceError`` unless the log is open."""
+        self._check_closed()
+        if self._topics is None:
+            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
+        return self._topics
+
+    async def open(self) -> None:
+        """Open the log; later calls learn the present bounds, so that every request does."""
+        self._check_closed()
+        if not self._bounds:
+            async with self._opening:
+                if self._topics is None:
+                    self._topics = await trio.to_thread.run_sync(Topics, self.cluster)
+                if not self._bounds:
+                    config = {"message.timestamp.type": "LogAppendTime"}
+                    self._least = await self.ensure_topic(self.topic, self._wanted, config)
+        await self.refresh()
+
+    async def ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
+        """Return the number of partitions of ``topic``, which is made with ``config`` if there is none.
+
+        Raise ``ValueError`` if there is none and ``partitions`` is ``None``.
+        """
+        topics = self.topics
+        count = await self.cluster.ask(partial(topics.partitions, topic), f"topic {topic!r}")
+        if not count:
+            if partitions is None:
+                raise ValueError(
+                    f"Kafka at {self.cluster.servers} has no topic {topic!r}: give a number of partitions to make it"
+                )
+            make = partial(topics.make, topic, partitions, self._replication, config)
+            await self.cluster.ask(make, f"to make topic {topic!r}")
+            count = partitions
+        return count
+
+    def partitions(self) -> Sequence[int]:
+        return range(len(self._bounds))
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        self._find(partition)
+        return self._bounds[partition]
+
+    async def refresh(self) -> None:
+        """Learn the bounds as they are now, or later: calls at the same time share a request.
+
+        Raise ``Rejected`` if no broker answers.
+        """
+        ticket = self._looks
+        async with self._looking:
+            if self._looks > ticket:
+                return  # a look that began after this call has ended
+            self._looks += 1
+            now = trio.current_time()
+            recount = now >= self._counted_at + RECOUNT_SECONDS
+            before = self._bounds
+            self._bounds = await self.cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
+            if recount:
+                self._counted_at = now
+            if before != self._bounds:
+                self._moved_at = trio.current_time()
+                self._changed.wake_all()
+
+    def _look(self, recount: bool) -> dict[int, tuple[int, int]]:
+        topics, known = self.topics, self._bounds
+        # A topic that seems to have fewer partitions than before was made just now, or its leader is not known yet.
+        count = max(len(known), self._least)
+        if recount:
+            count = max(count, topics.partitions(self.topic))
+        found = topics.bounds(self.topic, range(count))
+        return {partition: found[partition] for partition in range(count)}
+
+    # Reading
+
+    async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
+        await self.open()
+        async for record in super().read(partition, start, end):
+            yield record
+
+    async def read_some(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Record]:
+        block = await self._block(partition, start, max_bytes)
+        return iter(()) if block is None else records_of_block(block, start, end, max_bytes)
+
+    async def read_packs(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Pack]:
+        block = await self._block(partition, start, max_bytes)
+        return iter(()) if block is None else pack_block(block, start, end, max_bytes)
+
+    async def _block(self, partition: int, start: int, max_bytes: int) -> Block | None:
+        earliest, latest = self.bounds(partition)
+        if start < earliest:
+            raise PositionExpired.at(start, partition, earliest)
+        if start > latest:
+            raise PositionAhead.at(start, partition, latest)
+        if start == latest:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self._reading.block(partition, start, max_bytes)
+
+    async def wait_beyond(self, partition: int, position: int) -> None:
+        self._find(partition)
+        await trio.lowlevel.checkpoint()
+        while self._bounds[partition][1] <= position:
+            self._check_closed()
+            looks = self._looks
+            await self.refresh()
+            if self._bounds[partition][1] > position:
+                return
+            if looks + 1 == self._looks or not self._looking.locked():
+                idle = trio.current_time() - self._moved_at
+                with trio.move_on_after(min(max(idle / 10, SHORTEST_POLL), LONGEST_POLL)):
+                    # ``refresh`` wakes it, an append among others, and ``aclose``.
+                    await self._changed.park()
+
+    async def position_at(self, partition: int, timestamp: int) -> int:
+        self._find(partition)
+        # Kafka counts milliseconds: a record of the same millisecond may be older.
+        ask = partial(self.topics.at_time, self.topic, partition, -(-timestamp // 1000))
+        found = await self.cluster.ask(ask, f"the time {timestamp} of topic {self.topic!r}")
+        await self.refresh()
+        earliest, latest = self._bounds[partition]
+        return latest if found < 0 else min(max(found, earliest), latest)
+
+    async def trim(self, partition: int, before: int) -> None:
+        earliest, latest = self.bounds(partition)
+        if before <= earliest:
+            await trio.lowlevel.checkpoint()
+            return
+        delete = partial(self.topics.delete_below, self.topic, partition, min(before, latest))
+        await self.cluster.ask(delete, f"to delete records of topic {self.topic!r}")
+        self._reading.forget(partition)
+        await self.refresh()
+
+    # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
+
+    async def append_all(
+        self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
+        """Append ``elements`` in one transaction, as ``ReplayableLog.append_all`` says.
+
+        Raise ``NotWritten`` if no broker takes them; it says whether nothing was written or that is not known.
+        """
+        await trio.lowlevel.checkpoint()
+        for partition, group in elements.items():
+            self._find(partition)
+            if isinstance(group, Sequence):
+                for element in Unpacked(group):
+                    check_record(element)
+        appending = Appending(elements, at)
+        self._pending.append(appending)
+        if self._is_writing:
+            await self._wait_for(appending)
+        if appending.begins is None:
+            with trio.CancelScope(shield=True):
+                await self._write_pending()
+        assert appending.begins is not None
+        return appending.begins.unwrap()
+
+    async def _wait_for(self, appending: Appending) -> None:
+        """Wait until ``appending`` is settled, or until it is this task's turn to write."""
+        appending.task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            if appending not in self._pending:
+                # It is being written: the caller learns the outcome first and is cancelled then.
+                return trio.lowlevel.Abort.FAILED
+            self._pending.remove(appending)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def _write_pending(self) -> None:
+        self._is_writing = True
+        together, self._pending = self._pending, []
+        try:
+            for one, begins in zip(together, await self._write(together), strict=True):
+                one.settle(begins)
+        finally:
+            for one in together:
+                if one.begins is None:
+                    one.settle(outcome.Error(NotWritten("interrupted: nobody knows what was written")))
+            self._is_writing = bool(self._pending)
+            if self._pending:
+                # The woken task finds its own elements pending, and writes them with those that join until it runs.
+                task, self._pending[0].task = self._pending[0].task, None
+                assert task is not None
+                trio.lowlevel.reschedule(task)
+
+    async def _write(self, together: Sequence[Appending]) -> list[outcome.Outcome[dict[int, int]]]:
+        """Write what callers appended: in one transaction, or each alone if that fails."""
+        try:
+            written = await self._write_once([self._rows_of(one) for one in together], [one.at for one in together])
+            return [outcome.Value(begins) for begins in written]
+        except Exception as error:
+            # Each caller gets the error of its own elements.
+            if len(together) == 1:
+                return [outcome.Error(error)]
+        return [result for one in together for result in await self._write([one])]
+
+    def _rows_of(self, appending: Appending) -> list[Rows]:
+        return [Rows(self.topic, partition, Unpacked(group)) for partition, group in appending.elements.items()]
+
+    async def _write_once(
+        self, groups: Sequence[Sequence[Rows]], at: Sequence[Mapping[int, int] | None]
+    ) -> list[dict[int, int]]:
+        deadline = trio.current_time() + self.cluster.patience
+
+        def check() -> None:
+            for rows, wanted in zip(groups, at, strict=True):
+                for one in rows:
+                    if (
+                        wanted is not None
+                        and one.first is not None
+                        and one.first != wanted.get(one.partition, one.first)
+                    ):
+                        raise ValueError(
+                            f"partition {one.partition} goes on at {one.first}, not at {wanted[one.partition]}: "
+                            "somebody else wrote to it"
+                        )
+
+        rows = [one for some in groups for one in some]
+        while True:
+            for one in rows:
+                one.first = None
+            producer = await self._writer()
+            try:
+                await write_rows(producer, rows, check)
+            except Fenced as error:
+                await self._drop_writer()
+                raise NotWritten(f"nothing was written: {error}") from error
+            except UnknownOutcome as error:
+                await self._drop_writer()
+                if trio.current_time() > deadline:
+                    raise NotWritten(f"nobody knows what was written: {error}") from error
+                if await self._is_committed(rows):
+                    break
+            else:
+                break
+        try:
+            await self.refresh()
+        except Rejected:
+            # The rows are there all the same, and the next request learns of them.
+            pass
+        return [{one.partition: self._begin(one) for one in some} for some in groups]
+
+    def _begin(self, rows: Rows) -> int:
+        return self._bounds[rows.partition][1] if rows.first is None else rows.first
+
+    async def _writer(self) -> TransactionalProducer:
+        self._check_closed()
+        if self._producer is None:
+            producer = await trio.to_thread.run_sync(
+                TransactionalProducer, self.cluster, self._writer_id, APPEND_SECONDS
+            )
+            try:
+                await producer.begin()
+            except Rejected as error:
+                raise NotWritten(f"nothing was written: {error}") from error
+            self._producer = producer
+        return self._producer
+
+    async def _drop_writer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await trio.to_thread.run_sync(producer.close)
+
+    async def _is_committed(self, rows: Sequence[Rows]) -> bool:
+        """Settle a transaction, and return whether it was committed: then its first record can be read."""
+        await self._writer()
+        for one in rows:
+            if one.first is not None:
+                await self.wait_beyond(one.partition, one.first)
+                block = await self._reading.block(one.partition, one.first, 1)
+                low, high = block.between(one.first, one.first + 1)
+                return low < high
+        return False
+
+    async def aclose(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        self._changed.wake_all()
+        for one in self._pending:
+            one.settle(outcome.Error(trio.ClosedResourceError("the log was closed")))
+        self._pending.clear()
+        await self._reading.aclose()
+        await self._drop_writer()
+
+    def _find(self, partition: int) -> None:
+        self._check_closed()
+        if not self._bounds:
+            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
+        check_partition(partition, len(self._bounds))
+
+    def _check_closed(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the log was closed")
+
+
+@attrs.frozen
+class Unpacked:
+    """The elements of a group, those of packs one by one; unlike a generator it can be read more than once."""
+
+    group: Iterable[Element | Pack]
+
+    def __iter__(self) -> Iterator[Element]:
+        for one in self.group:
+            if isinstance(one, Pack):
+                yield from elements_of(one)
+            else:
+                yield one
