@@ -17,6 +17,8 @@ from rsocket_trio.replay.errors import (
 )
 from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.journal import FileLedger, LedgerMismatch
+from rsocket_trio.replay.kafka_ledger import KafkaLedger
+from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.memory_log import MemoryLog
@@ -31,6 +33,8 @@ __all__ = [
     "Element",
     "FileLedger",
     "FileLog",
+    "KafkaLedger",
+    "KafkaLog",
     "Ledger",
     "LedgerMismatch",
     "LogLocked",

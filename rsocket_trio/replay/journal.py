@@ -35,7 +35,7 @@ from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import Pack, elements_of
 from rsocket_trio.replay.segments import Segments
-from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, restored_attempts
+from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, remove_all, restored_attempts
 
 STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold on the disk."""
@@ -321,9 +321,3 @@ def one_by_one(elements: Iterable[Element | Pack]) -> Iterator[Element]:
             yield from elements_of(element)
         else:
             yield element
-
-
-def remove_all(stages: Iterable[StagedAttempt]) -> None:
-    """Drop the rows of attempts. This blocks."""
-    for stage in stages:
-        stage.remove()

@@ -165,6 +165,10 @@ class Topics:
         self._admin: Any = import_module("confluent_kafka.admin")
         self._client: Any = self._admin.AdminClient(cluster.for_admin())
 
+    def close(self) -> None:
+        """Close the client."""
+        self._client = None
+
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of ``topic``, 0 if there is no such topic."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection

@@ -19,11 +19,9 @@ from zlib import crc32
 
 import trio
 
-from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import NotStaged, NotWritten
 from rsocket_trio.replay.filesystem import SYSTEM
-from rsocket_trio.replay.journal import remove_all
 from rsocket_trio.replay.kafka_blocks import records_of_block
 from rsocket_trio.replay.kafka_log import KafkaLog, Unpacked
 from rsocket_trio.replay.kafka_reading import SharedReading
@@ -31,7 +29,7 @@ from rsocket_trio.replay.kafka_writing import Fenced, Rows, TransactionalProduce
 from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_BYTES, STAGED_SECONDS, Commit, Ledger
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import READ_BYTES
-from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, restored_attempts
+from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, remove_all, restored_attempts
 
 T = TypeVar("T")
 
@@ -130,6 +128,10 @@ class KafkaLedger(Ledger):
                 # settles what became of the transaction.
                 if trio.current_time() > deadline:
                     raise NotWritten(f"nobody knows what was written: {error}") from error
+            except NotWritten:
+                # The broker aborted the transaction.
+                if trio.current_time() > deadline:
+                    raise
 
     # The parts of a commit: the base class holds the lock
 
@@ -181,11 +183,7 @@ class KafkaLedger(Ledger):
         await self._write(sink, [*rows, self._note(sink, {"batch": batch, "once": once})])
         if once:
             await self._give_up(sink)
-        try:
-            await self.log.refresh()
-        except Rejected:
-            # The batch is there all the same, and the next request learns of it.
-            pass
+        await self.log.show({one.partition: one.first for one in rows if one.first is not None})
 
     async def _note_forgotten(self, sink: str) -> None:
         await self._write(sink, [self._note(sink, None)])
@@ -194,7 +192,7 @@ class KafkaLedger(Ledger):
     async def _write(self, sink: str, rows: Iterable[Rows]) -> None:
         try:
             await write_rows(self._owned[sink], rows)
-        except (Fenced, UnknownOutcome):
+        except (Fenced, UnknownOutcome, NotWritten):
             await self._give_up(sink)
             raise
 

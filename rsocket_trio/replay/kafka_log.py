@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,8 @@ APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
 RECOUNT_SECONDS = 10.0
 """Seconds after which the partitions of the topic are counted again."""
+SHOW_SECONDS = 0.2
+"""Seconds that an append waits until its records can be read: a moment after the commit, if nothing is in the way."""
 SHORTEST_POLL = 0.005
 LONGEST_POLL = 0.1
 """Seconds between two looks for new records while readers wait: few behind the last record, then more."""
@@ -165,13 +168,32 @@ class KafkaLog(ReplayableLog):
             self._looks += 1
             now = trio.current_time()
             recount = now >= self._counted_at + RECOUNT_SECONDS
-            before = self._bounds
-            self._bounds = await self.cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
+            before = dict(self._bounds)
+            found = await self.cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
+            for partition, (_, seen) in self._bounds.items():
+                # A reader may have seen more meanwhile than the answer knows of.
+                if seen != before[partition][1]:
+                    found[partition] = (found[partition][0], max(found[partition][1], seen))
+            self._bounds = found
             if recount:
                 self._counted_at = now
             if before != self._bounds:
                 self._moved_at = trio.current_time()
                 self._changed.wake_all()
+
+    async def show(self, committed: Mapping[int, int]) -> None:
+        """Wait for a moment until committed positions, by partition, can be read.
+
+        An open transaction of others, begun before, keeps them hidden for longer.
+        """
+        with trio.move_on_after(SHOW_SECONDS):
+            try:
+                for partition, position in committed.items():
+                    while self._bounds[partition][1] <= position:
+                        await self.refresh()
+            except Rejected:
+                # The rows are there all the same, and the next request learns of them.
+                pass
 
     def _look(self, recount: bool) -> dict[int, tuple[int, int]]:
         topics, known = self.topics, self._bounds
@@ -186,8 +208,9 @@ class KafkaLog(ReplayableLog):
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
         await self.open()
-        async for record in super().read(partition, start, end):
-            yield record
+        async with aclosing(super().read(partition, start, end)) as records:
+            async for record in records:
+                yield record
 
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
@@ -210,7 +233,10 @@ class KafkaLog(ReplayableLog):
         if start == latest:
             await trio.lowlevel.checkpoint()
             return None
-        return await self._reading.block(partition, start, max_bytes)
+        block = await self._reading.block(partition, start, max_bytes)
+        earliest, latest = self._bounds[partition]
+        self._bounds[partition] = earliest, max(latest, block.end)
+        return block
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         self._find(partition)
@@ -340,9 +366,11 @@ class KafkaLog(ReplayableLog):
             producer = await self._writer()
             try:
                 await write_rows(producer, rows, check)
-            except Fenced as error:
+            except (Fenced, NotWritten) as error:
+                # The broker may have aborted a transaction that took too long, or lost its place in a restart.
                 await self._drop_writer()
-                raise NotWritten(f"nothing was written: {error}") from error
+                if trio.current_time() > deadline:
+                    raise NotWritten(f"nothing was written: {error}") from error
             except UnknownOutcome as error:
                 await self._drop_writer()
                 if trio.current_time() > deadline:
@@ -351,11 +379,7 @@ class KafkaLog(ReplayableLog):
                     break
             else:
                 break
-        try:
-            await self.refresh()
-        except Rejected:
-            # The rows are there all the same, and the next request learns of them.
-            pass
+        await self.show({one.partition: one.first for one in rows if one.first is not None})
         return [{one.partition: self._begin(one) for one in some} for some in groups]
 
     def _begin(self, rows: Rows) -> int:
@@ -401,6 +425,10 @@ class KafkaLog(ReplayableLog):
         self._pending.clear()
         await self._reading.aclose()
         await self._drop_writer()
+        async with self._looking:
+            topics, self._topics = self._topics, None
+            if topics is not None:
+                await trio.to_thread.run_sync(topics.close)
 
     def _find(self, partition: int) -> None:
         self._check_closed()

@@ -91,19 +91,23 @@ class TransactionalProducer:
         self._commit(deadline)
 
     def close(self) -> None:
-        """Forget the producer. It blocks for a moment."""
+        """Close the producer, and drop what it had not sent. It blocks.
+
+        Its own ``close`` would abort a transaction, and warn where it was fenced.
+        """
         self._producer.purge()
         self._producer.flush(0)
+        del self._producer
 
     def _produce(self, rows: Rows, deadline: float) -> None:
-        send, topic, partition = self._producer.produce, rows.topic, rows.partition
+        topic, partition = rows.topic, rows.partition
         delivered: Callable[..., None] = rows.delivered
         for number, element in enumerate(rows.elements):
             check_record(element)
             headers, content = headers_of(element), None if rows.deletes else element.data
             while True:
                 try:
-                    send(topic, content, element.key, partition, delivered, headers=headers)
+                    self._producer.produce(topic, content, element.key, partition, delivered, headers=headers)
                     break
                 except BufferError:
                     # The queue is full: wait until the broker has taken some.
@@ -171,7 +175,6 @@ class TransactionalProducer:
         from confluent_kafka import KafkaException
 
         try:
-            self._producer.purge()
             self._producer.abort_transaction(self._cluster.patience)
         except KafkaException as error:
             raise UnknownOutcome(error_of(error).str()) from error

@@ -246,7 +246,7 @@ class Ledger:
     # Overridden by the ledgers on files and on Kafka
 
     async def _prepare(self, sink: str, batch: int, attempts: Collection[str]) -> None:
-        """Learn the last batch of a sink, before ``batch`` is compared with it, if other servers may have written it."""
+        """Learn the last batch of a sink before ``batch`` is compared with it, if other servers may write it, too."""
 
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
         return StagedAttempt(self.charge, sink, attempt, partition, deadline)

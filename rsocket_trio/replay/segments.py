@@ -18,8 +18,7 @@ from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.log import READ_BYTES
 from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, Pack, flattened, pack_elements, packed
-from rsocket_trio.replay.recovery import recover_segment
-from rsocket_trio.replay.segment_reader import Segment, SegmentReader, View
+from rsocket_trio.replay.segment_reader import Segment, SegmentReader, View, recover_segment
 from rsocket_trio.replay.segment_records import (
     FORMER,
     PACKED,

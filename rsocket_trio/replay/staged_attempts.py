@@ -21,7 +21,7 @@ from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.replay.log import READ_BYTES
 from rsocket_trio.replay.memory_log import OVERHEAD
 from rsocket_trio.replay.packs import Pack, pack_elements
-from rsocket_trio.replay.recovery import read_block
+from rsocket_trio.replay.segment_reader import read_block
 from rsocket_trio.replay.segment_records import FORMER, LAYOUTS, PACKED, Damage, Layout, encode_record, records
 from rsocket_trio.replay.segments import WRITE_BYTES
 
@@ -241,3 +241,9 @@ def sealed_attempts(directory: Path, filesystem: FileSystem) -> Iterator[tuple[s
             filesystem.remove(path)
     for attempt, path in notes.items():
         yield attempt, path.stat().st_mtime
+
+
+def remove_all(stages: Iterable[StagedAttempt]) -> None:
+    """Drop the rows of attempts. This blocks."""
+    for stage in stages:
+        stage.remove()

@@ -1,0 +1,400 @@
+"""Logs and ledgers on a real broker of Kafka."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from rsocket_trio import ApplicationError, Connection, Responder, RSocketError, open_connection, serve
+from rsocket_trio.replay import (
+    Commit,
+    Element,
+    KafkaLedger,
+    KafkaLog,
+    NotStaged,
+    PositionAhead,
+    PositionExpired,
+    Record,
+    UnknownPartition,
+    add_sink,
+    add_source,
+    read_source_payload,
+)
+from rsocket_trio.replay.packs import flattened
+from tests.kafka.broker import Broker, free_ports
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+pytestmark = pytest.mark.filterwarnings("error")
+FOREVER = 2**62
+MOMENT = 1_700_000_000_000
+"""A time in milliseconds."""
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test has."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def producer(broker: Broker, name: str | None = None) -> Producer:
+    """A producer of somebody else's, transactional with a name."""
+    from confluent_kafka import Producer
+
+    settings = {"bootstrap.servers": broker.servers, "log_level": 0}
+    if name is None:
+        return Producer(settings)
+    made = Producer({**settings, "transactional.id": name})
+    made.init_transactions(30)
+    return made
+
+
+async def everything(log: KafkaLog, partition: int = 0, start: int = 0) -> list[Record]:
+    [end] = (await trio.to_thread.run_sync(log.topics.ends, log.topic, [partition])).values()
+    # A commit returns before its records can be read.
+    await log.wait_beyond(partition, end - 1)
+    return [record async for record in log.read(partition, start, end)]
+
+
+async def stage(ledger: KafkaLedger, sink: str, attempt: str, rows: Iterable[bytes], partition: int = 0) -> None:
+    staged = await ledger.begin(sink, attempt, partition)
+    for row in rows:
+        await staged.add(Element(row))
+    await staged.seal()
+
+
+# The log
+
+
+async def test_what_is_appended_is_read_with_key_headers_metadata_and_the_brokers_time(
+    broker: Broker, topic: str
+) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log:
+        first = await log.append(b"one", b"meta", key=b"k", headers={"h": b"1", "i": b""})
+        begins = await log.append_all({0: [Element(b"two"), Element(b"three")], 1: [Element(b"four", key=b"")]})
+
+        [one, two, three] = await everything(log)
+        [four] = await everything(log, 1)
+
+    assert (first, one.position) == (0, 0)
+    assert one == Record(0, b"one", b"meta", 1, b"k", {"h": b"1", "i": b""})
+    # A transaction ends with a marker, which takes a position.
+    assert begins == {0: two.position, 1: four.position} == {0: 2, 1: 0}
+    assert (two, three) == (Record(2, b"two"), Record(3, b"three"))
+    assert (four.data, four.key) == (b"four", b"")
+    times = [record.timestamp for record in (one, two, three)]
+    assert None not in times
+    assert times == sorted(times, key=int)  # type: ignore[arg-type]
+
+
+async def test_an_existing_topic_is_a_route_in_one_line(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1):
+        pass
+    theirs = producer(broker)
+    theirs.produce(topic, b"theirs", b"key", timestamp=MOMENT, headers=[("a", b"1"), ("a", b"2"), ("b", None)])
+    theirs.produce(topic, None, b"gone")
+    theirs.flush()
+
+    responder = Responder()
+    add_source(responder, "orders", KafkaLog(broker.servers, topic))
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
+        async with open_connection(uri) as client:
+            bounds = json.loads((await client.request_response(route="orders.offsets")).data)
+            wanted = json.dumps({"partition": 0, "from": 0, "to": 2})
+            async with client.request_stream(wanted, route="orders", initial_request_n=10) as items:
+                found = [read_source_payload(item) async for item in items]
+        nursery.cancel_scope.cancel()
+
+    assert bounds == {"0": {"earliest": 0, "latest": 2}}
+    assert found == [Record(0, b"theirs", None, 1, b"key", {"a": b"2", "b": b""}), Record(1, b"", None, 1, b"gone")]
+
+
+async def test_gaps_of_aborted_transactions_and_markers_are_no_loss(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        theirs = await trio.to_thread.run_sync(producer, broker, f"{topic}-theirs")
+        for rows, committed in ((2, True), (3, False), (1, True), (2, False)):
+            theirs.begin_transaction()
+            for row in range(rows):
+                theirs.produce(topic, b"%d of %d" % (row, rows))
+            theirs.flush()
+            await trio.to_thread.run_sync(theirs.commit_transaction if committed else theirs.abort_transaction)
+        records = await everything(log)
+        packs = list(await log.read_packs(0, 0))
+        tail = list(await log.read_some(0, 8))
+        tail_packs = list(await log.read_packs(0, 8))
+        cut = list(await log.read_some(0, 3, 6))
+
+        assert log.bounds(0) == (0, 12)
+        assert [(record.position, record.data) for record in records] == [
+            (0, b"0 of 2"),
+            (1, b"1 of 2"),
+            (7, b"0 of 1"),
+        ]
+        assert [one for one in flattened(packs, 0, FOREVER) if one.count] == records
+        # A range of markers and aborted rows only: nothing is there up to its end.
+        assert [(one.position, one.count) for one in tail] == [(12, 0)]
+        assert [(pack.position, pack.end) for pack in tail_packs] == [(8, 12)]
+        assert [(one.position, one.count) for one in cut] == [(6, 0)]
+
+
+async def test_rows_of_an_open_transaction_are_not_there(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        theirs = await trio.to_thread.run_sync(producer, broker, f"{topic}-theirs")
+        theirs.begin_transaction()
+        theirs.produce(topic, b"theirs")
+        theirs.flush()
+        assert await log.append(b"ours") == 1
+        await log.open()
+        assert log.bounds(0) == (0, 0)
+        with pytest.raises(PositionAhead):
+            await log.read_some(0, 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.wait_beyond, 0, 1)
+            await trio.to_thread.run_sync(theirs.commit_transaction)
+        assert [record.data for record in await everything(log)] == [b"theirs", b"ours"]
+
+
+async def test_a_reader_at_the_end_gets_what_comes_and_twenty_share_one_consumer(broker: Broker, topic: str) -> None:
+    found: list[list[bytes]] = []
+
+    async def follow(log: KafkaLog) -> None:
+        mine: list[bytes] = []
+        found.append(mine)
+        async with aclosing(log.read(0, 0)) as records:
+            async for record in records:
+                mine.append(record.data)
+                if len(mine) == 30:
+                    return
+
+    async with KafkaLog(broker.servers, topic, 1, consumers=1) as log, trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(follow, log)
+        for number in range(3):
+            await log.append_all({0: [Element(b"%d" % (10 * number + row)) for row in range(10)]})
+
+    assert found == [[b"%d" % number for number in range(30)]] * 20
+
+
+async def test_readers_at_many_places_share_few_consumers(broker: Broker, topic: str) -> None:
+    rows = [b"%d" % number * 100 for number in range(3000)]
+    counts: dict[int, int] = {}
+
+    async def read(log: KafkaLog, start: int) -> None:
+        position = start
+        while position < len(rows):
+            for record in await log.read_some(0, position, len(rows), max_bytes=20_000):
+                assert record.data == rows[record.position]
+                position = record.end
+        counts[start] = position - start
+
+    async with KafkaLog(broker.servers, topic, 1, consumers=2) as log:
+        await log.append_all({0: [Element(row) for row in rows]})
+        await log.wait_beyond(0, len(rows) - 1)
+        async with trio.open_nursery() as nursery:
+            for start in (0, 1, 500, 1500, 2999):
+                nursery.start_soon(read, log, start)
+
+    assert counts == {start: len(rows) - start for start in (0, 1, 500, 1500, 2999)}
+
+
+async def test_bounds_times_and_trimming(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log:
+        theirs = producer(broker)
+        await log.append(b"now")
+        await log.wait_beyond(0, 0)
+        # The topic was made here: the broker's time counts.
+        theirs.produce(topic, b"old", timestamp=MOMENT, partition=0)
+        theirs.flush()
+        [now, old] = await everything(log)
+        assert now.timestamp is not None
+        assert old.timestamp is not None
+        assert old.timestamp >= now.timestamp > MOMENT * 1000
+        assert await log.position_at(0, 0) == 0
+        assert await log.position_at(0, now.timestamp) == 0
+        assert await log.position_at(0, old.timestamp + 1) == log.bounds(0)[1] == 3
+        assert await log.position_at(1, 0) == 0
+
+        await log.trim(0, 2)
+
+        assert log.bounds(0) == (2, 3)
+        with pytest.raises(PositionExpired):
+            await log.read_some(0, 0)
+        await log.trim(0, 100)
+        assert log.bounds(0) == (3, 3)
+        assert list(await log.read_some(0, 3)) == []
+        with pytest.raises(UnknownPartition):
+            log.bounds(2)
+
+
+async def test_an_append_is_all_or_nothing(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log:
+        with pytest.raises(ValueError, match=r"a record of Kafka has one position"):
+            await log.append_all({0: [Element(b"fine")], 1: [Element(b"two rows", count=2)]})
+        with pytest.raises(ValueError, match=r"larger than the topic allows"):
+            await log.append_all({0: [Element(b"fine")], 1: [Element(bytes(2**21))]})
+        with pytest.raises(ValueError, match=r"goes on at \d+, not at 7"):
+            await log.append_all({0: [Element(b"fine")], 1: [Element(b"fine")]}, at={1: 7})
+        position = await log.append(b"good")
+
+        assert [(record.position, record.data) for record in await everything(log)] == [(position, b"good")]
+        assert await everything(log, 1) == []
+
+
+async def test_appends_of_many_tasks_share_transactions(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(log.append, b"%d" % number)
+        records = await everything(log)
+        assert log.bounds(0)[1] < 300, "a marker for each of few transactions"
+
+    assert sorted(int(record.data) for record in records) == list(range(200))
+
+
+async def test_without_the_topic_or_a_broker_the_error_says_so(broker: Broker, topic: str) -> None:
+    with pytest.raises(ValueError, match=f"has no topic '{topic}': give a number of partitions"):
+        await KafkaLog(broker.servers, topic).open()
+    [port] = free_ports(1)
+    with pytest.raises(RSocketError, match=rf"no answer from Kafka at 127\.0\.0\.1:{port} for 0\.1 s"):
+        await KafkaLog(f"127.0.0.1:{port}", topic, patience=0.1).open()
+
+
+# The ledger
+
+
+async def test_a_batch_counts_once_wherever_it_is_committed(broker: Broker, topic: str) -> None:
+    async with (
+        KafkaLog(broker.servers, topic, 2) as log,
+        KafkaLog(broker.servers, topic) as same,
+        KafkaLedger(log) as a,
+        KafkaLedger(same) as b,
+    ):
+        await stage(a, "s", "a0", [b"0", b"1"])
+        await stage(a, "s", "a1", [b"2"], partition=1)
+        assert await a.commit("s", 0, {"a0": 2, "a1": 1}) == Commit(promoted=True, rows=3, last=0)
+        # Its answer was lost: the writer asks another server, which takes the sink over.
+        assert await b.commit("s", 0, {"a0": 2, "a1": 1}) == Commit(promoted=False, rows=0, last=0)
+        await stage(a, "s", "a2", [b"3"])
+        with pytest.raises(NotStaged, match=r"attempt a2 is not staged for sink s, at this server: stage the batch"):
+            await b.commit("s", 1, {"a2": 1})
+        await stage(b, "s", "b2", [b"3"])
+        assert await b.commit("s", 1, {"b2": 1}) == Commit(promoted=True, rows=1, last=1)
+        # This server was fenced, does not know of batch 1 yet, and has other rows of it.
+        assert await a.commit("s", 1, {"a2": 1}) == Commit(promoted=False, rows=0, last=1)
+        await stage(a, "s", "a3", [b"4"])
+        assert (await a.commit("s", 2, {"a3": 1})).promoted
+
+        assert [record.data for record in await everything(log)] == [b"0", b"1", b"3", b"4"]
+        assert [record.data for record in await everything(same, 1)] == [b"2"]
+
+
+async def test_a_ledger_knows_the_last_batches_after_a_restart(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as ledger:
+            for sink in ("s", "t"):
+                for batch in range(3):
+                    await stage(ledger, sink, f"{sink}{batch}", [b"%d" % batch])
+                    await ledger.commit(sink, batch, {f"{sink}{batch}": 1})
+            await ledger.commit("once", 0, {}, once=True)
+            assert await ledger.forget("t")
+        async with KafkaLedger(log) as ledger:
+            assert ledger.sinks == {"s": 2}
+            assert ledger.last("once") == 0
+            assert not (await ledger.commit("s", 2, {"s2": 1})).promoted
+            assert (await ledger.commit("t", 0, {})).promoted
+        assert len(await everything(log)) == 6
+
+
+async def test_attempts_in_a_directory_survive_a_restart(
+    broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("staged")
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log, directory=folder) as ledger:
+            await stage(ledger, "s", "kept", [b"1", b"2"])
+            await ledger.begin("s", "unfinished", 0)
+        async with KafkaLedger(log, directory=folder) as ledger:
+            assert ledger.staged == ["kept"]
+            assert (await ledger.commit("s", 0, {"kept": 2})).promoted
+            assert ledger.staged == []
+        assert [record.data for record in await everything(log)] == [b"1", b"2"]
+
+
+async def test_a_commit_that_fails_writes_nothing_and_can_be_repeated(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log) as ledger:
+        await stage(ledger, "s", "good", [b"good"])
+        staged = await ledger.begin("s", "bad", 1)
+        await staged.add(Element(bytes(2**21)))
+        await staged.seal()
+        with pytest.raises(ValueError, match=r"larger than the topic allows"):
+            await ledger.commit("s", 0, {"good": 1, "bad": 1})
+        assert ledger.last("s") is None
+        assert (await ledger.commit("s", 0, {"good": 1})).promoted
+        assert [record.data for record in await everything(log)] == [b"good"]
+        assert await everything(log, 1) == []
+
+
+async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic: str) -> None:
+    async def send(client: Connection, attempt: str) -> None:
+        opening = json.dumps({"sink": "s", "attempt": attempt, "partition": 0})
+        async with client.request_channel(opening, route="sink.stage") as channel:
+            await channel.send(attempt.encode())
+            await channel.send_eof()
+            assert [json.loads(item.data) async for item in channel] == [{"rows": 1, "elements": 1}]
+
+    async def commit(client: Connection, batch: int, attempt: str) -> bool:
+        said = {"sink": "s", "batch": batch, "attempts": [{"attempt": attempt, "rows": 1}]}
+        answer = json.loads((await client.request_response(json.dumps(said), route="sink.commit")).data)
+        assert answer["last"] == batch
+        return bool(answer["promoted"])
+
+    async def rows(client: Connection) -> list[Record]:
+        latest = json.loads((await client.request_response(route="rows.offsets")).data)["0"]["latest"]
+        wanted = json.dumps({"partition": 0, "from": 0, "to": latest})
+        async with client.request_stream(wanted, route="rows", initial_request_n=10) as items:
+            return [record async for item in items if (record := read_source_payload(item)).count]
+
+    async with trio.open_nursery() as nursery:
+        uris = []
+        for _ in range(2):
+            responder, log = Responder(), KafkaLog(broker.servers, topic, 1)
+            add_source(responder, "rows", log)
+            add_sink(responder, "sink", KafkaLedger(log))
+            uris += await nursery.start(serve, responder, "tcp://127.0.0.1:0")
+        async with open_connection(uris[0]) as first, open_connection(uris[1]) as second:
+            await send(first, "one")
+            with pytest.raises(ApplicationError, match="is not staged"):
+                await commit(second, 0, "one")
+            await send(second, "two")
+            assert await commit(second, 0, "two")
+            assert not await commit(first, 0, "two")
+            assert [one.data for one in await rows(first)] == [one.data for one in await rows(second)] == [b"two"]
+        nursery.cancel_scope.cancel()
+
+
+def test_confluent_kafka_is_not_loaded_before_it_is_used() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, rsocket_trio.replay; sys.exit('confluent_kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_log_without_confluent_kafka_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rsocket-trio\[kafka\]'"):
+        KafkaLog("127.0.0.1:9092", "orders")
+    assert logging.getLogger("rsocket_trio.replay.kafka").level > logging.CRITICAL
