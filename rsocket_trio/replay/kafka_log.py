@@ -182,7 +182,7 @@ class KafkaLog(ReplayableLog):
                 self._changed.wake_all()
 
     async def show(self, committed: Mapping[int, int]) -> None:
-        """Wait for a moment until committed positions, by partition, can be read.
+        """Wait for a moment until the positions ``committed``, by partition, can be read.
 
         An open transaction of others, begun before, keeps them hidden for longer.
         """
@@ -279,7 +279,8 @@ class KafkaLog(ReplayableLog):
     ) -> dict[int, int]:
         """Append ``elements`` in one transaction, as ``ReplayableLog.append_all`` says.
 
-        Raise ``NotWritten`` if no broker takes them; it says whether nothing was written or that is not known.
+        ``at`` is compared with the offsets that the broker gave them, before the commit. Raise ``NotWritten`` if no
+        broker takes them; it says whether nothing was written or that is not known.
         """
         await trio.lowlevel.checkpoint()
         for partition, group in elements.items():

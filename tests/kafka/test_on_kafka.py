@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -28,6 +28,7 @@ from rsocket_trio.replay import (
     read_source_payload,
 )
 from rsocket_trio.replay.packs import flattened
+from tests.blocks import blocks, page
 from tests.kafka.broker import Broker, free_ports
 
 if TYPE_CHECKING:
@@ -380,6 +381,25 @@ async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic:
             assert await commit(second, 0, "two")
             assert not await commit(first, 0, "two")
             assert [one.data for one in await rows(first)] == [one.data for one in await rows(second)] == [b"two"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_page_serves_topics(broker: Broker) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks(page("docs/howto/replay.md")):
+        if block.language == "python":
+            exec(block.text, names)
+
+    async def serve_topics(*, task_status: trio.TaskStatus[list[str]]) -> None:
+        await names["serve_topics"](broker.servers, task_status)
+
+    async with KafkaLog(broker.servers, "orders", 1) as log, trio.open_nursery() as nursery:
+        await log.append(b"an order")
+        await log.wait_beyond(0, 0)
+        [uri] = await nursery.start(serve_topics)
+        async with open_connection(uri) as client:
+            await client.request_response("a total", route="totals")
+        assert await names["read_orders"](uri) == [(0, b"an order")]
         nursery.cancel_scope.cancel()
 
 
