@@ -26,10 +26,10 @@ from rsocket_trio.replay.packs import (
     PACK_ROWS,
     Column,
     Pack,
+    check_pack,
     decode_headers,
     encode_headers,
     number_bytes,
-    read_columns,
     sealed,
 )
 
@@ -81,7 +81,7 @@ ascending = Ascending()
 
 def batch_of(pack: Pack) -> pa.RecordBatch:
     """Return the rows of a pack as a record batch of ``PACK_SCHEMA``. Raise ``ValueError`` for a damaged pack."""
-    columns = read_columns(pack.data)
+    columns = check_pack(pack.data, pack.count)
     rows, data = columns.rows, pa.py_buffer(pack.data)
     if columns.offsets is not None:
         offsets = fixed(pa.uint32(), columns.offsets).cast(pa.int64())
@@ -180,8 +180,8 @@ def read_batch(data: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=PACK_SCHEMA)
 
 
-def from_arrow(data: bytes, rows: int) -> Pack:
-    """Return the pack that a writer sent in ``arrow/1`` with so many ``rows``. Raise ``ValueError``."""
+def from_arrow(data: bytes, rows: int | None) -> Pack:
+    """Return the pack that a writer sent in ``arrow/1``, with so many ``rows`` if it says so. Raise ``ValueError``."""
     batch = read_batch(data)
     counts = batch.column("count")
     span = batch.num_rows
@@ -191,7 +191,7 @@ def from_arrow(data: bytes, rows: int) -> Pack:
         span = pc.sum(counts).as_py()
     else:
         counts = None
-    if span != rows:
+    if rows is not None and span != rows:
         raise ValueError(f"a pack of {span} rows, its metadata says {rows}")
     return Pack(
         plain_of(batch.column("data"), batch.column("metadata"), batch.column("key"), batch.column("headers"), counts),
@@ -228,6 +228,16 @@ def plain_of(
         parts += _parts(pa.array(said, pa.binary()))
     parts[0] = PACK_HEAD.pack(len(data), bits)
     return sealed(parts)
+
+
+def arrow_of(data: pa.Array, metadata: pa.Array | None = None, key: pa.Array | None = None) -> bytes:
+    """Return rows in the format ``arrow/1``: ``data`` and the other columns as binary arrays."""
+    columns = {"data": data, "metadata": metadata, "key": key}
+    batch = pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _parts(column: pa.Array) -> list[bytes | memoryview]:

@@ -71,7 +71,10 @@ def pack_payload(pack: Pack, data: bytes, form: str) -> Payload:
     entry = _MANY.pack(_MANY_HEAD, pack.position, pack.count)
     if pack.timestamp is not None:
         entry += _TIME + _LONG.pack(pack.timestamp)
-    return Payload(data, entry + encode_composite([Entry(PACK, form.encode())]))
+    entries = [Entry(PACK, form.encode())]
+    if pack.has_gaps:
+        entries.append(Entry(GAP, _LONG.pack(pack.position)))
+    return Payload(data, entry + encode_composite(entries))
 
 
 def _place(position: int, count: int) -> bytes:
@@ -161,6 +164,7 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
     headers: dict[str, bytes] | None = None
     form: str | None = None
     rows: int | None = None
+    said: int | None = None
     partition = 0
     data = payload.metadata or b""
     try:
@@ -173,17 +177,34 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
                 headers = decode_headers(data[start:end])
             elif mime == ROWS:
                 rows = _rows(data[start:end])
+            elif mime == POSITION and end - start == 12:
+                # Of a pack as a source sends it: the position is the log's to give, and only the count matters.
+                said = int.from_bytes(data[start + 8 : end], "big")
             elif mime == PACK:
                 form = data[start:end].decode("utf-8", "backslashreplace")
             elif mime == WRITE and not staged:
                 partition = _partition(data[start:end])
         if form is not None:
-            return Write(read_pack(payload.data, form, rows), partition)
+            return Write(read_pack(payload.data, form, said if rows is None else rows), partition)
     except RemoteProtocolError as error:
         raise Invalid(f"the element's metadata can't be read: {error}") from None
     except ValueError as error:
         raise Invalid(str(error)) from None
     return Write(Element(payload.data, metadata, 1 if rows is None else rows, key, headers), partition)
+
+
+def sink_payload(element: Element) -> Payload:
+    """Return ``element`` as a writer sends it to a stage."""
+    entries = []
+    if element.key is not None:
+        entries.append(Entry(KEY, element.key))
+    if element.headers is not None:
+        entries.append(Entry(HEADERS, encode_headers(element.headers)))
+    if element.metadata is not None:
+        entries.append(Entry(RECORD_METADATA, element.metadata))
+    if element.count != 1:
+        entries.append(Entry(ROWS, _NUMBER.pack(element.count)))
+    return Payload(element.data, encode_composite(entries) or None)
 
 
 def _rows(content: bytes) -> int:

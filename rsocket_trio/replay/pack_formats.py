@@ -32,12 +32,10 @@ def encoded_pack(pack: Pack, form: str) -> bytes:
 
 
 def read_pack(data: bytes, form: str, rows: int | None) -> Pack:
-    """Return the pack that a writer sent in the format ``form``, which says that it has so many ``rows``.
+    """Return the pack that a writer sent in the format ``form``; ``rows`` is how many it says to have, if it does.
 
     Raise ``ValueError`` for an unknown format, and for a pack that is torn or has another number of rows.
     """
-    if rows is None:
-        raise ValueError("a pack has no number of rows")
     if form not in known_formats():
         raise ValueError(f"a pack in the format {readable(form[:100])!r}: known are {', '.join(known_formats())}")
     pack: Pack = validated(data, rows) if form == PLAIN else _arrow().from_arrow(data, rows)

@@ -77,6 +77,11 @@ class Pack:
         """Return the bytes of the layout."""
         return len(self.data)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether some of its positions may have no row."""
+        return bool(self.data[4] & OFFSETS)
+
 
 # Columns
 
@@ -192,8 +197,8 @@ def read_columns(data: bytes, *, check: bool = True) -> Columns:
     return columns
 
 
-def check_pack(data: bytes, count: int) -> Columns:
-    """Return the columns of a pack that a peer sent, which says that it spans ``count`` positions.
+def check_pack(data: bytes, count: int | None) -> Columns:
+    """Return the columns of a pack that a peer sent; ``count`` is how many positions it is said to span, if it is.
 
     Raise ``ValueError`` for a pack that is too long, torn or damaged, whose rows overlap, or whose span is another.
     """
@@ -204,7 +209,7 @@ def check_pack(data: bytes, count: int) -> Columns:
     if counts is not None and columns.rows and not 1 <= min(counts) <= max(counts) <= LARGEST_COUNT:
         raise ValueError(f"a pack with a row of {min(counts)} to {max(counts)} positions")
     if columns.offsets is None:
-        if columns.span != count:
+        if count is not None and columns.span != count:
             raise ValueError(f"a pack of {columns.span} rows, its metadata says {count}")
         return columns
     end = 0
@@ -212,7 +217,7 @@ def check_pack(data: bytes, count: int) -> Columns:
         if offset < end:
             raise ValueError(f"a pack whose rows overlap at offset {offset}")
         end = offset + taken
-    if end > count:
+    if count is not None and end > count:
         raise ValueError(f"a pack whose rows end at offset {end}, its metadata says {count}")
     return columns
 
@@ -415,8 +420,11 @@ def without_places(data: bytes, columns: Columns) -> bytes:
         return sealed(parts)
 
 
-def validated(data: bytes, count: int) -> Pack:
-    """Return a pack of ``count`` rows that a writer sent, as a log takes it. Raise ``ValueError``."""
+def validated(data: bytes, count: int | None) -> Pack:
+    """Return a pack that a writer sent, as a log takes it; ``count`` is how many rows it is said to have, if it is.
+
+    Raise ``ValueError``.
+    """
     columns = check_pack(data, count)
     if not columns.rows:
         raise ValueError("a pack without rows")

@@ -15,6 +15,7 @@ from rsocket_trio.replay.element_metadata import POSITION
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 
 OFFSETS_ROUTE: Final = ".offsets"
+PACK_ROUTE: Final = ".pack"
 
 EXPIRED: Final = PositionExpired.default_code
 AHEAD: Final = PositionAhead.default_code

@@ -81,7 +81,8 @@ class PackChunk:
     """A received pack: ``data`` in the format ``form``, which spans ``count`` positions from ``position`` on.
 
     The rows from ``start`` to below ``end`` are wanted. ``timestamp`` is that of the rows without one of their own,
-    ``received_at`` when it came; both in microseconds since 1970, UTC.
+    ``received_at`` when it came; both in microseconds since 1970, UTC. ``has_gaps`` says that the server announced
+    positions without a row.
     """
 
     start: int
@@ -92,6 +93,7 @@ class PackChunk:
     count: int
     timestamp: int | None
     received_at: int
+    has_gaps: bool = False
 
     @property
     def rows(self) -> int:
@@ -114,6 +116,7 @@ class PackChunk:
         except ValueError as error:
             raise RemoteProtocolError(f"the pack at position {self.position}: {error}") from None
         if not batch.num_rows:
+            self._check_number(0)
             return batch
         positions, counts = batch.column("position"), batch.column("count")
         first, last = positions[0].as_py(), positions[-1].as_py()
@@ -127,11 +130,18 @@ class PackChunk:
                 f"the pack at position {self.position} spans {self.count} positions, and its {batch.num_rows} rows are "
                 f"those from {first} to {last}"
             )
+        self._check_number(batch.num_rows)
         if last - first == batch.num_rows - 1:
             low, high = max(self.start - first, 0), min(self.end - first, batch.num_rows)
         else:
             low, high = (pc.sum(pc.less(positions, place)).as_py() for place in (self.start, self.end))
         return batch if high - low == batch.num_rows else batch.slice(low, max(high - low, 0))
+
+    def _check_number(self, rows: int) -> None:
+        if rows < self.count and not self.has_gaps:
+            raise RemoteProtocolError(
+                f"the pack at position {self.position} has {rows} rows, its metadata says {self.count}"
+            )
 
     def _decoded(self) -> pa.RecordBatch:
         if self.form == PLAIN:

@@ -126,6 +126,7 @@ class Cursor:
                     start,
                     self.position,
                     *(payload.data, placed.form, place.position, place.count, place.timestamp, received_at),
+                    has_gaps=placed.gap is not None,
                 )
             ]
         if self._arrow:

@@ -9,12 +9,24 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
-from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, WRITE
+from rsocket_trio.replay.arrow_packs import arrow_of, pack_rows, plain_of
+from rsocket_trio.replay.element_metadata import (
+    KEY,
+    PACK,
+    RECORD_METADATA,
+    ROWS,
+    WRITE,
+    read_sink_payload,
+    sink_payload,
+)
+from rsocket_trio.replay.elements import LONGEST_ENTRY
+from rsocket_trio.replay.packs import PLAIN, Pack, elements_of
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
@@ -72,18 +84,26 @@ class Encoder:
     """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
 
     ``is_staged`` leaves out the origin of each request: a stage names it once. ``is_routed`` puts the route
-    in front, for requests of their own. Rows without data are an error, or are counted in ``skipped`` if the
-    options say so; ``problem`` describes the first of them.
+    in front, for requests of their own. ``form`` is the format of packs, ``None`` for rows one by one. Rows without
+    data are an error, or are counted in ``skipped`` if the options say so; ``problem`` describes the first of them.
     """
 
     def __init__(
-        self, columns: Columns | None, options: Options, origin: Origin, *, is_staged: bool, is_routed: bool
+        self,
+        columns: Columns | None,
+        options: Options,
+        origin: Origin,
+        *,
+        is_staged: bool,
+        is_routed: bool,
+        form: str | None = None,
     ) -> None:
         self._columns = columns
         self._options = options
         self._prefix = None if is_staged else origin.prefix
         self._routes: dict[bytes | None, bytes] = {None: route_entry(options.route) if is_routed else b""}
         self._is_routed = is_routed
+        self._form = form
         self._seq = 0
         self._row = 0
         self.rows = 0
@@ -102,6 +122,9 @@ class Encoder:
                 self.rows += part.num_rows
                 yield self._arrow(part)
             return
+        if self._form is not None and (encoded := list(self._packs(batch, self._columns, self._form))):
+            yield from encoded
+            return
         rows = max(min(PIECE_ROWS, PIECE_BYTES // average), 1)
         for start in range(0, batch.num_rows, rows):
             piece = self._raw(batch.slice(start, rows), self._columns)
@@ -118,6 +141,23 @@ class Encoder:
             self._routes[None] + self._write() + encode_composite([Entry(ROWS, batch.num_rows.to_bytes(4, "big"))])
         )
         return Piece([Payload(data, metadata)], batch.num_rows, len(data) + OVERHEAD)
+
+    def _packs(self, batch: pa.RecordBatch, columns: Columns, form: str) -> Iterator[Piece]:
+        """Yield the rows of a batch in packs; none where a row has to be looked at alone."""
+        data = binary(batch, columns.data)
+        others = [None if index is None else binary(batch, index) for index in (columns.metadata, columns.key)]
+        longest = (pc.max(pc.binary_length(one)).as_py() or 0 for one in others if one is not None)
+        if data.null_count or max(longest, default=0) > LONGEST_ENTRY:
+            return
+        rows = pack_rows(data)
+        said = encode_composite([Entry(PACK, form.encode())])
+        encode = plain_of if form == PLAIN else arrow_of
+        for start in range(0, batch.num_rows, rows):
+            part = data.slice(start, rows)
+            content = encode(part, *(None if one is None else one.slice(start, rows) for one in others))
+            self._row += len(part)
+            self.rows += len(part)
+            yield Piece([Payload(content, said)], len(part), len(content) + OVERHEAD)
 
     def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
         datas = values(batch, columns.data)
@@ -200,13 +240,28 @@ def fitting(column: str, content: bytes) -> bytes:
     return content
 
 
+def binary(batch: pa.RecordBatch, index: int) -> pa.Array:
+    """Return a column of bytes or text as an array of bytes."""
+    column = batch.column(index)
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+
+
 def values(batch: pa.RecordBatch, index: int) -> list[Any]:
     """Return a column of bytes or text as bytes, ``None`` for null."""
-    column = batch.column(index)
-    if not pa.types.is_binary(column.type):
-        column = column.cast(pa.binary())
-    found: list[Any] = column.to_pylist()
+    found: list[Any] = binary(batch, index).to_pylist()
     return found
+
+
+def one_by_one(piece: Piece) -> Piece:
+    """Return the requests of a piece with each row of a pack as a request of its own, for a stage without packs."""
+    payloads: list[Payload] = []
+    for payload in piece.payloads:
+        element = read_sink_payload(payload, staged=True).element
+        if isinstance(element, Pack):
+            payloads += map(sink_payload, elements_of(element))
+        else:
+            payloads.append(payload)
+    return Piece(payloads, piece.rows, piece.size)
 
 
 def rows_of(payload: Payload) -> int:

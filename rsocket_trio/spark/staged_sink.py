@@ -17,18 +17,19 @@ import attrs
 import trio
 
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload
-from rsocket_trio.errors import RSocketError, readable
+from rsocket_trio.errors import RSocketError, StreamError, readable
 from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, passes
 from rsocket_trio.spark.mistakes import SinkError, unwritten
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.request_rows import Origin, Piece
+from rsocket_trio.spark.protocol import PACK_ROUTE
+from rsocket_trio.spark.request_rows import Origin, Piece, one_by_one
 
 logger = logging.getLogger("rsocket_trio.spark")
 
 ATTEMPT_BYTES = 4 * 2**20
-ATTEMPT_ROWS = 65536
+ATTEMPT_ELEMENTS = 65536
 """The size of an attempt, about: a task keeps so much in memory."""
 ABORT_TIMEOUT = 2.0
 """Seconds for aborting attempts at the end of a task."""
@@ -52,6 +53,10 @@ class Routes:
         )
 
 
+class PacksRefused(Exception):
+    """A server took each pack for a single row: it is older than packs, and stands beside one that is not."""
+
+
 class Staging(Delivery):
     """The rows of one task, staged attempt after attempt."""
 
@@ -60,6 +65,7 @@ class Staging(Delivery):
         self.route, self.option = Routes.of(options).stage, "stageRoute"
         self._origin = origin
         self._kept: list[Piece] = []
+        self._refuses_packs = False
         self._orphans: list[str] = []
 
     async def deliver(self) -> None:
@@ -80,11 +86,15 @@ class Staging(Delivery):
     async def fill(self) -> bool:
         """Wait for a piece that was not staged. Return false when there are no more."""
         if not self._kept:
-            piece = await self.pieces.take()
+            piece = await self._take()
             if piece is None:
                 return False
             self._kept.append(piece)
         return True
+
+    async def _take(self) -> Piece | None:
+        piece = await self.pieces.take()
+        return piece if piece is None or not self._refuses_packs else one_by_one(piece)
 
     async def send_over(self, connection: Connection) -> None:
         """Stage attempts over this connection, until all is staged."""
@@ -95,6 +105,11 @@ class Staging(Delivery):
             try:
                 with trio.fail_after(self.options.read_timeout) as patience:
                     await self._stage(connection, attempt, patience)
+            except PacksRefused:
+                self._orphans.append(attempt)
+                self._refuses_packs = True
+                self._kept = [one_by_one(piece) for piece in self._kept]
+                continue
             except BaseException as error:
                 # It may be staged, with only its confirmation lost.
                 self._orphans.append(attempt)
@@ -110,23 +125,25 @@ class Staging(Delivery):
         async with connection.request_channel(json.dumps(said).encode(), route=self.route) as channel:
             for kept in self._kept:
                 await self._send(channel, kept, patience)
-            rows, size = sum(piece.rows for piece in self._kept), sum(piece.size for piece in self._kept)
-            while size < ATTEMPT_BYTES and rows < ATTEMPT_ROWS:
+            sent, size = sum(len(piece.payloads) for piece in self._kept), sum(piece.size for piece in self._kept)
+            while size < ATTEMPT_BYTES and sent < ATTEMPT_ELEMENTS:
                 # Spark may take any time to hand over the next rows.
                 patience.deadline = float("inf")
-                piece = await self.pieces.take()
+                piece = await self._take()
                 if piece is None:
                     break
                 self._kept.append(piece)
-                rows, size = rows + piece.rows, size + piece.size
+                sent, size = sent + len(piece.payloads), size + piece.size
                 await self._send(channel, piece, patience)
             patience.deadline = trio.current_time() + self.options.read_timeout
             await channel.send_eof()
             answers = [payload async for payload in channel]
-        sent = sum(len(piece.payloads) for piece in self._kept)
+        rows = sum(piece.rows for piece in self._kept)
         if len(answers) != 1:
             raise ConnectionLost(f"route {self.route!r} completed with {len(answers)} answers: one was expected")
         told = read_answer(answers[0].data, self.route)
+        if told.get("rows") == told.get("elements") == sent < rows and not self._refuses_packs:
+            raise PacksRefused
         if (told.get("rows"), told.get("elements")) != (rows, sent):
             raise SinkError(
                 f"route {self.route!r} staged {told.get('rows')} rows in {told.get('elements')} elements: "
@@ -188,6 +205,25 @@ async def commit(
             "Another checkpoint wrote to it: set another 'sinkId'"
         )
     return promoted
+
+
+async def packs_taken(pool: Pool, options: Options) -> tuple[str, ...]:
+    """Ask the server for the formats of packs that its stage takes; none where it does not know the question.
+
+    Raise ``SinkError`` if it can't be reached.
+    """
+    route = options.route + PACK_ROUTE
+    try:
+        told = await ask(pool, options, route, {})
+    except StreamError as error:
+        logger.info("%s takes no packs: %s", options.route, str(error))
+        return ()
+    except RSocketError as error:
+        raise unwritten(error, options, route) from error
+    formats = told.get("pack")
+    if not isinstance(formats, list) or not all(isinstance(form, str) for form in formats):
+        raise SinkError(f"route {route!r} answered with {readable(json.dumps(told))}: 'pack' is a list of names")
+    return tuple(formats)
 
 
 async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> bool:

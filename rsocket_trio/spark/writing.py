@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rsocket_trio.replay.pack_formats import chosen_format
 from rsocket_trio.spark.acked_sink import Acknowledged, Requests
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
@@ -22,7 +23,7 @@ from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin
-from rsocket_trio.spark.staged_sink import Staging, abort, commit
+from rsocket_trio.spark.staged_sink import Staging, abort, commit, packs_taken
 
 if TYPE_CHECKING:
     from rsocket_trio.spark.connections import Pool
@@ -54,6 +55,19 @@ class Writer:
         self._options = options
         self._columns = sink_columns(schema, options)
         self._sink = sink
+        self._form: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles a writer once for each batch, when it has planned it: the server is asked then, by the driver.
+        return self.__dict__ | {"_form": self._form or self._pack_format()}
+
+    @in_one_line
+    def _pack_format(self) -> str | None:
+        """Return the format of packs in which rows are staged, ``None`` for rows one by one."""
+        if self._options.delivery != "exactlyOnce" or self._columns is None:
+            return None
+        here = background()
+        return chosen_format(here.run(partial(packs_taken, here.pool, self._options)))
 
     @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -62,7 +76,12 @@ class Writer:
         origin = origin_of(TaskContext.get(), self._sink)
         stages = options.delivery == "exactlyOnce"
         encoder = Encoder(
-            self._columns, options, origin, is_staged=stages, is_routed=options.interaction in {"response", "fnf"}
+            self._columns,
+            options,
+            origin,
+            is_staged=stages,
+            is_routed=options.interaction in {"response", "fnf"},
+            form=self._form,
         )
         here = background()
         feed: Feed[Any, Report] = Feed(here, partial(deliver, here.pool, options, origin), WAITING_BYTES)

@@ -369,7 +369,6 @@ async def test_a_stage_takes_packs_of_both_formats_and_rows_between_them(tmp_pat
     [
         (packed_element(EXAMPLE[:-1], "plain/1", 2), "the CRC of a pack of 32 bytes is wrong"),
         (packed_element(EXAMPLE, "plain/1", 3), "a pack of 2 rows, its metadata says 3"),
-        (packed_element(EXAMPLE, "plain/1", None), "a pack has no number of rows"),
         (packed_element(EXAMPLE, "plain/2", 2), "a pack in the format 'plain/2': known are plain/1, arrow/1"),
         (packed_element(EXAMPLE, "arrow/1", 2), "is not in arrow/1"),
         (packed_element(sealed("00000000 00"), "plain/1", 1), "a pack of 0 rows, its metadata says 1"),

@@ -78,7 +78,7 @@ async def test_one_name_is_staged_by_one_writer_at_a_time(autojump_clock: MockCl
 async def test_a_task_stages_attempts_of_limited_size(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ROWS", 250)
+    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 250)
     responder, _, log = sink_of()
     async with served(responder) as connections:
         report = await deliver_rows(connections, ONCE, 1000)
@@ -91,7 +91,7 @@ async def test_a_task_stages_attempts_of_limited_size(
 async def test_a_server_that_is_away_for_a_while_gets_each_row_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ROWS", 250)
+    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 250)
     responder, ledger, log = sink_of()
     async with pool() as connections, trio.open_nursery() as nursery:
         flaky = Flaky(responder, nursery)
@@ -215,7 +215,7 @@ async def test_an_abort_that_does_not_get_through_is_a_warning(
 async def test_what_a_failed_task_has_staged_is_aborted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ROWS", 100)
+    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 100)
     responder, ledger, _ = sink_of()
 
     taken = 0
@@ -237,7 +237,7 @@ async def test_what_a_failed_task_has_staged_is_aborted(
 async def test_what_a_cancelled_task_has_staged_is_aborted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ROWS", 100)
+    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 100)
     responder, ledger, _ = sink_of()
     scope = trio.CancelScope()
     async with served(responder) as connections:

@@ -1,0 +1,272 @@
+"""Packs between Spark and a server: read and staged in either format, and rows where the other side is older."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructType
+from trio.testing import MockClock
+
+from rsocket_trio import Channel, Outgoing, Payload, RemoteProtocolError, Responder
+from rsocket_trio.metadata import Entry, encode_composite
+from rsocket_trio.replay import Element, FileLog, Ledger, MemoryLog, Record, add_sink, add_source, source_payload
+from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
+from rsocket_trio.replay.pack_formats import encoded_pack
+from rsocket_trio.replay.packs import Pack, elements_of, pack_elements, pack_records
+from rsocket_trio.spark.batching import Pending
+from rsocket_trio.spark.columns import sink_columns
+from rsocket_trio.spark.ranges import DataLossError, Range
+from rsocket_trio.spark.records import PackChunk, SchemaMismatchError
+from rsocket_trio.spark.replayed import Credit, Cursor, fetch
+from rsocket_trio.spark.request_rows import Encoder, Piece
+from rsocket_trio.spark.staged_sink import commit
+from rsocket_trio.spark.writing import deliver
+from tests.spark.deliveries import DATA, ORIGIN, Rows, numbers, options, rows_in, sink_of
+from tests.spark.serving import Collected, served
+from tests.spark.serving import options as read_options
+from tests.spark.sinks import schema_of, serving, stream_writer
+
+SINK = ORIGIN.sink
+ONCE = options(delivery="exactlyOnce")
+
+
+def encoder(form: str | None, schema: StructType = DATA, **given: Any) -> Encoder:
+    chosen = options(delivery="exactlyOnce", **given)
+    return Encoder(*(sink_columns(schema, chosen), chosen, ORIGIN), is_staged=True, is_routed=False, form=form)
+
+
+def batches(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
+    for start in range(0, count, size):
+        yield pa.record_batch({"data": pa.array(numbers(min(size, count - start), start), pa.binary())})
+
+
+def pieces(form: str | None, count: int) -> Iterator[Piece]:
+    made = encoder(form)
+    for batch in batches(count):
+        yield from made.pieces(batch)
+
+
+# The sink
+
+
+@pytest.mark.parametrize("form", ["plain/1", "arrow/1"])
+def test_rows_become_packs_with_their_keys_and_metadata(form: str) -> None:
+    schema = schema_of(key=StringType(), data=BinaryType(), metadata=BinaryType())
+    made = encoder(form, schema)
+    batch = pa.record_batch({"key": ["a", None, "c"], "data": [b"1", b"", b"333"], "metadata": [None, None, b"m"]})
+    [piece] = made.pieces(batch.slice(0))
+    [sliced] = made.pieces(batch.slice(1, 2))
+
+    assert (piece.rows, len(piece.payloads), made.rows) == (3, 1, 5)
+    rows = [Element(b"1", key=b"a"), Element(b""), Element(b"333", b"m", key=b"c")]
+    for one, wanted in ((piece, rows), (sliced, rows[1:])):
+        element = read_sink_payload(one.payloads[0], staged=True).element
+        assert isinstance(element, Pack)
+        assert list(elements_of(element)) == wanted
+
+
+def test_rows_without_data_are_counted_and_the_others_are_sent() -> None:
+    made = encoder("plain/1", errorPolicy="skip")
+    found = [*made.pieces(pa.record_batch({"data": pa.array([b"1", None, b"3"], pa.binary())}))]
+
+    assert [payload.data for piece in found for payload in piece.payloads] == [b"1", b"3"]
+    assert (made.rows, made.skipped, made.problem) == (2, 1, "row 2 of the task can't be sent: column 'data' is null")
+
+
+@pytest.mark.parametrize("form", ["plain/1", "arrow/1", None])
+async def test_every_row_of_a_pack_counts_once(form: str | None, autojump_clock: MockClock) -> None:
+    responder, _, log = sink_of()
+    async with served(responder) as connections:
+        report = await deliver(connections, ONCE, ORIGIN, Rows(pieces(form, 30_000)))  # type: ignore[arg-type]
+        assert sum(rows for _, rows in report.attempts) == 30_000
+        assert await commit(connections, ONCE, SINK, 0, report.attempts)
+    assert await rows_in(log) == numbers(30_000)
+
+
+async def test_a_server_older_than_packs_behind_the_same_uris_gets_rows(autojump_clock: MockClock) -> None:
+    ledger = Ledger()
+    responder = Responder()
+    add_sink(responder, "new", ledger)
+
+    # It ignores the entry of the format, and takes every element for a row, as the released form did.
+    @responder.request_channel("orders.stage")
+    async def stage(channel: Channel) -> None:
+        said = json.loads(channel.request.data)
+        stage = await ledger.begin(said["sink"], said["attempt"], said["partition"])
+        async for item in channel:
+            await stage.add(Element(item.data))
+        await stage.seal()
+        await channel.send(json.dumps({"rows": stage.rows, "elements": stage.elements}).encode())
+
+    @responder.request_response("orders.abort")
+    async def abort(request: Payload) -> bytes:
+        said = json.loads(request.data)
+        return json.dumps({"dropped": await ledger.abort(said["sink"], said["attempts"])}).encode()
+
+    async with served(responder) as connections:
+        report = await deliver(connections, ONCE, ORIGIN, Rows(pieces("plain/1", 3000)))  # type: ignore[arg-type]
+        assert sum(rows for _, rows in report.attempts) == 3000
+        assert sorted(ledger.staged) == sorted(name for name, _ in report.attempts)
+        await ledger.commit(SINK, 0, dict(report.attempts))
+    assert await rows_in(ledger.log) == numbers(3000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("knows_packs", [True, False])
+def test_the_driver_asks_once_a_batch_what_a_sink_takes(knows_packs: bool) -> None:
+    asked: list[str] = []
+    responder = Responder()
+    if knows_packs:
+
+        @responder.request_response("orders.pack")
+        async def packs(request: Payload) -> bytes:
+            asked.append(request.text)
+            return b'{"pack": ["zstd/9", "arrow/1"]}'
+
+    with serving(responder) as sink:
+        writer = stream_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
+        for _ in range(2):
+            copied = pickle.loads(pickle.dumps(writer))
+            assert copied._form == ("arrow/1" if knows_packs else None)
+        # A writer that commits is made anew, and asks nothing.
+        again = stream_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
+        again.abort([], 0)
+    assert asked == (["{}", "{}"] if knows_packs else [])
+
+
+# The source
+
+
+async def test_credit_is_by_bytes() -> None:
+    def elements(count: int, size: int) -> list[Payload]:
+        return [Payload(bytes(size))] * count
+
+    credit = Credit(2048, packs=True)
+    assert credit.window == 16
+    # Packs of 256 KiB: 4 MiB may be on their way.
+    assert [credit.after(elements(4, 2**18)) for _ in range(4)] == [0, 8, 0, 8]
+    small = Credit(2048, packs=True)
+    assert small.after(elements(8, 28)) == 2040
+    assert Credit(1, packs=True).after(elements(1, 2**22)) == 1
+    assert Credit(64, packs=False).window == 64
+
+
+@pytest.mark.parametrize("form", ["plain/1", "arrow/1"])
+@pytest.mark.parametrize(("start", "end"), [(0, 30), (9, 11), (10, 20), (15, 16), (29, 30)])
+async def test_of_a_pack_the_rows_in_the_range_are_taken(
+    form: str, start: int, end: int, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.request_stream("log")
+    async def packs(request: Payload, out: Outgoing) -> None:
+        assert json.loads(request.data)["pack"] == ["plain/1", "arrow/1"]
+        for place in (0, 10, 20):
+            pack = pack_records([Record(place + n, b"%d" % (place + n)) for n in range(10)], place)
+            await out.send(pack_payload(pack, encoded_pack(pack, form), form))
+
+    found = Collected()
+    async with served(responder) as connections:
+        await fetch(connections, read_options(), Range(0, start, end), found)
+    assert found.positions == list(range(start, end))
+    assert found.datas == numbers(end - start, start)
+
+
+def packed(rows: list[Record], start: int) -> Payload:
+    pack = pack_records(rows, start)
+    return pack_payload(pack, pack.data, "plain/1")
+
+
+def test_positions_without_a_record_are_no_loss_where_the_server_says_so() -> None:
+    cursor = Cursor(Range(0, 0, 100), arrow=False, fail_on_loss=True)
+    # Within a pack, between a pack and a record, and at the end of the range.
+    chunks = cursor.take([packed([Record(3, b"3"), Record(7, b"7"), Record(20, b"", count=0)], 0)], 1)
+    chunks += cursor.take([behind_gap(source_payload(Record(25, b"25")), 20)], 1)
+    chunks += cursor.take([behind_gap(source_payload(Record(100, b"", count=0)), 26)], 1)
+    pending = Pending(read_options(), 0, None)
+    rows = [row for chunk in chunks for batch in pending.add(chunk) for row in batch.to_pylist()]
+    rows += pending.flush().to_pylist()
+
+    assert [(row["position"], row["data"]) for row in rows] == [(3, b"3"), (7, b"7"), (25, b"25")]
+    assert (cursor.is_done, cursor.lost) == (True, 0)
+
+
+def test_a_gap_that_nobody_announced_is_a_loss() -> None:
+    cursor = Cursor(Range(0, 0, 100), arrow=False, fail_on_loss=True)
+    with pytest.raises(DataLossError, match="a gap before position 5"):
+        cursor.take([packed([Record(5, b"5")], 5)], 1)
+    with pytest.raises(DataLossError, match="a gap before position 5"):
+        cursor.take([behind_gap(source_payload(Record(5, b"5")), 3)], 1)
+
+
+def sealed(body: str) -> bytes:
+    content = bytes.fromhex(body)
+    return content + struct.pack(">I", zlib.crc32(content))
+
+
+GOOD = pack_elements([Element(b"a"), Element(b"b")])
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "count", "problem"),
+    [
+        (GOOD.data[:-1], "plain/1", 2, "the pack at position 5: the CRC of a pack of 18 bytes is wrong"),
+        (GOOD.data, "plain/1", 3, "the pack at position 5: a pack of 2 rows, its metadata says 3"),
+        (bytes(encoded_pack(Pack(GOOD.data, 2, 5), "arrow/1")), "arrow/1", 3, "has 2 rows, its metadata says 3"),
+        (GOOD.data, "plain/9", 2, "it is in the format 'plain/9', asked for were plain/1, arrow/1"),
+        (GOOD.data, "arrow/1", 2, "is not in arrow/1"),
+        (sealed("00000002 01 00000000 00000009 00000000 00000000"), "plain/1", 2, "whose rows end at offset 10"),
+    ],
+)
+def test_a_pack_that_is_torn_or_not_as_it_says_is_an_error_that_names_its_position(
+    data: bytes, form: str, count: int, problem: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        PackChunk(5, 5 + count, data, form, 5, count, None, 0).rows_wanted()
+
+
+def test_a_record_of_several_rows_in_a_pack_needs_payload_arrow() -> None:
+    pack = pack_records([Record(5, b"a"), Record(6, b"b", count=3)], 5)
+    with pytest.raises(SchemaMismatchError, match="the element at position 6 holds 3 rows: set payload=arrow"):
+        PackChunk(5, 9, pack.data, "plain/1", 5, 4, None, 0).rows_wanted()
+
+
+def test_a_pack_that_was_not_asked_for_is_an_error() -> None:
+    payload = packed([Record(0, b"0"), Record(1, b"1")], 0)
+    with pytest.raises(RemoteProtocolError, match="is a pack: none was asked for"):
+        Cursor(Range(0, 0, 2), arrow=True, fail_on_loss=True).take([payload], 1)
+
+
+async def test_a_server_older_than_packs_is_read_row_by_row(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_stream("log")
+    async def rows(request: Payload, out: Outgoing) -> None:
+        # As the released form sent them: a position and nothing else.
+        for position in range(5000):
+            await out.send(Payload(b"%d" % position, encode_composite([Entry(POSITION, struct.pack(">Q", position))])))
+
+    found = Collected()
+    async with served(responder) as connections:
+        await fetch(connections, read_options(), Range(0, 0, 5000), found)
+    assert found.datas == numbers(5000)
+
+
+async def test_a_log_on_files_is_read_in_packs_from_any_place(tmp_path: Any, autojump_clock: MockClock) -> None:
+    for log in (FileLog(tmp_path), MemoryLog()):
+        async with log:
+            await log.append_all({0: [Element(data) for data in numbers(20_000)]})
+            responder = Responder()
+            add_source(responder, "log", log)
+            async with served(responder) as connections:
+                for start, end in ((0, 20_000), (5, 6), (8191, 8193), (19_999, 20_000)):
+                    found = Collected()
+                    await fetch(connections, read_options(), Range(0, start, end), found)
+                    assert found.positions == list(range(start, end))
+                    assert found.datas == numbers(end - start, start)
