@@ -14,8 +14,8 @@ from rsocket_trio.cli.output import STDOUT
 
 NAME = "rsocket-trio"
 COMMANDS = (
-    *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "push", "request"),
-    *("routes", "serve", "sources", "stream", "streamux"),
+    *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "push", "readers"),
+    *("request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
 

@@ -22,7 +22,9 @@ from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.memory_log import MemoryLog
+from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.packs import Pack
+from rsocket_trio.replay.retention import Retention
 from rsocket_trio.replay.sink_routes import add_sink
 from rsocket_trio.replay.source_routes import add_source
 
@@ -44,9 +46,11 @@ __all__ = [
     "Pack",
     "PositionAhead",
     "PositionExpired",
+    "Reader",
     "Record",
     "ReplayError",
     "ReplayableLog",
+    "Retention",
     "UnknownPartition",
     "add_sink",
     "add_source",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -15,12 +16,16 @@ import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
+from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
+from rsocket_trio.replay.named_readers import Reader, ReaderTable, decode_readers, encode_readers
 from rsocket_trio.replay.packs import Pack
-from rsocket_trio.replay.segments import LARGEST_SEGMENT, SEGMENT_BYTES, Segments
+from rsocket_trio.replay.retention import SHARE, Retention
+from rsocket_trio.replay.segments import LARGEST_SEGMENT, NEW, SEGMENT_BYTES, Segments
 
+READERS_FILE = "readers.json"
 Sync: TypeAlias = Literal["batch", "always", "never"]
 
 logger = logging.getLogger("rsocket_trio.replay")
@@ -55,7 +60,7 @@ class FileLog(ReplayableLog):
 
     Opening raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to records that were safe,
     ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a torn
-    tail were cut off.
+    tail were cut off. ``retention_failure`` is the error of the last try to drop records, ``None`` after a success.
     """
 
     def __init__(
@@ -88,6 +93,10 @@ class FileLog(ReplayableLog):
         self._is_writing = False
         self._turn = trio.Lock()
         self._closed = False
+        self._retention: Retention | None = None
+        self._retaining = trio.Lock()
+        self._retained: tuple[float, int] = (-math.inf, 0)
+        self.retention_failure: OSError | CorruptLog | None = None
 
     async def open(self) -> None:
         if self._partitions and not self._closed:
@@ -176,6 +185,16 @@ class FileLog(ReplayableLog):
         segments = self._find(partition)
         await self._alone(partial(segments.trim, before))
 
+    async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
+        found = await super().acknowledge(reader, ends)
+        await self._drop_acknowledged()
+        return found
+
+    async def forget_reader(self, reader: str) -> bool:
+        found = await super().forget_reader(reader)
+        await self._drop_acknowledged()
+        return found
+
     async def aclose(self) -> None:
         if self._closed:
             await trio.lowlevel.checkpoint()
@@ -183,7 +202,8 @@ class FileLog(ReplayableLog):
         self._closed = True
         for readers in self._readers:
             readers.wake_all()
-        await self._alone(self._close)
+        async with self._retaining:
+            await self._alone(self._close)
 
     # Opening and closing: these run in a thread
 
@@ -191,6 +211,7 @@ class FileLog(ReplayableLog):
         lock = DirectoryLock(self.directory)
         opened: list[Segments] = []
         try:
+            known = self._load_readers()
             found = {path.name for path in self.directory.glob("partition-*")}
             names = [f"partition-{number}" for number in range(self._count)]
             if more := found - set(names):
@@ -212,6 +233,8 @@ class FileLog(ReplayableLog):
             lock.release()
             raise
         self._lock, self._partitions = lock, opened
+        self._known_readers = ReaderTable({reader.name: self._within(reader) for reader in known})
+        self._limit_files()
         if self.truncated:
             logger.warning("%s: cut off a torn tail of %d bytes", self.directory, self.truncated)
 
@@ -220,6 +243,146 @@ class FileLog(ReplayableLog):
             segments.close()
         if self._lock is not None:
             self._lock.release()
+
+    # Named readers: a file of them, replaced as a whole
+
+    def _load_readers(self) -> list[Reader]:
+        path = self.directory / READERS_FILE
+        self._filesystem.remove(path.with_suffix(NEW))
+        try:
+            fd = self._filesystem.open(path)
+        except FileNotFoundError:
+            return []
+        try:
+            data = self._filesystem.read(fd, self._filesystem.size(fd), 0)
+        finally:
+            self._filesystem.close(fd)
+        try:
+            return list(decode_readers(data).values())
+        except ValueError as error:
+            raise CorruptLog(path, 0, 0, str(error)) from None
+
+    def _within(self, reader: Reader) -> Reader:
+        """Return a reader whose ends are in the log: what a log without ``sync`` has lost, it needs again."""
+        ends = {number: end for number, end in reader.ends.items() if number < self._count}
+        for number, end in ends.items():
+            latest = self._partitions[number].latest
+            if end > latest:
+                logger.warning(
+                    "%s: reader %s has acknowledged partition %d up to %d, but the log ends at %d",
+                    *(self.directory, reader.name, number, end, latest),
+                )
+                ends[number] = latest
+        return Reader(reader.name, ends, reader.seen)
+
+    async def _save_readers(self, readers: Mapping[str, Reader]) -> None:
+        await self._alone(partial(self._write_readers, encode_readers(readers.values())))
+
+    def _write_readers(self, data: bytes) -> None:
+        self._check_closed()
+        path = self.directory / READERS_FILE
+        new = path.with_suffix(NEW)
+        self._filesystem.remove(new)
+        fd = self._filesystem.create(new)
+        try:
+            self._filesystem.write_all(fd, data, 0)
+            self._filesystem.sync(fd)
+        finally:
+            self._filesystem.close(fd)
+        self._filesystem.rename(new, path)
+        self._filesystem.sync_directory(self.directory)
+
+    # Retention: applied by the tasks that append, acknowledge or ask for the bounds, never by one of its own
+
+    def set_retention(self, retention: Retention) -> None:
+        if self._retention not in (None, retention):
+            raise ValueError(f"{self.directory} has another retention: {self._retention}")
+        self._retention = retention
+        self._limit_files()
+
+    def _limit_files(self) -> None:
+        size = None if self._retention is None else self._retention.segment_bytes(self._count)
+        if size is not None:
+            for segments in self._partitions:
+                segments.roll_at(size)
+
+    @property
+    def _files(self) -> int:
+        return sum(segments.files for segments in self._partitions)
+
+    def _is_time_to_retain(self) -> bool:
+        retention = self._retention
+        if retention is None or self._retaining.locked():
+            return False
+        last, files = self._retained
+        return files != self._files or self._clock() / 1e6 - last >= retention.interval
+
+    async def retain(self, *, in_full: bool = True) -> None:
+        if in_full:
+            async with self._retaining:
+                await self._apply_retention()
+        elif self._is_time_to_retain():
+            await self._retain_and_log()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _drop_acknowledged(self) -> None:
+        retention = self._retention
+        if retention is not None and not retention.compact:
+            below = {number: self.lowest(number) or 0 for number in range(self._count)}
+            if any(self._partitions[number].has_whole_files_below(end) for number, end in below.items()):
+                await self._retain_and_log()
+
+    async def _retain_and_log(self) -> None:
+        """Apply the retention; its failure is none of the append or the acknowledgement that it comes with."""
+        try:
+            async with self._retaining:
+                await self._apply_retention()
+        except (OSError, CorruptLog) as error:
+            if str(error) != str(self.retention_failure):
+                logger.exception("%s: the retention failed, and is tried again", self.directory)
+            self.retention_failure = error
+        except trio.ClosedResourceError:
+            pass  # there is nothing left to do in a log that was closed
+
+    async def _apply_retention(self) -> None:
+        if self._retention is not None:
+            self._retained = (self._clock() / 1e6, self._files)
+            await self._alone(partial(self._trim_by, self._retention))
+            self._retained = (self._retained[0], self._files)
+            self.retention_failure = None
+
+    def _trim_by(self, retention: Retention) -> None:
+        """Drop files, in a thread: those that all readers have, the too old ones, and those beyond the size."""
+        self._check_closed()
+        now = self._clock()
+        for number, segments in enumerate(self._partitions):
+            if retention.seconds is not None:
+                kept = int(retention.seconds * 1e6)
+                segments.roll_if_older(now - kept // SHARE)
+                self._expire(number, segments.older(now - kept), f"older than {retention.seconds:g} s")
+            lowest = None if retention.compact else self.lowest(number)
+            if lowest is not None and segments.has_whole_files_below(lowest):
+                segments.trim(lowest)
+        while retention.bytes is not None and self.size > retention.bytes:
+            number = max(range(self._count), key=lambda one: self._partitions[one].droppable_bytes)
+            second = self._partitions[number].second()
+            if second is None:
+                break
+            self._expire(number, second, f"of more than {retention.bytes} bytes")
+
+    def _expire(self, number: int, before: int, reason: str) -> None:
+        segments = self._partitions[number]
+        if not segments.has_whole_files_below(before):
+            return
+        earliest = segments.earliest
+        segments.trim(before)
+        gone = segments.earliest
+        for reader in self._reader_table.behind(number, gone):
+            logger.warning(
+                "%s: %d rows of partition %d are gone that reader %s has not acknowledged: they were %s",
+                *(self.directory, gone - max(earliest, reader.ends.get(number, 0)), number, reader.name, reason),
+            )
 
     # Writing: one task at a time writes the groups of all
 
@@ -260,6 +423,9 @@ class FileLog(ReplayableLog):
         # Readers last: the writers of these records know their positions by then.
         for partition in {partition for group in groups for partition in group.elements}:
             self._readers[partition].wake_all()
+        if self._is_time_to_retain():
+            # Whoever wrote pays for what became needless: no task of the log could.
+            await self._retain_and_log()
 
     def _take(self) -> list[Group]:
         """Remove and return the groups to write now; the others wait on."""

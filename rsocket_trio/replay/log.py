@@ -10,9 +10,11 @@ from typing import Self
 import trio
 
 from rsocket_trio.payload import BytesLike, as_bytes
-from rsocket_trio.replay.elements import Element, Record
+from rsocket_trio.replay.elements import Element, Record, now_us
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
+from rsocket_trio.replay.named_readers import Reader, ReaderTable, reader_name
 from rsocket_trio.replay.packs import Pack, split_into_packs
+from rsocket_trio.replay.retention import Retention
 
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
@@ -162,6 +164,74 @@ class ReplayableLog(ABC):
             if position == before:
                 break
         return latest
+
+    # Named readers
+
+    _known_readers: ReaderTable | None = None
+
+    @property
+    def _reader_table(self) -> ReaderTable:
+        if self._known_readers is None:
+            self._known_readers = ReaderTable()
+        return self._known_readers
+
+    def readers(self) -> Mapping[str, Reader]:
+        """Return the named readers by name, each with the ends that it has acknowledged."""
+        return dict(self._reader_table.readers)
+
+    def lowest(self, partition: int) -> int | None:
+        """Return the position of ``partition`` below which no named reader needs anything; ``None`` without readers."""
+        return self._reader_table.lowest(partition)
+
+    async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
+        """Note that the named ``reader`` needs nothing below ``ends``, by partition, and return what is known of it.
+
+        An end below one that it has acknowledged before changes nothing. Without ends it is registered, and holds all
+        records from then on. Raise ``ValueError`` for a name that is not 1 to 64 letters, digits, ``-``, ``_`` and
+        ``.``, ``PositionAhead`` for an end that is not written yet, ``Rejected`` for one reader too many, and
+        ``OSError``.
+        """
+        reader_name(reader)
+        for partition, end in ends.items():
+            latest = self.bounds(partition)[1]
+            if end > latest:
+                raise PositionAhead.at(end, partition, latest)
+        table = self._reader_table
+        async with table.lock:
+            known, found = table.readers.get(reader), table.acknowledged(reader, ends, now_us())
+            if known is None or known.ends != found.ends:
+                await self._save_readers({**table.readers, reader: found})
+            table.readers[reader] = found
+        return found
+
+    async def forget_reader(self, reader: str) -> bool:
+        """Forget the named ``reader``, for which nothing is kept any more. Return whether it was known.
+
+        Raise ``OSError``.
+        """
+        table = self._reader_table
+        async with table.lock:
+            left = {name: one for name, one in table.readers.items() if name != reader}
+            if len(left) == len(table.readers):
+                return False
+            await self._save_readers(left)
+            table.readers = left
+        return True
+
+    async def _save_readers(self, readers: Mapping[str, Reader]) -> None:
+        """Make these readers as durable as the log is. Called before they are known."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def set_retention(self, retention: Retention) -> None:
+        """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""
+        raise ValueError(f"a {type(self).__name__} has no retention: it is for a FileLog")
+
+    async def retain(self, *, in_full: bool = True) -> None:
+        """Drop what the retention says, if there is one. Without ``in_full``: only if it is time for it.
+
+        Then a failure is logged, not raised.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
         """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rsocket_trio.errors import Invalid, readable
+from rsocket_trio.replay.named_readers import reader_name
 from rsocket_trio.values import value
 
 LARGEST = 2**63 - 1
@@ -99,12 +100,34 @@ def read_pattern(data: bytes) -> str:
     return pattern
 
 
-def read_ends(data: bytes) -> dict[int, int]:
-    """Return the ends of an acknowledgement: by partition, the position below which all rows were committed."""
+@value
+class Acknowledgement:
+    """The positions by partition below which a reader needs nothing, and its name, ``None`` without one."""
+
+    ends: dict[int, int]
+    reader: str | None = None
+
+
+def read_acknowledgement(data: bytes) -> Acknowledgement:
+    """Return the content of an acknowledgement."""
     said = _object(data)
-    if not all(map(_is_partition, said)):
+    reader = _reader(said, "reader") if "reader" in said else None
+    ends = {name: end for name, end in said.items() if name != "reader"}
+    if not all(map(_is_partition, ends)):
         raise Invalid("an acknowledgement names partitions by their numbers")
-    return {int(name): _whole(said, name) for name in said}
+    return Acknowledgement({int(name): _whole(ends, name) for name in ends}, reader)
+
+
+def read_forgotten(data: bytes) -> str | None:
+    """Return the reader that a request for the readers forgets, ``None`` if it only asks."""
+    return _reader(_object(data), "forget") if data else None
+
+
+def _reader(said: Mapping[str, Any], field: str) -> str:
+    try:
+        return reader_name(said.get(field))
+    except ValueError as error:
+        raise Invalid(f"'{field}': {error}") from None
 
 
 def _is_partition(name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -81,6 +82,7 @@ class Segments:
         self._filesystem = filesystem
         self._clock = clock
         self._time: int | None = None
+        self._began: int | None = None
         self._reader = SegmentReader(partition, filesystem)
         self._broken: OSError | None = None
         self._mark: Mark | None = None
@@ -117,6 +119,11 @@ class Segments:
         """Return bytes of all files."""
         view = self._view
         return sum(segment.size for segment in view.segments[:-1]) + view.size
+
+    @property
+    def files(self) -> int:
+        """Return the number of files."""
+        return len(self._view.segments)
 
     @property
     def failure(self) -> OSError | None:
@@ -210,6 +217,8 @@ class Segments:
             segment = self._roll(begin)
             offset = segment.size
         self._time = self._not_before(now)
+        if offset == PACKED.header:
+            self._began = self._time
         segment.note(offset, begin)
         encode_record(buffer, begin, Pack(pack.data, pack.count, begin, self._time), self._durable)
         if len(buffer) >= WRITE_BYTES:
@@ -259,6 +268,50 @@ class Segments:
             self._roll()
             self._publish()
 
+    def roll_at(self, size: int) -> None:
+        """Begin new files at so many bytes, if that is less than before."""
+        self._segment_bytes = min(self._segment_bytes, size)
+
+    def roll_if_older(self, than: int) -> None:
+        """Begin a new file if the last one has a record of an earlier time, in microseconds since 1970."""
+        if self._began is not None and self._began < than and self._broken is None:
+            self.roll()
+
+    def older(self, than: int) -> int:
+        """Return the position below which all files hold only records of earlier times, in microseconds since 1970.
+
+        A file without times is as old as its last change.
+        """
+        if self._time is not None and self._time < than:
+            return self._end
+        segments = self._segments
+        position = segments[0].first
+        for segment, after in pairwise(segments):
+            last = after.time
+            if last is None:
+                last = int(segment.path.stat().st_mtime * 1e6)
+            if last >= than:
+                break
+            position = after.first
+        return position
+
+    @property
+    def droppable_bytes(self) -> int:
+        """Return the bytes of all files, 0 if there is only one."""
+        return self.size if len(self._view.segments) > 1 else 0
+
+    def second(self) -> int | None:
+        """Return the position where the second file begins, ``None`` without one."""
+        segments = self._view.segments
+        return segments[1].first if len(segments) > 1 else None
+
+    def has_whole_files_below(self, position: int) -> bool:
+        """Return whether ``trim`` would drop anything."""
+        view = self._view
+        if position >= view.latest:
+            return len(view.segments) > 1 or view.size > view.segments[-1].layout.header
+        return len(view.segments) > 1 and view.segments[1].first <= position
+
     def trim(self, before: int) -> int:
         """Delete the files that hold no record from ``before`` on. Return the number of bytes freed.
 
@@ -277,10 +330,22 @@ class Segments:
         self._publish()
         for segment in gone:
             segment.is_gone = True
-            self._filesystem.remove(segment.path)
+        for index, segment in enumerate(gone):
+            try:
+                self._filesystem.remove(segment.path)
+            except OSError:
+                self._take_back(gone[index:])
+                raise
         if gone:
             self._filesystem.sync_directory(self._directory)
         return sum(segment.size for segment in gone)
+
+    def _take_back(self, segments: list[Segment]) -> None:
+        """Keep files that can't be deleted, to be deleted later."""
+        for segment in segments:
+            segment.is_gone = False
+        self._segments[:0] = segments
+        self._publish()
 
     def close(self) -> None:
         """Close the file. Do nothing the second time."""
@@ -361,6 +426,7 @@ class Segments:
         self._segments[-1].note(head.offset, head.position)
         if head.time is not None:
             self._time = head.time
+            self._began = self._began or head.time
 
     def _replace_empty(self, segment: Segment) -> None:
         fresh = segment.path.with_suffix(NEW)
@@ -394,6 +460,7 @@ class Segments:
         self._close_file()
         self._fd = fd
         self._durable = PACKED.header
+        self._began = None
         self._segments.append(segment)
         return segment
 

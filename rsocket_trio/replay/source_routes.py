@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import attrs
@@ -13,11 +14,20 @@ import trio
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
 from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
 from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.errors import CorruptLog, DamagedPartition
+from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
+from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
 from rsocket_trio.replay.packs import PACK_ROWS, Pack, rows_of
-from rsocket_trio.replay.route_requests import RangeRequest, read_ends, read_range, read_times
+from rsocket_trio.replay.retention import Retention
+from rsocket_trio.replay.route_requests import (
+    Acknowledgement,
+    RangeRequest,
+    read_acknowledgement,
+    read_forgotten,
+    read_range,
+    read_times,
+)
 from rsocket_trio.replay.source_list import bounds_of, list_source
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
@@ -31,20 +41,32 @@ SLOW_SECONDS = 0.2
 
 
 def add_source(
-    responder: Responder, route: str, log: ReplayableLog, *, on_ack: OnAck | None = None, read_bytes: int = READ_BYTES
+    responder: Responder,
+    route: str,
+    log: ReplayableLog,
+    *,
+    on_ack: OnAck | None = None,
+    read_bytes: int = READ_BYTES,
+    retention: Retention | None = None,
 ) -> None:
-    """Serve ``log`` on ``route``, and on the routes ``.partitions``, ``.offsets`` and ``.ack`` behind it.
+    """Serve ``log`` on ``route``, and on ``.partitions``, ``.offsets``, ``.ack`` and ``.readers`` behind it.
 
     The route ``rsocket-trio.sources`` of the responder lists it.
 
     ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
-    no longer needs the records below ``end``; ``log.trim`` is one. Each of several readers acknowledges for itself. A
-    reader has up to ``read_bytes`` of records in memory, fewer while it is slow. Raise ``ValueError`` for a route that
-    is taken or too long.
+    no longer needs the records below ``end``; ``log.trim`` is one. A reader that gives its name is known to the log:
+    then ``end`` is the lowest that all named readers have reached. ``retention`` is the rule by which a ``FileLog``
+    drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory, fewer while it is
+    slow. Raise ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of log.
     """
+    if retention is not None:
+        if on_ack is not None:
+            raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
+        log.set_retention(retention)
 
     async def offsets(request: Payload) -> bytes:
         await log.open()
+        await log.retain(in_full=False)
         times = read_times(request.data, log.partitions())
         return encode_bounds(log, {one: await log.position_at(one, time) for one, time in times.items()})
 
@@ -59,24 +81,57 @@ def add_source(
                 f"partition {wanted.partition} is damaged at position {error.position}: {error.reason}"
             ) from error
 
-    async def ack(request: Payload) -> None:
+    async def ack(request: Payload) -> bytes:
         await log.open()
-        ends = read_ends(request.data)
-        for partition, end in ends.items():
+        wanted = read_acknowledgement(request.data)
+        for partition, end in wanted.ends.items():
             latest = log.bounds(partition)[1]
             if end > latest:
                 raise Invalid(f"partition {partition} ends at {latest}, {end} can't be acknowledged")
+        known = await note(wanted)
         if on_ack is not None:
-            for partition, end in ends.items():
-                waiting = on_ack(partition, end)
+            for partition, end in wanted.ends.items():
+                # A reader without a name may be ahead of those with one, which still need the rows.
+                lowest = log.lowest(partition)
+                waiting = on_ack(partition, end if lowest is None else lowest if known else min(end, lowest))
                 if inspect.isawaitable(waiting):
                     await waiting
+        return b"" if known is None else as_json(shown_reader(log, known))
+
+    async def note(wanted: Acknowledgement) -> Reader | None:
+        if wanted.reader is None:
+            return None
+        with errors_for_readers():
+            return await log.acknowledge(wanted.reader, wanted.ends)
+
+    async def acknowledge(request: Payload) -> None:
+        await ack(request)
+
+    async def readers(request: Payload) -> bytes:
+        await log.open()
+        forgotten = read_forgotten(request.data)
+        if forgotten is not None:
+            with errors_for_readers():
+                if not await log.forget_reader(forgotten):
+                    raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
+        return as_json({name: shown_reader(log, reader) for name, reader in log.readers().items()})
 
     for name in ("partitions", "offsets"):
         responder.request_response(f"{route}.{name}")(offsets)
     responder.request_stream(route)(read)
-    responder.fire_and_forget(f"{route}.ack")(ack)
+    responder.fire_and_forget(f"{route}.ack")(acknowledge)
+    responder.request_response(f"{route}.ack")(ack)
+    responder.request_response(f"{route}.readers")(readers)
     list_source(responder, route, log)
+
+
+@contextmanager
+def errors_for_readers() -> Iterator[None]:
+    """Translate an error of the disk into one that is sent to the reader and names no file."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(f"the readers can't be written: {error.strerror or error}") from error
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
@@ -135,4 +190,19 @@ def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
     told = bounds_of(log)
     for partition, position in places.items():
         told[str(partition)]["at"] = position
-    return json.dumps(told, separators=(",", ":")).encode()
+    return as_json(told)
+
+
+def shown_reader(log: ReplayableLog, reader: Reader) -> dict[str, object]:
+    """Return what the server shows of a reader: its ends and how many positions it is behind, by partition."""
+    behind: dict[str, int] = {}
+    for partition in log.partitions():
+        earliest, latest = log.bounds(partition)
+        behind[str(partition)] = latest - max(reader.ends.get(partition, 0), earliest)
+    ends = {str(partition): reader.ends[partition] for partition in sorted(reader.ends)}
+    return {"ends": ends, "behind": behind, "seen": reader.seen}
+
+
+def as_json(content: object) -> bytes:
+    """Return an answer as JSON."""
+    return json.dumps(content, separators=(",", ":")).encode()

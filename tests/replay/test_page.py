@@ -30,10 +30,12 @@ def test_every_block_is_a_function_that_is_called_here() -> None:
     defined = re.findall(r"^async def (\w+)", "".join(block.text for block in CODE), re.MULTILINE)
 
     # The last one needs a broker: see tests/kafka.
-    assert defined == ["serve_orders", "serve_and_fill", "read_orders", "serve_sink", "serve_topics"]
+    assert defined == ["serve_orders", "serve_and_fill", "serve_a_week", "read_orders", "serve_sink", "serve_topics"]
 
 
-@pytest.mark.parametrize(("server", "found"), [("serve_orders", []), ("serve_and_fill", [0, 2, 4, 6, 8])])
+@pytest.mark.parametrize(
+    ("server", "found"), [("serve_orders", []), ("serve_and_fill", [0, 2, 4, 6, 8]), ("serve_a_week", [])]
+)
 async def test_the_page_serves_and_reads_a_log(server: str, found: list[int], tmp_path: Path) -> None:
     names = functions()
     with trio.fail_after(20):

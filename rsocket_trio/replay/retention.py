@@ -1,0 +1,38 @@
+"""The rule for how long a log keeps its records, and when it is time to apply it."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from rsocket_trio.values import between
+
+LONGEST_INTERVAL = 60.0
+"""Seconds between two times that a log looks for records that are too old, at most."""
+SHARE = 8
+"""A file takes records for this share of the time, or of the bytes, that a log keeps."""
+
+
+@attrs.frozen
+class Retention:
+    """Keeps records until all named readers have acknowledged them, but no longer than ``seconds``, up to ``bytes``.
+
+    Records that are older than ``seconds``, and the oldest of more than ``bytes`` in all partitions, are dropped
+    whether all readers have them or not. ``compact`` keeps the last record of each key, and those without a key; then
+    records are dropped by ``seconds`` and ``bytes`` only, not because readers have them. Files are dropped as a whole.
+    Raise ``ValueError`` for a number that is not above 0.
+    """
+
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001)))
+    bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(between(1, whole=True)))
+    compact: bool = False
+
+    @property
+    def interval(self) -> float:
+        """Return the seconds after which it is time to look for records that are too old."""
+        return math.inf if self.seconds is None else min(self.seconds / SHARE, LONGEST_INTERVAL)
+
+    def segment_bytes(self, partitions: int) -> int | None:
+        """Return the bytes of a file at most, so that dropping one leaves most of ``bytes``; ``None`` for any."""
+        return None if self.bytes is None else max(self.bytes // (SHARE * partitions), 1)
