@@ -19,7 +19,7 @@ _NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
 
 @value
 class Reader:
-    """A named reader: it needs nothing below ``ends`` any more, by partition.
+    """The reader called ``name``: it needs nothing below ``ends`` any more, by partition.
 
     ``seen`` is the time of its last acknowledgement, in microseconds since 1970.
     """

@@ -34,5 +34,8 @@ class Retention:
         return math.inf if self.seconds is None else min(self.seconds / SHARE, LONGEST_INTERVAL)
 
     def segment_bytes(self, partitions: int) -> int | None:
-        """Return the bytes of a file at most, so that dropping one leaves most of ``bytes``; ``None`` for any."""
+        """Return the bytes of a file of a log with ``partitions``, so that dropping one leaves most of ``bytes``.
+
+        ``None`` is for any.
+        """
         return None if self.bytes is None else max(self.bytes // (SHARE * partitions), 1)

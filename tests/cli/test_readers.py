@@ -36,7 +36,7 @@ async def test_readers_are_shown_by_partition_and_one_is_forgotten() -> None:
     assert (shown.code, shown.stdout.splitlines(), shown.stderr) == (0, lines, "")
     reader = {"ends": {"0": 0, "1": 12}, "behind": {"0": 0, "1": 0}, "seen": 1_700_000_000_000_000}
     assert json.loads(left.stdout) == {"b": reader}
-    assert (none.code, none.stdout) == (6, "")
+    assert (none.code, none.stdout) == (7, "")
     assert "there is no reader 'billing': nothing was forgotten" in none.stderr
 
 

@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
 from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder
 from rsocket_trio.replay import (
     CorruptLog,
-    Element,
     FileLog,
     MemoryLog,
     PositionAhead,
@@ -356,14 +353,3 @@ def test_a_retention_that_can_not_be_kept_is_refused(tmp_path: Path) -> None:
         Retention(seconds=0)
     with pytest.raises(ValueError, match=r"Retention\.bytes of 0"):
         Retention(bytes=0)
-
-
-async def test_closing_waits_for_a_retention_that_runs(tmp_path: Path) -> None:
-    async with trio.open_nursery() as nursery:
-        log = file_log(tmp_path)
-        await log.open()
-        log.set_retention(Retention(bytes=1000))
-        await log.append_all({0: [Element(ROW)] * 10})
-        nursery.start_soon(log.retain)
-        await trio.testing.wait_all_tasks_blocked()
-        await log.aclose()
