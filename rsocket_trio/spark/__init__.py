@@ -13,6 +13,7 @@ require_versions()
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
 from rsocket_trio.spark.mistakes import SinkError, SourceError
 from rsocket_trio.spark.options import OptionError
+from rsocket_trio.spark.progress import Progress
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError
 from rsocket_trio.spark.records import SchemaMismatchError
 from rsocket_trio.spark.request_rows import RowError
@@ -23,6 +24,7 @@ __all__ = [
     "DataLossError",
     "JavaNotFoundError",
     "OptionError",
+    "Progress",
     "RSocketDataSource",
     "RowError",
     "SchemaMismatchError",

@@ -287,6 +287,8 @@ class Tries:
         self._most = options.reconnect_max_attempts
         self._what = what
         self.number = 0
+        self.failures = 0
+        """All failures, also those before a success."""
         self.last: Exception | None = None
         """The error of the last try."""
 
@@ -297,6 +299,7 @@ class Tries:
     async def failed(self, error: Exception) -> None:
         """Wait before the next try. After the last try raise ``ConnectionLost``, or the refusal of a server."""
         self.last = error
+        self.failures += 1
         if self.number >= self._most:
             if isinstance(error, SetupError):
                 raise fresh_copy(error)

@@ -37,6 +37,7 @@ from rsocket_trio.spark.mistakes import is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
 from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.tallies import Tally
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -198,6 +199,8 @@ class Intake:
         self._pool = pool
         self._options = options
         self._store = store
+        self.tally = Tally()
+        """The elements that came, and the connections that broke."""
         self.error: Exception | None = None
         """The error that ended the stream, if one did."""
         self._scope = trio.CancelScope()
@@ -239,6 +242,7 @@ class Intake:
                     owed = 0
                     while batch := await items.receive_batch():
                         await self._store.add(batch)
+                        self.tally.add(len(batch), sum([payload.size for payload in batch]))
                         tries.succeeded()
                         # Credit follows only once the elements are stored, and in halves, so that a REQUEST_N is rare.
                         owed += len(batch)
@@ -254,6 +258,7 @@ class Intake:
                         "%s: the connection broke, up to %d elements that were on their way are lost: %s",
                         *(options.route, options.credit, str(error)),
                     )
+                self.tally.add(0, 0, 1)
                 await tries.failed(error)
             else:
                 logger.info("%s: the stream is complete", options.route)

@@ -23,6 +23,7 @@ from rsocket_trio.spark.options import (
     partitions_of,
     position_map,
 )
+from rsocket_trio.spark.tallies import Address
 
 VERSION = 1
 """The version of the format of offsets."""
@@ -62,11 +63,12 @@ class Range:
 
 
 class RangePartition(InputPartition):
-    """A range of one of the server's partitions, for one task."""
+    """A range of one of the server's partitions, for one task, which tells ``report_to`` what it counted."""
 
-    def __init__(self, range_: Range) -> None:
+    def __init__(self, range_: Range, report_to: Address | None = None) -> None:
         super().__init__(range_)
         self.range = range_
+        self.report_to = report_to
 
     def __repr__(self) -> str:
         return f"RangePartition({self.range.partition}: {self.range.start} to {self.range.end})"

@@ -245,6 +245,11 @@ class Fetch:
         self._target = target_of(options)
         self.cursor = Cursor(range_, arrow=options.payload == "arrow", fail_on_loss=options.fail_on_data_loss)
 
+    @property
+    def reconnects(self) -> int:
+        """Return how often a connection was lost, or could not be made."""
+        return self._tries.failures
+
     async def run(self) -> None:
         """Read all of it."""
         cursor = self.cursor

@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rsocket_trio.spark.background import Background, background
+from rsocket_trio.spark.background import Background, Taker, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.connections import PASSING_FOR_READS
+from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool
 from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.options import LATEST, OptionError, Options, Use
@@ -45,7 +45,8 @@ from rsocket_trio.spark.ranges import (
     to_offset,
 )
 from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
-from rsocket_trio.spark.replayed import acknowledge, ask_bounds, fetch
+from rsocket_trio.spark.replayed import Fetch, acknowledge, ask_bounds, fetch
+from rsocket_trio.spark.tallies import Collector, CountingTaker, Tally, report
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -211,6 +212,12 @@ class ServerStreamReader(StreamReader):
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
     @cached_property
+    def _collector(self) -> Collector:
+        found = Collector()
+        self._background.run(partial(found.listen, self._background.start))
+        return found
+
+    @cached_property
     def _offsets(self) -> LatestOffsets:
         return LatestOffsets(self._background, self._options)
 
@@ -270,7 +277,14 @@ class ServerStreamReader(StreamReader):
         known = self._offsets.known
         if known is None:
             return None
-        return to_offset(self._options.fingerprint, latest_of(known))
+        options = self._options
+        counts = self._collector.totals if "_collector" in vars(self) else {}
+        return to_offset(options.fingerprint, latest_of(known)) | told(options, counts)
+
+    def stop(self) -> None:
+        """Hear no more of tasks; servers hear of the end when the process goes. Spark seldom calls this."""
+        if "_collector" in vars(self):
+            self._background.soon(self._collector.close)
 
     @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
@@ -283,13 +297,14 @@ class ServerStreamReader(StreamReader):
         options = self._options
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
         stop = from_offset(end, options.fingerprint)
-        return [RangePartition(one) for one in split(ranges_between(begin, stop), options.min_partitions)]
+        ranges = split(ranges_between(begin, stop), options.min_partitions)
+        return [RangePartition(one, self._collector.address(options.route)) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a range, in a task."""
         assert isinstance(partition, RangePartition)
         one, here, options = partition.range, background(), self._options
-        produce = partial(explaining, here.pool, options, partial(fetch, here.pool, options, one))
+        produce = partial(explaining, here.pool, options, partial(fetch_counted, here.pool, options, partition))
         return rows_in_one_line(rows_of(produce, options, one.partition, self._schema))
 
     @in_one_line
@@ -308,6 +323,27 @@ class ServerStreamReader(StreamReader):
             pool, options = self._background.pool, self._options
             self._background.run(partial(explaining, pool, options, fetch, pool, options, head, sample))
         return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
+
+
+async def fetch_counted(pool: Pool, options: Options, partition: RangePartition, conveyor: Taker[Rows]) -> None:
+    """Put the rows of a range on the conveyor, and report how many they were, also if that failed."""
+    counting = CountingTaker(conveyor)
+    reading = Fetch(pool, options, partition.range, counting)
+    try:
+        await reading.run()
+    finally:
+        if partition.report_to is not None:
+            counting.tally.reconnects = reading.reconnects
+            await report(partition.report_to, counting.tally)
+
+
+def told(options: Options, counts: Mapping[str, Tally]) -> dict[str, Any]:
+    """Return what the offset for a query's progress says beside positions: server, routes, and counts by route."""
+    counted = {
+        route: {"received": tally.rows, "bytes": tally.bytes, "reconnects": tally.reconnects}
+        for route, tally in counts.items()
+    }
+    return {"server": options.shown_uris, "routes": {options.route: {}} | counted}
 
 
 class Sample:

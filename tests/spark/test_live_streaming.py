@@ -135,7 +135,13 @@ def test_what_comes_is_planned_and_read(reader: LiveStreamReader, ticker: Ticker
     rows, at = plan(reader, at)
     assert rows == ticks(200, 500)
     reader.commit(at)
-    assert reader.reportLatestOffset() == at
+    told = reader.reportLatestOffset()
+    assert told is not None
+    assert told.pop("server") == "memory://spark"
+    counts = told.pop("routes")["ticks"]
+    assert counts.pop("bytes") > sum(map(len, ticks(0, 500)))
+    assert counts == {"received": 500, "reconnects": 0}
+    assert told == at
     assert plan(reader, at) == ([], at)
 
 

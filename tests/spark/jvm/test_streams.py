@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rsocket_trio.spark import register
+from rsocket_trio.spark import Progress, register
+from rsocket_trio.spark.progress import Place, QueryState
 from tests.spark.jvm.conftest import Server
 
 if TYPE_CHECKING:
@@ -124,6 +125,29 @@ def test_a_query_follows_a_server_that_goes_away_and_comes_back(queries: Queries
     eventually(lambda: sink.rows == rows(80, 20), query)
     assert query.isActive
     eventually(lambda: head(query) == {"0": 80, "1": 20}, query)
+
+
+def test_a_listener_tells_how_far_a_query_is_behind(queries: Queries, server: Server, spark: SparkSession) -> None:
+    progress, seen = Progress(), list[QueryState]()
+
+    def is_read() -> bool:
+        seen.extend(progress.queries())
+        return bool(seen) and seen[-1].rows_total == 2000
+
+    spark.streams.addListener(progress)
+    try:
+        query = queries.start(server.uri, Sink(), maxRowsPerTrigger=600)
+        eventually(is_read, query)
+    finally:
+        spark.streams.removeListener(progress)
+
+    [route] = seen[-1].routes
+    assert max(one.routes[0].behind["max"] for one in seen) > route.behind["max"] == 0
+    assert route.description == f"rsocket log at {server.uri}"
+    assert route.partitions == {0: Place(1000, 1000), 1: Place(1000, 1000)}
+    # Spark asks before a micro-batch begins: the last one, of 200 rows, is not counted yet.
+    assert (route.received, route.reconnects) == (1800, 0)
+    assert (route.bytes or 0) > 2 * sum(len(f"row {number}") + len("m0") for number in range(900))
 
 
 def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Server) -> None:

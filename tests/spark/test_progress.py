@@ -1,0 +1,168 @@
+"""The progress of queries: what Spark's events say, as log lines, JSON and for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rsocket_trio.spark import Progress
+from rsocket_trio.spark.progress import Place, RouteProgress, line_of, routes_of
+
+LATEST = {
+    "v": 1,
+    "f": "0123456789abcdef",
+    "p": {"0": 10, "1": 7},
+    "server": "tcp://127.0.0.1:7878",
+    "routes": {"orders": {"received": 12, "bytes": 345, "reconnects": 1}},
+}
+
+
+def source(end: object = None, latest: object = LATEST, rows: int = 5) -> Any:
+    """A source of an event, with its offsets as JSON."""
+    end = {"v": 1, "f": "0123456789abcdef", "p": {"0": 4, "1": 7}} if end is None else end
+    return SimpleNamespace(endOffset=json.dumps(end), latestOffset=json.dumps(latest), numInputRows=rows)
+
+
+def event(*sources: Any, run: str = "r1", name: str | None = "q", batch: int = 3) -> Any:
+    """An event of a query's progress."""
+    progress = SimpleNamespace(
+        id="i1", runId=run, name=name, batchId=batch, timestamp="2026-11-23T13:32:49.420Z", numInputRows=5
+    )
+    progress.sources = sources or (source(),)
+    return SimpleNamespace(progress=progress)
+
+
+def test_a_source_is_told_by_route_and_partition() -> None:
+    [found] = routes_of(source())
+
+    assert found.partitions == {0: Place(4, 10), 1: Place(7, 7)}
+    assert found.behind == {"min": 0, "average": 3.0, "max": 6}
+    assert (found.rows, found.received, found.bytes, found.reconnects) == (5, 12, 345, 1)
+    assert found.description == "rsocket orders at tcp://127.0.0.1:7878"
+
+
+def test_positions_of_several_routes_are_told_apart() -> None:
+    latest = LATEST | {"p": {"a": {"0": 9}, "b": {"0": 3, "1": 2}}, "routes": {"a": {}, "b": {"bytes": 8}}}
+    a, b = routes_of(source({"p": {"a": {"0": 7}, "b": {"0": 3}}}, latest))
+
+    assert (a.route, a.partitions, a.bytes) == ("a", {0: Place(7, 9)}, None)
+    assert (b.route, b.partitions, b.bytes) == ("b", {0: Place(3, 3), 1: Place(0, 2)}, 8)
+
+
+@pytest.mark.parametrize("key", ["n", "index"])
+def test_a_live_stream_has_one_partition(key: str) -> None:
+    latest = {"v": 1, "f": "x", key: 9, "server": "tcp://h:1", "routes": {"ticks": {"bytes": 3}}}
+
+    [found] = routes_of(source({"v": 1, "f": "x", key: 2}, latest))
+
+    assert found.partitions == {0: Place(2, 9)}
+
+
+@pytest.mark.parametrize("latest", [{"topic": {"0": 4}}, None, 17, "2026", {"server": "x"}])
+def test_another_source_is_none_of_ours(latest: object) -> None:
+    assert routes_of(source(latest=latest)) == []
+
+
+def test_a_partition_that_went_back_is_not_behind() -> None:
+    assert Place(9, 4).behind == 0
+    assert RouteProgress("tcp://h:1", "orders", {}, 0).behind == {"min": 0, "average": 0.0, "max": 0}
+
+
+def test_each_micro_batch_is_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress()
+    with caplog.at_level(logging.INFO, "rsocket_trio.spark"):
+        progress.onQueryStarted(event())
+        progress.onQueryProgress(event())
+        progress.onQueryIdle(event())
+        progress.onQueryTerminated(SimpleNamespace(id="i1", runId="r1"))  # type: ignore[arg-type]
+
+    assert caplog.messages == [
+        (
+            "query q, batch 3: 5 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
+            "tcp://127.0.0.1:7878; so far 12 rows, 345 bytes, 1 reconnects"
+        ),
+        "query q has ended after batch 3",
+    ]
+
+
+def test_counts_that_never_came_are_left_out_of_the_line() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event(source(latest=LATEST | {"routes": {"orders": {}}}), name=None))
+    [state] = progress.queries()
+
+    assert line_of(state, state.routes[0]) == (
+        "query i1, batch 3: 5 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
+        "tcp://127.0.0.1:7878"
+    )
+    assert "received" not in progress.prometheus()
+
+
+def test_the_last_progress_of_each_query_is_json() -> None:
+    progress = Progress()
+    for one in (event(), event(batch=4), event(run="r2", name=None)):
+        progress.onQueryProgress(one)
+    first, second = json.loads(progress.json())
+
+    assert (first["query"], first["batch"], first["rows_total"], second["query"]) == ("q", 4, 10, None)
+    assert first["sources"] == [
+        {
+            "description": "rsocket orders at tcp://127.0.0.1:7878",
+            "server": "tcp://127.0.0.1:7878",
+            "route": "orders",
+            "rows": 5,
+            "received": 12,
+            "bytes": 345,
+            "reconnects": 1,
+            "behind": {"min": 0, "average": 3.0, "max": 6},
+            "partitions": {
+                "0": {"position": 4, "latest": 10, "behind": 6},
+                "1": {"position": 7, "latest": 7, "behind": 0},
+            },
+        }
+    ]
+
+
+def test_prometheus_gets_gauges_and_counters_with_their_labels() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event(name='a "b"\\\n'))
+    lines = progress.prometheus().splitlines()
+
+    query = r'query="a \"b\"\\\n",id="i1"'
+    route = f'{query},server="tcp://127.0.0.1:7878",route="orders"'
+    samples = [line for line in lines if not line.startswith("#")]
+    assert samples == [
+        f'rsocket_trio_spark_positions_behind_latest{{{route},partition="0"}} 6',
+        f'rsocket_trio_spark_positions_behind_latest{{{route},partition="1"}} 0',
+        f"rsocket_trio_spark_positions_behind_latest_min{{{route}}} 0",
+        f"rsocket_trio_spark_positions_behind_latest_average{{{route}}} 3.0",
+        f"rsocket_trio_spark_positions_behind_latest_max{{{route}}} 6",
+        f"rsocket_trio_spark_received_rows_total{{{route}}} 12",
+        f"rsocket_trio_spark_received_bytes_total{{{route}}} 345",
+        f"rsocket_trio_spark_reconnects_total{{{route}}} 1",
+        f"rsocket_trio_spark_rows_total{{{query}}} 5",
+        f"rsocket_trio_spark_batch{{{query}}} 3",
+    ]
+    assert "# TYPE rsocket_trio_spark_positions_behind_latest gauge" in lines
+    assert "# TYPE rsocket_trio_spark_rows_total counter" in lines
+    progress.onQueryTerminated(SimpleNamespace(id="i1", runId="r1"))  # type: ignore[arg-type]
+    assert progress.prometheus() == ""
+
+
+def test_both_are_served_over_http_for_the_block() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event())
+    with progress.serving() as url:
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == progress.prometheus()
+        with urllib.request.urlopen(f"{url}/json") as answer:
+            assert answer.read().decode() == progress.json()
+        with pytest.raises(urllib.error.HTTPError, match="there are /metrics and /json") as caught:
+            urllib.request.urlopen(f"{url}/")
+        caught.value.close()
