@@ -160,10 +160,10 @@ class Progress(StreamingQueryListener):
     # Spark
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing: there is no progress yet."""
+        """Do nothing with ``event``: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Take the progress of a query, and log a line for each route."""
+        """Take the progress of a query from ``event``, and log a line for each route."""
         progress = event.progress
         routes = [route for source in progress.sources for route in routes_of(source)]
         if not routes:
@@ -179,10 +179,10 @@ class Progress(StreamingQueryListener):
             logger.log(self._level, "%s", line_of(state, route))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: the last progress still holds."""
+        """Do nothing with ``event``: the last progress still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget a query that has ended."""
+        """Forget the query of ``event``, which has ended."""
         with self._lock:
             ended = self._queries.pop(str(event.runId), None)
         if ended is not None:
