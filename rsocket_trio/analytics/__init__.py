@@ -1,23 +1,24 @@
-"""Computes tables about the requests and frames of a capture in Spark, as functions and as SQL views.
+"""Computes tables about the requests and frames of a capture, in DuckDB or Spark, as SQL views and as functions.
 
-``read_capture`` reads a capture that ``rsocket_trio.capture`` has written. Each function derives one table from others.
-``create_views`` registers all tables as views; ``create_duckdb_views`` registers them in DuckDB, which is enough for a
-capture that fits on one machine. Needs the extra ``spark``.
+``open_duckdb`` and ``open_spark`` open a capture that ``rsocket_trio.capture`` has written, and answer questions about
+it. ``create_views`` and ``create_duckdb_views`` register all tables as views. ``read_capture`` reads the capture into
+data frames of Spark, and each function derives one table from others. DuckDB needs the extra ``report``, Spark the
+extra ``spark``.
 """
 
 from __future__ import annotations
 
 from rsocket_trio.analytics.capture_tables import CaptureTables, Unreadable, name_frames, read_capture, table_schema
+from rsocket_trio.analytics.cell_tables import capture_span, cells, latency_heatmap, red
+from rsocket_trio.analytics.local_spark import create_views, open_spark
 from rsocket_trio.analytics.pairing import connections_of, pair, pair_stream, route_names
 from rsocket_trio.analytics.request_tables import (
     cancellations,
     client_server,
     client_server_streams,
     credit_stalls,
-    latency_heatmap,
     latency_histogram,
     leases,
-    red,
     route_latency,
     routes,
     stalled_streams,
@@ -36,16 +37,19 @@ from rsocket_trio.analytics.traffic_tables import (
     frame_sizes,
     stream_rate,
 )
-from rsocket_trio.analytics.views import VIEWS, create_duckdb_views, create_views
+from rsocket_trio.analytics.views import VIEWS, Answer, create_duckdb_views, open_duckdb
 
 __all__ = [
     "VIEWS",
+    "Answer",
     "CaptureTables",
     "Unreadable",
     "bytes_after_cancel",
     "cancellations",
     "cancelled_streams",
     "capture_health",
+    "capture_span",
+    "cells",
     "client_server",
     "client_server_streams",
     "connection_seconds",
@@ -63,6 +67,8 @@ __all__ = [
     "latency_histogram",
     "leases",
     "name_frames",
+    "open_duckdb",
+    "open_spark",
     "pair",
     "pair_stream",
     "read_capture",

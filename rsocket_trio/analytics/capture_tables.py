@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from rsocket_trio.analytics.pairing import connections_of, pair
 from rsocket_trio.analytics.sql import DEFAULT_DIALECT, SPARK_TYPES, frame_names
 from rsocket_trio.capture.schema import BINARY, BOOL, COUNTS, INT64, STRING, TABLES, TIMESTAMP, Column, type_names
-from rsocket_trio.capture.writers import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 SUFFIXES: Final = (".parquet", ".jsonl")
 INTEGERS: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, INT64: 2**63}
 """Integer types, and the first number that is too large for each."""
+HALF_WRITTEN: Final = "no complete Parquet file, it may be half written"
+UTC_TIME: Final = "timestamp[us, tz=UTC]"
 PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 """Characters that Hadoop reads as a pattern in a path."""
 
@@ -43,6 +43,8 @@ class Files:
 
     parquet: tuple[Path, ...] = ()
     jsonl: tuple[Path, ...] = ()
+    absent: frozenset[str] = frozenset()
+    """Columns that no Parquet file has."""
 
     def __bool__(self) -> bool:
         return bool(self.parquet or self.jsonl)
@@ -53,11 +55,36 @@ class Files:
         return sum(path.stat().st_size for path in (*self.parquet, *self.jsonl))
 
 
-def capture_files(directory: str | Path, tables: tuple[str, ...] = tuple(TABLES)) -> dict[str, Files]:
+def arrow_types(path: Path) -> dict[str, str]:
+    """Return the types of the columns of a Parquet file as pyarrow reads them. Raise ``Unreadable``."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        schema = parquet.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Unreadable(f"{path}: {HALF_WRITTEN}: {error}") from error
+    return {field.name: _word(field.type) for field in schema}
+
+
+def _word(kind: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return str(kind.value_type)
+    return f"list<{kind.value_type}>" if pa.types.is_list(kind) else str(kind)
+
+
+def capture_files(
+    directory: str | Path,
+    tables: tuple[str, ...] = tuple(TABLES),
+    types_of: Callable[[Path], Mapping[str, str]] = arrow_types,
+) -> dict[str, Files]:
     """Return the files of these tables, each checked. Raise ``Unreadable`` if one is broken or missing.
 
-    A capture without frames is refused; ``interactions`` and ``connections`` may have no rows, as nothing may have
-    ended yet. Files that a running capture has not completed are passed over.
+    ``types_of`` returns the types of the columns of a Parquet file. A capture without frames is refused;
+    ``interactions`` and ``connections`` may have no rows, as nothing may have ended yet. Files that a running capture
+    has not completed are passed over.
     """
     root = Path(directory)
     if not root.is_dir():
@@ -68,11 +95,21 @@ def capture_files(directory: str | Path, tables: tuple[str, ...] = tuple(TABLES)
             f"{root / 'frames'}: there is no file of a capture (part-*.parquet or part-*.jsonl): it is empty"
         )
     for table, files in found.items():
+        absent = {column.name for column in TABLES[table]}
         for path in files.parquet:
-            _check_parquet(path, TABLES[table])
+            types = types_of(path)
+            _check_types(path, types, TABLES[table])
+            absent -= types.keys()
         for path in files.jsonl:
             _check_jsonl(path, TABLES[table])
+        found[table] = attrs.evolve(files, absent=frozenset(absent))
     return found
+
+
+def check_capture(directory: str | Path, *, paired: bool = True) -> int:
+    """Return the bytes of the capture in ``directory``, of frames alone if not ``paired``. Raise ``Unreadable``."""
+    found = capture_files(directory, tuple(TABLES) if paired else ("frames",))
+    return sum(files.size for files in found.values())
 
 
 def _files(root: Path, table: str) -> Files:
@@ -85,30 +122,19 @@ def _files(root: Path, table: str) -> Files:
         for path in folder.rglob("*")
         if path.suffix in SUFFIXES and not any(part[0] in "._" for part in path.relative_to(folder).parts)
     )
-    return Files(*(tuple(path for path in paths if path.suffix == suffix) for suffix in SUFFIXES))
+    parquet, jsonl = (tuple(path for path in paths if path.suffix == suffix) for suffix in SUFFIXES)
+    return Files(parquet, jsonl)
 
 
-def _check_parquet(path: Path, columns: tuple[Column, ...]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        schema = parquet.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise Unreadable(f"{path}: no complete Parquet file, it may be half written: {error}") from error
-    for column, wanted in zip(columns, arrow_schema(columns), strict=True):
-        index = schema.get_field_index(column.name)
-        if index < 0:
+def _check_types(path: Path, found: Mapping[str, str], columns: tuple[Column, ...]) -> None:
+    for column in columns:
+        kind = found.get(column.name)
+        wanted = UTC_TIME if column.type == TIMESTAMP else column.type
+        if kind is None:
             if column.required:
                 raise Unreadable(f"{path}: the column {column.name} is missing")
-            continue
-        found = schema.field(index).type
-        if pa.types.is_dictionary(found):
-            found = found.value_type
-        if pa.types.is_list(found) and pa.types.is_list(wanted.type):
-            found = pa.list_(found.value_type)
-        if found != wanted.type:
-            raise Unreadable(f"{path}: the column {column.name} is {found}, not {wanted.type}")
+        elif kind != wanted:
+            raise Unreadable(f"{path}: the column {column.name} is {kind}, not {wanted}")
 
 
 def _check_jsonl(path: Path, columns: tuple[Column, ...]) -> None:
@@ -182,12 +208,21 @@ def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = T
     column, if a file is broken or a column is missing or has another type.
     """
     if not paired:
+        from rsocket_trio.analytics.pairing import connections_of, pair
+
         frames = _read(spark, "frames", capture_files(directory, ("frames",))["frames"])
         named = name_frames(frames)
         return CaptureTables(named, pair(named), connections_of(named))
     files = capture_files(directory)
     tables = {table: _read(spark, table, files[table]) for table in TABLES}
     dialects = [row.dialect for row in tables["connections"].select("dialect").distinct().collect()]
+    check_dialects(directory, dialects)
+    frames = name_frames(tables["frames"], tables["connections"], dialects)
+    return CaptureTables(frames, tables["interactions"], tables["connections"])
+
+
+def check_dialects(directory: str | Path, dialects: Iterable[str]) -> None:
+    """Raise ``Unreadable`` if the connections of the capture in ``directory`` have a dialect without known names."""
     for dialect in dialects:
         try:
             type_names(dialect)
@@ -195,8 +230,6 @@ def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = T
             raise Unreadable(
                 f"{Path(directory) / 'connections'}: the column dialect has {dialect!r}: unknown"
             ) from None
-    frames = name_frames(tables["frames"], tables["connections"], dialects)
-    return CaptureTables(frames, tables["interactions"], tables["connections"])
 
 
 def name_frames(

@@ -1,10 +1,18 @@
-"""Opens a small local Spark session for an analysis that is given none."""
+"""Answers the questions of a capture in Spark, in a small session of its own: the same SQL as in DuckDB."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from rsocket_trio.analytics.capture_tables import check_capture, read_capture
+from rsocket_trio.analytics.sql import Query, for_spark
+from rsocket_trio.analytics.traffic_tables import CANCELLED_STREAMS
+from rsocket_trio.analytics.views import BY_NAME, INPUTS, KEPT, VIEWS, Answer, answer_of, named, question_of, select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,3 +60,109 @@ def local_session(
         yield spark
     finally:
         spark.stop()
+
+
+LARGE: Final = ("connection_seconds", "cancelled_streams", "request_cells")
+"""Tables of ``KEPT`` that may be too large for the driver: Spark keeps them where they were computed."""
+
+
+@attrs.define
+class SparkEngine:
+    """Answers questions in Spark; ``spark`` has views of the three tables of a capture."""
+
+    spark: SparkSession
+    _names: Mapping[str, str]
+    _made: set[str] = attrs.field(factory=set)
+
+    def ask(self, view: str) -> Answer:
+        """Return the rows of a view, in the order of the report if it is part of that. Raise ``KeyError``."""
+        asked = question_of(view)
+        self._make(view)
+        times = {name: kind == "timestamp" for name, kind in self.spark.table(view).dtypes}
+        rows = [tuple(row) for row in self.spark.sql(select(asked, times)).collect()]
+        return answer_of(asked, times, rows)
+
+    def _make(self, view: str) -> None:
+        """Create a view and those that it reads. A small one that others read becomes a local table: plans stay short,
+        and Spark knows what it may send to all tasks.
+        """
+        query = BY_NAME.get(view)
+        if query is None or view in self._made:
+            return
+        for source in query.reads:
+            self._make(source)
+        _create_view(self.spark, query, self._names)
+        if view in LARGE:
+            self.spark.catalog.cacheTable(view)
+        elif view in KEPT:
+            rows = self.spark.table(view)
+            self.spark.createDataFrame(rows.toArrow(), rows.schema).createOrReplaceTempView(view)
+        if view == CANCELLED_STREAMS.name:
+            # Computed before it is joined: knowing how small it is, Spark need not shuffle the frames by stream.
+            self.spark.table(view).count()
+        self._made.add(view)
+
+
+@contextmanager
+def open_spark(
+    directory: str | Path,
+    *,
+    server: str | Path | None = None,
+    paired: bool = True,
+    master: str = "local[2]",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[SparkEngine]:
+    """Open the capture in ``directory`` in a Spark session of its own for the block. Raise ``Unreadable``.
+
+    ``server`` and ``paired`` are those of ``create_views``; ``master`` and ``settings`` those of the session.
+    """
+    size = sum(check_capture(one, paired=paired) for one in (directory, *([server] if server is not None else [])))
+    with local_session(master, settings, size=size) as spark, spark_engine(spark, directory, server, paired) as engine:
+        yield engine
+
+
+@contextmanager
+def spark_engine(
+    spark: SparkSession, directory: str | Path, server: str | Path | None = None, paired: bool = True
+) -> Iterator[SparkEngine]:
+    """Register the tables of a capture in this session, and keep those in memory that others read, for the block."""
+    engine = SparkEngine(spark, _register(spark, directory, server, paired))
+    if not paired:
+        spark.catalog.cacheTable("interactions")
+    try:
+        yield engine
+    finally:
+        for name in (*LARGE, *(() if paired else ("interactions",))):
+            if spark.catalog.tableExists(name):
+                spark.catalog.uncacheTable(name)
+
+
+def create_views(
+    spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
+) -> tuple[str, ...]:
+    """Register the tables of a capture and all derived tables as temporary views of ``spark``. Return their names.
+
+    ``directory`` and ``paired`` are those of ``read_capture``. ``server`` is the directory of a second capture, of the
+    other side: ``client_server`` then joins the requesters of the first with the responders of the second. Without it,
+    both sides are read from the one directory.
+    """
+    names = _register(spark, directory, server, paired)
+    for query in BY_NAME.values():
+        _create_view(spark, query, names)
+    return VIEWS
+
+
+def _register(spark: SparkSession, directory: str | Path, server: str | Path | None, paired: bool) -> Mapping[str, str]:
+    """Register the tables of a capture. Return the views that queries read, where they have another name."""
+    capture = read_capture(spark, directory, paired=paired)
+    capture.frames.createOrReplaceTempView("frames")
+    capture.interactions.createOrReplaceTempView("interactions")
+    capture.connections.createOrReplaceTempView("connections")
+    if server is None:
+        return INPUTS
+    read_capture(spark, server, paired=paired).interactions.createOrReplaceTempView("responders")
+    return {**INPUTS, "responders": "responders"}
+
+
+def _create_view(spark: SparkSession, query: Query, names: Mapping[str, str]) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {query.name} AS {named(for_spark(query.sql), query, names)}")

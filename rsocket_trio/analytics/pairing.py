@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.sql import NUMBER_OF_TYPE, SPARK_TYPES, Query, ask
+from rsocket_trio.analytics.sql import DEFAULT_DIALECT, NUMBER_OF_TYPE, SPARK_TYPES, Query, ask
 from rsocket_trio.capture.schema import RTT_BUCKETS, TABLES
 from rsocket_trio.errors import Rejected
 
@@ -253,11 +253,11 @@ def route_names(frames: DataFrame) -> DataFrame:
     return ask(ROUTE_NAMES, frames=frames)
 
 
-def connections_of(frames: DataFrame) -> DataFrame:
-    """Return ``connections`` as far as ``frames`` show it, first frame to last; the close reason is ``unknown``."""
+def _told_by_frames() -> str:
+    """Return SQL for the rows of ``connections``, as far as frames show them."""
     known = {
         **dict.fromkeys(("capture_id", "host", "conn_id", "session_id", "side", "transport", "peer")),
-        "dialect": "'rsocket/1.0'",
+        "dialect": f"'{DEFAULT_DIALECT}'",
         "t_start": "min(ts)",
         "t_end": "max(ts)",
         "resume_count": "CAST(0 AS INT)",
@@ -279,4 +279,12 @@ def connections_of(frames: DataFrame) -> DataFrame:
         for column in TABLES["connections"]
     ]
     keys = "capture_id, host, conn_id, session_id, side, transport, peer"
-    return ask(f"SELECT {', '.join(chosen)} FROM {{frames}} GROUP BY {keys}", frames=frames)
+    return f"SELECT {', '.join(chosen)} FROM {{frames}} GROUP BY {keys}"
+
+
+CONNECTIONS_OF_FRAMES: Final = Query("connections", ("frames",), _told_by_frames())
+
+
+def connections_of(frames: DataFrame) -> DataFrame:
+    """Return ``connections`` as far as ``frames`` show it, first frame to last; the close reason is ``unknown``."""
+    return CONNECTIONS_OF_FRAMES(frames)

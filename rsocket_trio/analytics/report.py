@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
+from rsocket_trio.analytics.cell_tables import NO_ROUTE
 from rsocket_trio.analytics.sql import PER_OCTAVE_SHOWN
 from rsocket_trio.errors import readable
 
@@ -42,7 +43,6 @@ LONGEST_LABEL: Final = 48
 """Characters of a label in a chart."""
 TALL: Final = 60
 """Connections that the timeline shows."""
-NO_ROUTE: Final = "(no route)"
 
 
 # Charts
@@ -96,13 +96,13 @@ def duration(us: float) -> str:
 
 def heatmap(rows: list[Row]) -> Figure:
     """Draw requests by minute (x) and latency (y); darker cells hold more requests."""
-    minutes = sorted({row["minute"] for row in rows})
+    minutes = sorted({row["t_from"] for row in rows})
     low, high = min(row["bucket"] for row in rows), max(row["bucket"] for row in rows)
     column = {minute: index for index, minute in enumerate(minutes)}
     z: list[list[int | None]] = [[None] * len(minutes) for _ in range(high - low + 1)]
     for row in rows:
         line = z[row["bucket"] - low]
-        line[column[row["minute"]]] = (line[column[row["minute"]]] or 0) + row["n"]
+        line[column[row["t_from"]]] = (line[column[row["t_from"]]] or 0) + row["n"]
     buckets = range(low, high + 1)
     edges = [2 ** (bucket / PER_OCTAVE_SHOWN) for bucket in buckets]
     trace = {
@@ -128,7 +128,7 @@ def heatmap(rows: list[Row]) -> Figure:
 def rates(rows: list[Row]) -> Figure:
     """Draw requests per second by minute, stacked by route, the busiest routes named."""
     totals: dict[str, dict[datetime, float]] = _by_name(
-        (label(row["route"]), row["minute"], row["per_second"]) for row in rows
+        (label(row["route"]), row["t_from"], row["per_second"]) for row in rows
     )
     return _stacked(totals, "requests per second")
 
@@ -376,7 +376,7 @@ SHOWN: Final = 200
 """Rows of a table that the page has; the views have them all."""
 TITLES: Final = {
     "route_latency": "Latency by route, the whole capture",
-    "red": "Rate, errors and duration by route and minute",
+    "red": "Rate, errors and duration by route and time",
     "credit_stalls": "Waiting for credit by route",
     "stalled_streams": "Streams that waited longest",
     "starved": "What their connections carried meanwhile",

@@ -1,30 +1,22 @@
-"""Tables about requests: rate, errors, latency, cancellation, credit stalls, leases, client against server."""
+"""Tables about requests: latency, cancellation, credit stalls, leases, client against server."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.sql import PER_OCTAVE, PER_OCTAVE_SHOWN, Query, bucket_of, percentile
+from rsocket_trio.analytics.sql import PER_OCTAVE, ROUTES, SHOWN, SHOWN_ROUTE, TOP, Query, bucket_of, percentile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TOP: Final = 10
-"""Number of streams of a route, connections or routes that are listed."""
+SLOW: Final = 200
+"""The slowest requests that are listed."""
+SLOW_FRAMES: Final = 60
+"""Frames of each of them that are listed, and its last one."""
+NEAR: Final = 20_000
+"""Frames of a connection, from the beginning of a stream, that are searched for these: a stream may have millions."""
 SALTS: Final = 16
 """Parts in which the streams of one route are ranked first, so that a hot route does not fill a single task."""
-
-# A route's name would turn hash aggregates into sorting ones: everything is counted by number, and named at the end.
-# Two routes with one hash share the name that comes first.
-ROUTES: Final = Query(
-    "routes",
-    ("interactions",),
-    """
-    SELECT route_id, min(route) AS route
-    FROM (SELECT DISTINCT route_id, route FROM {interactions} WHERE route_id IS NOT NULL AND route IS NOT NULL) AS named
-    GROUP BY route_id
-    """,
-)
 
 LATENCY_HISTOGRAM: Final = Query(
     "latency_histogram",
@@ -43,40 +35,6 @@ LATENCY_HISTOGRAM: Final = Query(
     GROUP BY $by_minute_of_t_end, role, route_id, interaction, metric, {bucket_of("us")}
     """,
     streams=True,
-)
-
-RED: Final = Query(
-    "red",
-    ("latency_histogram", "routes"),
-    f"""
-    WITH ranked AS (
-        SELECT *,
-               sum(n) OVER (PARTITION BY minute, role, route_id, interaction, metric ORDER BY bucket) AS upto,
-               sum(n) OVER (PARTITION BY minute, role, route_id, interaction, metric) AS total
-        FROM {{latency_histogram}}
-    ), counted AS (
-        SELECT minute, role, route_id, interaction,
-               CAST(sum(CASE WHEN metric = 'total' THEN n ELSE 0 END) AS BIGINT) AS requests,
-               CAST(sum(CASE WHEN metric = 'total' THEN errors ELSE 0 END) AS BIGINT) AS errors,
-               CAST(sum(CASE WHEN metric = 'total' THEN cancels ELSE 0 END) AS BIGINT) AS cancels,
-               {percentile(500, where="metric = 'first'")} AS first_p50_us,
-               {percentile(950, where="metric = 'first'")} AS first_p95_us,
-               {percentile(990, where="metric = 'first'")} AS first_p99_us,
-               {percentile(999, where="metric = 'first'")} AS first_p999_us,
-               {percentile(500, where="metric = 'total'")} AS total_p50_us,
-               {percentile(950, where="metric = 'total'")} AS total_p95_us,
-               {percentile(990, where="metric = 'total'")} AS total_p99_us,
-               {percentile(999, where="metric = 'total'")} AS total_p999_us
-        FROM ranked
-        GROUP BY minute, role, route_id, interaction
-    )
-    SELECT minute, role, route, interaction, requests,
-           CAST(requests AS DOUBLE) / 60 AS per_second,
-           errors, CAST(errors AS DOUBLE) / requests AS error_share, cancels,
-           first_p50_us, first_p95_us, first_p99_us, first_p999_us,
-           total_p50_us, total_p95_us, total_p99_us, total_p999_us
-    FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
-    """,
 )
 
 ROUTE_LATENCY: Final = Query(
@@ -104,24 +62,6 @@ ROUTE_LATENCY: Final = Query(
     )
     SELECT role, route, interaction, metric, n, errors, cancels, p50_us, p95_us, p99_us, p999_us
     FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
-    """,
-)
-
-LATENCY_HEATMAP: Final = Query(
-    "latency_heatmap",
-    ("latency_histogram", "routes"),
-    f"""
-    SELECT minute, role, route, metric, bucket,
-           pow(2, bucket / CAST({PER_OCTAVE_SHOWN} AS DOUBLE)) AS from_us,
-           pow(2, (bucket + 1) / CAST({PER_OCTAVE_SHOWN} AS DOUBLE)) AS to_us, n
-    FROM (
-        SELECT minute, role, route_id, metric,
-               CAST(floor(bucket / CAST({PER_OCTAVE // PER_OCTAVE_SHOWN} AS DOUBLE)) AS INT) AS bucket,
-               CAST(sum(n) AS BIGINT) AS n
-        FROM {{latency_histogram}}
-        GROUP BY minute, role, route_id, metric,
-                 CAST(floor(bucket / CAST({PER_OCTAVE // PER_OCTAVE_SHOWN} AS DOUBLE)) AS INT)
-    ) AS coarse LEFT JOIN {{routes}} AS routes ON coarse.route_id = routes.route_id
     """,
 )
 
@@ -187,6 +127,93 @@ STARVED: Final = Query(
     FROM meanwhile LEFT JOIN {routes} AS routes ON meanwhile.by_id = routes.route_id
     """,
 )
+
+# The tenth slowest of a route lies in the bucket where the sum from above reaches ten: only what is not below that is
+# put in order.
+SLOW_STREAMS: Final = Query(
+    "slow_streams",
+    ("interactions", "latency_histogram", "shown_routes", "shown_peers"),
+    f"""
+    WITH summed AS (
+        SELECT role, route_id, bucket, sum(sum(n)) OVER (PARTITION BY role, route_id ORDER BY bucket DESC) AS above
+        FROM {{latency_histogram}} WHERE metric = 'total' GROUP BY role, route_id, bucket
+    ), least_of AS (
+        SELECT role, route_id, CAST(floor(pow(2, coalesce(max(CASE WHEN above >= {TOP} THEN bucket END), min(bucket))
+                                               / CAST({PER_OCTAVE} AS DOUBLE))) AS BIGINT) - 1 AS us
+        FROM summed GROUP BY role, route_id
+    ), ranked AS (
+        SELECT these.*, row_number() OVER (
+                   PARTITION BY these.role, these.route_id
+                   ORDER BY total_us DESC, t_start, capture_id, conn_id, stream_id
+               ) AS route_place
+        FROM {{interactions}} AS these JOIN least_of
+          ON these.role = least_of.role AND coalesce(these.route_id, 0) = coalesce(least_of.route_id, 0)
+        WHERE total_us >= us
+    ), placed AS (
+        SELECT these.*, shown_peers.peer, {SHOWN_ROUTE} AS shown_route,
+               row_number() OVER (
+                   ORDER BY total_us DESC, t_start, these.capture_id, these.conn_id, stream_id, role
+               ) AS place
+        FROM ranked AS these {SHOWN} WHERE route_place <= {TOP}
+    )
+    SELECT place, capture_id, conn_id, stream_id, role, route, shown_route, interaction, peer, t_start, total_us,
+           first_us, stall_us, stalls, outcome, error_code, n_in, n_out, bytes_in, bytes_out
+    FROM placed WHERE place <= {SLOW}
+    """,
+)
+
+THEIR_FRAMES: Final = """
+    {slow_streams} AS slow
+      ON frames.capture_id = slow.capture_id AND frames.conn_id = slow.conn_id AND frames.stream_id = slow.stream_id
+"""
+
+SLOW_MARKS: Final = Query(
+    "slow_marks",
+    ("frames", "slow_streams"),
+    f"""
+    SELECT place, min(seq) AS first_seq, max(seq) AS last_seq, min(mono_ns) AS first_ns,
+           min(CASE WHEN asks AND fragments > 0 THEN mono_ns END) AS sent_ns,
+           max(CASE WHEN NOT asks AND fragments > 0 THEN mono_ns END) AS item_ns,
+           max(CASE WHEN asks AND fragments > 0 THEN seq ELSE -1 END) AS asked_seq
+    FROM (
+        SELECT place, seq, mono_ns, fragments, (dir = 'out') = (role = 'requester') AS asks
+        FROM {{frames}} AS frames JOIN {THEIR_FRAMES} WHERE frames.stream_id > 0
+    ) AS told GROUP BY place
+    """,
+)
+
+SLOW_FRAMES_QUERY: Final = Query(
+    "slow_frames",
+    ("frames", "slow_streams", "slow_marks"),
+    f"""
+    SELECT place, capture_id, conn_id, stream_id, seq, at_us, dir, frame_name, frame_bytes, request_n, credit_after,
+           is_item, trace_id
+    FROM (
+        SELECT slow.place, frames.capture_id, frames.conn_id, frames.stream_id, seq,
+               (mono_ns - first_ns) $div 1000 AS at_us, dir, frame_name, frame_bytes, request_n, credit_after,
+               coalesce(fragments, 0) > 0 AS is_item, lower(hex(trace_id)) AS trace_id, last_seq,
+               row_number() OVER (PARTITION BY slow.place ORDER BY seq) AS nth
+        FROM {{frames}} AS frames JOIN {THEIR_FRAMES} JOIN {{slow_marks}} AS marks ON slow.place = marks.place
+        WHERE frames.stream_id > 0 AND (seq < first_seq + {NEAR} OR seq = last_seq)
+    ) AS told WHERE nth <= {SLOW_FRAMES} OR seq = last_seq
+    """,
+)
+
+SLOW_REQUESTS: Final = Query(
+    "slow_requests",
+    ("slow_streams", "slow_marks", "slow_frames"),
+    """
+    SELECT slow.place, slow.capture_id, slow.conn_id, slow.stream_id, role, route, shown_route, interaction, peer,
+           t_start, total_us, (sent_ns - first_ns) $div 1000 AS sent_us, first_us,
+           (item_ns - first_ns) $div 1000 AS last_item_us, stall_us, stalls, outcome, error_code, trace_id, n_in,
+           n_out, bytes_in, bytes_out
+    FROM {slow_streams} AS slow LEFT JOIN {slow_marks} AS marks ON slow.place = marks.place
+    LEFT JOIN (
+        SELECT place, max(trace_id) AS trace_id FROM {slow_frames} WHERE trace_id IS NOT NULL GROUP BY place
+    ) AS traced ON slow.place = traced.place
+    """,
+)
+
 
 CANCELLATIONS: Final = Query(
     "cancellations",
@@ -297,21 +324,9 @@ def latency_histogram(interactions: DataFrame) -> DataFrame:
     return LATENCY_HISTOGRAM(interactions)
 
 
-def red(interactions: DataFrame) -> DataFrame:
-    """Return rate, errors and duration in ``interactions`` of each route in each minute; percentiles in us, right
-    within 2.2 %.
-    """
-    return RED(latency_histogram(interactions), routes(interactions))
-
-
 def route_latency(interactions: DataFrame) -> DataFrame:
     """Return latency percentiles over all ``interactions``, one row for each route and metric."""
     return ROUTE_LATENCY(latency_histogram(interactions), routes(interactions))
-
-
-def latency_heatmap(interactions: DataFrame) -> DataFrame:
-    """Return the requests in ``interactions`` by minute, route and latency bucket, four buckets for each doubling."""
-    return LATENCY_HEATMAP(latency_histogram(interactions), routes(interactions))
 
 
 def credit_stalls(interactions: DataFrame) -> DataFrame:
@@ -368,6 +383,6 @@ def client_server(requesters: DataFrame, responders: DataFrame) -> DataFrame:
 
 
 QUERIES: Final = (
-    *(ROUTES, LATENCY_HISTOGRAM, RED, ROUTE_LATENCY, LATENCY_HEATMAP, CREDIT_STALLS, STALLED_STREAMS),
+    *(ROUTES, LATENCY_HISTOGRAM, ROUTE_LATENCY, CREDIT_STALLS, STALLED_STREAMS),
     *(CANCELLATIONS, LEASES, CLIENT_SERVER_STREAMS, CLIENT_SERVER),
 )

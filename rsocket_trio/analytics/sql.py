@@ -57,11 +57,19 @@ DUCKDB_MACROS: Final = (
     "CREATE OR REPLACE MACRO unix_seconds(t) AS CAST(floor(epoch(t)) AS BIGINT)",
     "CREATE OR REPLACE MACRO timestamp_micros(us) AS make_timestamptz(us)",
     "CREATE OR REPLACE MACRO element_at(list, n) AS list[n]",
+    "CREATE OR REPLACE MACRO array_repeat(cell, n) AS list_resize([cell], n, cell)",
     "CREATE OR REPLACE MACRO xxhash64(one, two, three) AS hash(one, two, three)",
 )
 """Functions of Spark that have another name in DuckDB."""
 
 
+TOP: Final = 10
+"""Number of streams of a route, connections or routes that are listed."""
+ERROR_LEVEL: Final = "CASE WHEN stream_id = 0 THEN 'connection' ELSE 'stream' END"
+SIZE_BUCKET: Final = "CAST(floor(log2(greatest(frame_bytes, 1)) + 1e-9) AS INT)"
+"""Bucket b holds sizes from 2**b bytes."""
+OTHER_ROUTES: Final = "(other routes)"
+OTHER_PEERS: Final = "(other peers)"
 PER_OCTAVE = 16
 """Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
 PER_OCTAVE_SHOWN = 4
@@ -151,6 +159,19 @@ class Query:
         return ask(self.sql, **dict(zip(self.reads, inputs, strict=True)))
 
 
+# A route's name would turn hash aggregates into sorting ones: everything is counted by number, and named at the end.
+# Two routes with one hash share the name that comes first.
+ROUTES: Final = Query(
+    "routes",
+    ("interactions",),
+    """
+    SELECT route_id, min(route) AS route
+    FROM (SELECT DISTINCT route_id, route FROM {interactions} WHERE route_id IS NOT NULL AND route IS NOT NULL) AS named
+    GROUP BY route_id
+    """,
+)
+
+
 def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
     """Return SQL for the middle, in us, of the bucket where the running sum ``upto`` reaches a share of ``total``."""
     reached = f"({where}) AND upto * 1000 >= total * {per_mille}"
@@ -161,3 +182,18 @@ def bucket_of(column: str) -> str:
     """Return SQL for the histogram bucket of a duration in us. A duration below 1 us counts as 1 us."""
     # log2 of an engine may miss a whole number by the last bit: 8 us would fall into the bucket below.
     return f"CAST(floor(log2(greatest({column}, 1)) * {PER_OCTAVE} + 1e-9) AS INT)"
+
+
+def cell_of(time: str, length: str = "bucket_s") -> str:
+    """Return SQL for the beginning of the cell of a time, in microseconds since 1970."""
+    return f"(unix_micros({time}) - unix_micros({time}) % ({length} * 1000000))"
+
+
+SHOWN_ROUTE: Final = f"CASE WHEN these.route_id IS NOT NULL THEN coalesce(shown_routes.shown, '{OTHER_ROUTES}') END"
+"""SQL for the name by which the route of a row is shown."""
+SHOWN: Final = """
+    LEFT JOIN {shown_routes} AS shown_routes ON these.route_id = shown_routes.route_id
+    LEFT JOIN {shown_peers} AS shown_peers
+      ON these.capture_id = shown_peers.capture_id AND these.conn_id = shown_peers.conn_id
+"""
+"""SQL that joins a table, named ``these``, with the names by which routes and peers are shown."""

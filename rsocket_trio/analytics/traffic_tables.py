@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.request_tables import TOP
-from rsocket_trio.analytics.sql import Query
+from rsocket_trio.analytics.sql import ERROR_LEVEL, SIZE_BUCKET, TOP, Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,13 +137,12 @@ BYTES_AFTER_CANCEL: Final = Query(
 ERROR_MINUTES: Final = Query(
     "error_minutes",
     ("frames",),
-    """
-    SELECT $minute_of_ts AS minute, side, dir, CASE WHEN stream_id = 0 THEN 'connection' ELSE 'stream' END AS level,
+    f"""
+    SELECT $minute_of_ts AS minute, side, dir, {ERROR_LEVEL} AS level,
            error_code, route_id, count(*) AS n, min(ts) AS first_seen, min(error_text) AS example
-    FROM {frames}
+    FROM {{frames}}
     WHERE error_code IS NOT NULL
-    GROUP BY $by_minute_of_ts, side, dir, CASE WHEN stream_id = 0 THEN 'connection' ELSE 'stream' END, error_code,
-             route_id
+    GROUP BY $by_minute_of_ts, side, dir, {ERROR_LEVEL}, error_code, route_id
     """,
     streams=True,
 )
@@ -162,17 +160,17 @@ ERRORS: Final = Query(
 FRAME_SIZES: Final = Query(
     "frame_sizes",
     ("frames",),
-    """
+    f"""
     SELECT $minute_of_ts AS minute, side, dir, frame_name,
-           CAST(floor(log2(greatest(frame_bytes, 1)) + 1e-9) AS INT) AS bucket,
+           {SIZE_BUCKET} AS bucket,
            count(*) AS n, CAST(sum(frame_bytes) AS BIGINT) AS bytes,
            CAST(sum(coalesce(data_bytes, 0)) AS BIGINT) AS data_bytes,
            CAST(sum(coalesce(metadata_bytes, 0)) AS BIGINT) AS metadata_bytes,
            count(CASE WHEN fragments > 0 THEN 1 END) AS payloads,
            count(CASE WHEN fragments > 1 THEN 1 END) AS fragmented,
            CAST(sum(CASE WHEN fragments > 1 THEN fragments ELSE 0 END) AS BIGINT) AS pieces
-    FROM {frames}
-    GROUP BY $by_minute_of_ts, side, dir, frame_name, CAST(floor(log2(greatest(frame_bytes, 1)) + 1e-9) AS INT)
+    FROM {{frames}}
+    GROUP BY $by_minute_of_ts, side, dir, frame_name, {SIZE_BUCKET}
     """,
     streams=True,
 )

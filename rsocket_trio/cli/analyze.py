@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rsocket_trio.cli import starting
-from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.exit_codes import FAILED, MISUSED, OF_EXTRAS, Failure, report
 from rsocket_trio.cli.output import write_text
-from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
+from rsocket_trio.cli.spark_job import MAX_REASON, aside, last_line, reason, setting
 
-NO_SPARK = "an analysis needs pyspark: pip install 'rsocket-trio[spark,report]'"
+if TYPE_CHECKING:
+    from rsocket_trio.analytics.views import Answer
+
+NO_SPARK = "an analysis in Spark needs pyspark: pip install 'rsocket-trio[spark,report]'"
 
 
 @click.command("analyze")
@@ -34,7 +38,12 @@ NO_SPARK = "an analysis needs pyspark: pip install 'rsocket-trio[spark,report]'"
 )
 @click.option("--frames-only", is_flag=True, help="A capture of others, with frames alone: they are paired first.")
 @click.option("--title", metavar="TEXT", help="What the report is called; DIR by default.")
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--engine",
+    type=click.Choice(["duckdb", "spark"]),
+    help="What computes it: DuckDB in this process, the default, or Spark, which needs a Java.",
+)
+@click.option("--master", metavar="URL", help="Where Spark runs, local[2] by default; says that it is Spark.")
 @click.option(
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )
@@ -48,7 +57,8 @@ def command(
     server: str | None,
     frames_only: bool,
     title: str | None,
-    master: str,
+    engine: str | None,
+    master: str | None,
     settings: tuple[tuple[str, str], ...],
     stacktrace: bool,
 ) -> None:
@@ -59,7 +69,8 @@ def command(
             server=server,
             paired=not frames_only,
             title=title or f"Capture {os.path.basename(os.path.abspath(directory))}",
-            master=master,
+            engine=engine_of(engine, master, settings),
+            master=master or "local[2]",
             settings=dict(settings),
         )
         write_page(Path(out), page)
@@ -68,47 +79,90 @@ def command(
         ctx.exit(report(error, stacktrace=stacktrace))
 
 
+def engine_of(engine: str | None, master: str | None, settings: tuple[tuple[str, str], ...]) -> str:
+    """Return the engine that the options ask for. Raise ``ValueError`` if they contradict each other."""
+    chosen = engine or ("duckdb" if master is None else "spark")
+    if chosen == "duckdb" and master is not None:
+        raise ValueError(f"--master {master} is where Spark runs, and --engine is duckdb")
+    if chosen == "duckdb" and settings:
+        raise ValueError(f"--conf {settings[0][0]} is a setting of Spark: --engine spark is missing")
+    return chosen
+
+
 def make_report(
-    directory: str, *, server: str | None, paired: bool, title: str, master: str, settings: dict[str, str]
+    directory: str,
+    *,
+    server: str | None,
+    paired: bool,
+    title: str,
+    engine: str,
+    master: str,
+    settings: dict[str, str],
 ) -> str:
     """Return the page. Raise ``Failure`` if a package or Java is missing, and ``ValueError`` for no capture.
 
     All of that is checked before Spark starts, which takes seconds.
     """
-    try:
-        from rsocket_trio.analytics.capture_tables import capture_files
-        from rsocket_trio.analytics.local_spark import local_session
-        from rsocket_trio.analytics.report import need_report, render
-        from rsocket_trio.analytics.views import answers
-        from rsocket_trio.spark import JavaNotFoundError, ensure_java
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
-            raise
-        raise Failure(NO_SPARK, MISUSED) from error
+    from rsocket_trio.analytics.report import need_report, render
+
     try:
         need_report()
+        if engine == "duckdb":
+            told = _in_duckdb(directory, server, paired)
+        else:
+            told = _in_spark(directory, server, paired, master, settings)
     except ModuleNotFoundError as error:
+        if OF_EXTRAS not in str(error):
+            raise
         raise Failure(str(error), MISUSED) from error
-    size = 0
+    return render(told, title=title)
+
+
+def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, Answer]:
+    from rsocket_trio.analytics.views import answers, first_line, need_duckdb, open_duckdb
+
+    duckdb = need_duckdb()
+    starting.done()
+    try:
+        with open_duckdb(directory, server=server, paired=paired) as engine:
+            return {answer.view: answer for answer in answers(engine)}
+    except duckdb.Error as error:
+        raise Failure(f"DuckDB failed: {first_line(error)[:MAX_REASON]}", FAILED) from error
+
+
+def _in_spark(
+    directory: str, server: str | None, paired: bool, master: str, settings: dict[str, str]
+) -> dict[str, Answer]:
+    from rsocket_trio.analytics.capture_tables import check_capture
+    from rsocket_trio.analytics.local_spark import open_spark
+    from rsocket_trio.analytics.views import answers
+
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from rsocket_trio.spark import JavaNotFoundError, ensure_java
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow"):
+            raise
+        raise Failure(NO_SPARK, MISUSED) from error
     for one in (directory, *([server] if server is not None else [])):
-        found = capture_files(one, ("frames", "interactions", "connections") if paired else ("frames",))
-        size += sum(files.size for files in found.values())
+        check_capture(one, paired=paired)
     try:
         ensure_java()
     except JavaNotFoundError as error:
         raise Failure(str(error), FAILED) from error
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     starting.done()
 
     with tempfile.TemporaryFile() as said:
         try:
-            with aside(said), local_session(master, settings, size=size) as spark:
-                told = {answer.view: answer for answer in answers(spark, directory, server=server, paired=paired)}
+            with (
+                aside(said),
+                open_spark(directory, server=server, paired=paired, master=master, settings=settings) as engine,
+            ):
+                return {answer.view: answer for answer in answers(engine)}
         except (PySparkException, Py4JError) as error:
             raise Failure(f"Spark failed: {reason(str(error)) or last_line(said)}", FAILED) from error
-    return render(told, title=title)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -43,7 +43,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @attrs.frozen
 class Reported:
-    """One run of the command ``analyze`` in the session of the tests."""
+    """One run of the command ``analyze`` with Spark, in the session of the tests."""
 
     out: Path
     code: int | None
@@ -74,7 +74,8 @@ def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPa
             found[answer.view] = answer
             yield answer
 
-    words = ["analyze", str(by_hand), "--out", str(out), "--title", "By hand", "--conf", "spark.ui.enabled=false"]
+    words = ["analyze", str(by_hand), "--out", str(out), "--title", "By hand", "--engine", "spark"]
+    words += ["--conf", "spark.ui.enabled=false"]
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile() as said:
         patch.setattr("rsocket_trio.analytics.local_spark.local_session", this_session)
         patch.setattr(module, "answers", noted)

@@ -15,6 +15,7 @@ import trio
 
 from examples import chat
 from rsocket_trio import Rejected, RejectedSetup, serve
+from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.report import render
 from rsocket_trio.analytics.views import REPORT_TABLES, Answer, answers
 from rsocket_trio.capture import Capture
@@ -111,7 +112,8 @@ def found(spark: SparkSession, done: Chat) -> Mapping[str, Answer]:
             "rsocket_trio.analytics.views.REPORT_TABLES",
             [asked for asked in REPORT_TABLES if asked.view in LOOKED_AT],
         )
-        found = {answer.view: answer for answer in answers(spark, done.directory)}
+        with spark_engine(spark, done.directory) as engine:
+            found = {answer.view: answer for answer in answers(engine)}
     return {
         asked.view: Answer(asked.view, tuple(spark.table(asked.view).columns), ()) for asked in REPORT_TABLES
     } | found

@@ -12,10 +12,8 @@ import trio
 
 from rsocket_trio import Responder, open_connection, serve
 from rsocket_trio.analytics import connections_of, pair, read_capture
-from rsocket_trio.analytics.pairing import PAIR
-from rsocket_trio.analytics.sql import for_duckdb
 from rsocket_trio.analytics.synthetic import write_capture
-from rsocket_trio.analytics.views import create_duckdb_views
+from rsocket_trio.analytics.views import open_duckdb
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.schema import TABLES
 from tests.analytics.traces import paired, random_trace
@@ -79,17 +77,13 @@ def test_pairing_quickly_leaves_out_what_needs_the_order(
 
 
 def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -> None:
-    import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
-
     directory, made = traces
     expected = by_stream(row for trace in made for row in paired(trace))
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        create_duckdb_views(connection, directory)
-        sql = for_duckdb(PAIR.sql).format(frames="frames")
-        rows = connection.sql(f"SELECT * REPLACE ({in_micros()}) FROM ({sql})").to_arrow_table().to_pylist()
 
-    assert by_stream(rows) == expected
+    with open_duckdb(directory, paired=False) as engine:
+        rows = engine.connection.execute(f"SELECT * REPLACE ({in_micros()}) FROM interactions").fetchall()
+
+    assert by_stream(dict(zip(COLUMNS, row, strict=True)) for row in rows) == expected
 
 
 def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession, tmp_path: Path) -> None:

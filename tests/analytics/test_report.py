@@ -173,7 +173,14 @@ def test_the_command_writes_the_report_and_says_where(reported: Reported, by_han
 def make(directory: Path, **changes: Any) -> str:
     from rsocket_trio.cli.analyze import make_report
 
-    settings: dict[str, Any] = {"server": None, "paired": True, "title": "t", "master": "local[1]", "settings": {}}
+    settings: dict[str, Any] = {
+        "server": None,
+        "paired": True,
+        "title": "t",
+        "engine": "spark",
+        "master": "local[1]",
+        "settings": {},
+    }
     return make_report(str(directory), **{**settings, **changes})
 
 
@@ -209,7 +216,7 @@ def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path
     content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
     path.write_bytes(content)
 
-    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
+    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"), "--engine", "spark")
 
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"Encountered error while reading file file://{path}" in done.stderr
@@ -251,12 +258,20 @@ def make_without_java(directory: Path) -> str:
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [("pyspark", "pip install 'rsocket-trio[spark,report]'"), ("plotly", "pip install 'rsocket-trio[report]'")],
+    [
+        ("pyspark", "pip install 'rsocket-trio[spark,report]'"),
+        ("plotly", "pip install 'rsocket-trio[report]'"),
+        ("duckdb", "pip install 'rsocket-trio[report]'"),
+    ],
 )
 def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom rsocket_trio.cli.entry import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "analyze", str(by_hand)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", code, "analyze", str(by_hand), *(["--engine", "spark"] if missing == "pyspark" else [])],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
