@@ -16,10 +16,13 @@ import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.descendants import cpu_of_tree, peak_memory
 from benchmarks.harness import ROOT
+
+if TYPE_CHECKING:
+    from rsocket_trio.analytics.views import Engine
 
 FRAMES = 10_000_000
 LONGEST = 1200
@@ -40,62 +43,36 @@ def write(directory: str, frames: int) -> dict[str, Any]:
 def in_spark(directory: str) -> dict[str, Any]:
     """Every table, from the start of the session on."""
     begun = time.perf_counter()
-    from rsocket_trio.analytics.local_spark import local_session
-    from rsocket_trio.analytics.views import answers
+    from rsocket_trio.analytics.local_spark import open_spark
 
-    tables, sums = {}, {}
-    size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
-    with local_session(size=size) as spark:
+    with open_spark(directory) as engine:
         ready = time.perf_counter()
-        last = ready
-        for answer in answers(spark, directory):
-            now = time.perf_counter()
-            tables[answer.view], last = now - last, now
-            sums[answer.view] = digest(answer.rows)
+        result = _ask_all(engine, begun, ready)
         memory, cpu = peak_memory(os.getpid()), cpu_of_tree(os.getpid())
-    return {
-        "session": ready - begun,
-        "seconds": last - begun,
-        "tables": tables,
-        "sums": sums,
-        "memory": memory,
-        "cpu": cpu,
-    }
+    return {"session": ready - begun, **result, "memory": memory, "cpu": cpu}
 
 
 def in_duckdb(directory: str) -> dict[str, Any]:
     """The same tables of the same files."""
     begun = time.perf_counter()
-    import duckdb
+    from rsocket_trio.analytics.views import open_duckdb
 
-    from rsocket_trio.analytics.views import REPORT_TABLES, SHARED, create_duckdb_views
-
-    connection = duckdb.connect()
-    connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET memory_limit = '2GB'")
-    create_duckdb_views(connection, directory)
-    tables, sums = {}, {}
-    last = time.perf_counter()
-    for name in SHARED:
-        # What Spark keeps in memory, DuckDB may keep as well.
-        connection.execute(
-            f"CREATE TEMPORARY TABLE kept AS FROM {name}; CREATE OR REPLACE VIEW {name} AS FROM kept;".replace(
-                "kept", f"kept_{name}"
-            )
-        )
-    for asked in REPORT_TABLES:
-        order = asked.order.replace(" DESC", " DESC NULLS LAST")
-        rows = connection.sql(f"SELECT * FROM {asked.view} ORDER BY {order} LIMIT {asked.limit}").to_arrow_table()
-        now = time.perf_counter()
-        tables[asked.view], last = now - last, now
-        sums[asked.view] = digest([tuple(row.values()) for row in rows.to_pylist()])
+    with open_duckdb(directory) as engine:
+        result = _ask_all(engine, begun, time.perf_counter())
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "seconds": last - begun,
-        "tables": tables,
-        "sums": sums,
-        "memory": used.ru_maxrss * 1024,
-        "cpu": used.ru_utime + used.ru_stime,
-    }
+    return {**result, "memory": used.ru_maxrss * 1024, "cpu": used.ru_utime + used.ru_stime}
+
+
+def _ask_all(engine: Engine, begun: float, last: float) -> dict[str, Any]:
+    """Return the seconds until the last table, those of each, and what the tables sum up to."""
+    from rsocket_trio.analytics.views import answers
+
+    tables, sums = {}, {}
+    for answer in answers(engine):
+        now = time.perf_counter()
+        tables[answer.view], last = now - last, now
+        sums[answer.view] = digest(answer.rows)
+    return {"seconds": last - begun, "tables": tables, "sums": sums}
 
 
 def digest(rows: Any) -> list[float]:

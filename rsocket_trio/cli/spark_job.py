@@ -42,12 +42,13 @@ def aside(file: IO[bytes]) -> Iterator[None]:
 
 
 def reason(text: str) -> str:
-    """Return the text of an error of Spark, fit for a terminal: Java's exception, if any, and its cause."""
+    """Return the text of an error of Spark, fit for a terminal: Java's exception, if any, and its first cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines[:1]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    said = thrown[:1] + [cause for cause in causes if cause != thrown[0]][:1]
-    return "; caused by ".join(readable(line)[:MAX_REASON] for line in said)
+    # A wait for a result says nothing of what was waited for.
+    chain = [line for line in dict.fromkeys(thrown[:1] + causes) if "Exception thrown in awaitResult" not in line]
+    return "; caused by ".join(readable(line)[:MAX_REASON] for line in chain[:2])
 
 
 def last_line(file: IO[bytes]) -> str:

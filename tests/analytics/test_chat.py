@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -15,16 +15,11 @@ import trio
 
 from examples import chat
 from rsocket_trio import Rejected, RejectedSetup, serve
-from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.report import render
-from rsocket_trio.analytics.views import REPORT_TABLES, Answer, answers
+from rsocket_trio.analytics.views import Answer, answers, open_duckdb
 from rsocket_trio.capture import Capture
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 MEMBERS, LINES, TIMES, REFUSED = 6, 50, 20, 3
-LOOKED_AT = ("red", "route_latency", "errors", "connection_timeline", "fan_in", "frame_sizes", "capture_health")
 
 
 @attrs.define
@@ -105,18 +100,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Chat:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, done: Chat) -> Mapping[str, Answer]:
-    """The tables that are looked at here, as the command reads them; the others without rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "rsocket_trio.analytics.views.REPORT_TABLES",
-            [asked for asked in REPORT_TABLES if asked.view in LOOKED_AT],
-        )
-        with spark_engine(spark, done.directory) as engine:
-            found = {answer.view: answer for answer in answers(engine)}
-    return {
-        asked.view: Answer(asked.view, tuple(spark.table(asked.view).columns), ()) for asked in REPORT_TABLES
-    } | found
+def found(done: Chat) -> Mapping[str, Answer]:
+    """All tables, as the command reads them."""
+    with open_duckdb(done.directory) as engine:
+        return {answer.view: answer for answer in answers(engine)}
 
 
 @pytest.fixture(scope="module")

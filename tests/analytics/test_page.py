@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,20 +27,35 @@ CODE = [block for block in blocks(PAGE) if block.language == "python"]
 
 
 def cells(heading: str, text: str) -> list[list[str]]:
-    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", text.partition(f"\n{heading}\n")[2])[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def test_every_table_is_on_the_page_and_those_that_stream_are_marked() -> None:
-    documented = {row[0].strip("`"): row[3] == "yes" for row in cells("Tables", REFERENCE)}
+def names(heading: str) -> Iterator[tuple[str, list[str]]]:
+    """The tables that the rows under a heading are about, and these rows."""
+    for row in cells(heading, REFERENCE):
+        yield from ((name, row) for name in re.findall(r"`(\w+)`", row[0]))
 
-    assert documented == {query.name: query.streams for query in QUERIES if query.name != "routes"}
-    assert all(callable(getattr(analytics, name)) for name in documented)
+
+def test_every_table_is_on_the_page_and_those_that_stream_are_marked() -> None:
+    functions = {name: row[3] == "yes" for name, row in names("## Tables")}
+    views = {name: False for name, row in names("### Tables for filters")}
+
+    assert functions | views == {query.name: query.streams for query in QUERIES if query.name != "routes"}
+    assert all(callable(getattr(analytics, name)) for name in functions)
+    assert not functions.keys() & views.keys()
+
+
+def test_the_columns_of_the_tables_for_filters_are_on_the_page(by_hand: Path) -> None:
+    with analytics.open_duckdb(by_hand) as engine:
+        for name in ("rate_cells", "latency_cells", "error_cells", "size_cells", "traffic_cells", "connection_routes"):
+            (said,) = (row[1] for view, row in names("### Tables for filters") if view == name)
+            assert set(engine.ask(name).columns) <= set(re.findall(r"`(\w+)`", said)), name
 
 
 def test_every_option_is_on_the_page() -> None:
-    documented = {row[0].strip("`").partition(" ")[0] for row in cells("A report", PAGE)}
+    documented = {row[0].strip("`").partition(" ")[0] for row in cells("## A report", PAGE)}
 
     assert documented | {"--stacktrace"} == {option.opts[0] for option in analyze.params[1:]}
 
