@@ -220,7 +220,7 @@ def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path
 
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"Encountered error while reading file file://{path}" in done.stderr
-    assert "; caused by org.apache.parquet." in done.stderr
+    assert "; caused by " in done.stderr
 
 
 @pytest.mark.parametrize(
