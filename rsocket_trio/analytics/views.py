@@ -148,7 +148,9 @@ REPORT_TABLES: Final = (
 
 @attrs.frozen
 class Answer:
-    """Rows of one table, in order. ``more`` is true if rows beyond the limit were left out."""
+    """The ``rows`` of one ``view``, in order, with its ``columns``; ``more`` is true if rows beyond the limit were left
+    out.
+    """
 
     view: str
     columns: tuple[str, ...]
