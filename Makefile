@@ -41,7 +41,8 @@ RSOCKET_GO := build/rsocket-go
 PEERS := benchmarks/peers
 # What tests need from Debian, each behind the command that it brings.
 SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven go:golang-go \
-  nginx:nginx haproxy:haproxy nghttpx:nghttp2-proxy curl:curl
+  nginx:nginx haproxy:haproxy nghttpx:nghttp2-proxy curl:curl \
+  chromium:chromium
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
 # What make quick leaves to make test: Spark, foreign peers, load.

@@ -1,400 +1,214 @@
-"""Renders the report of a capture, charts and tables, as one HTML file that needs no other file."""
+"""Renders the report of a capture, charts and tables, as one HTML file that needs no other file.
+
+The page holds the rows of some tables and draws its charts of them in the browser, so that filters work on each chart:
+``report.js`` draws, ``report.html.j2`` says where.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import secrets
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from rsocket_trio.analytics.cell_tables import NO_ROUTE
-from rsocket_trio.analytics.sql import PER_OCTAVE_SHOWN
 from rsocket_trio.errors import readable
 
 if TYPE_CHECKING:
     from rsocket_trio.analytics.views import Answer
 
-Figure: TypeAlias = dict[str, Any]
 Row: TypeAlias = Mapping[str, Any]
 
-COLOURS: Final = (
-    "#2f6db5",
-    "#d9772b",
-    "#3d9a5f",
-    "#b8445c",
-    "#7a5bb0",
-    "#8c6d46",
-    "#c26ba5",
-    "#5b6770",
-    "#a8a23a",
-    "#2a9aa8",
-)
-MOST: Final = 8
-"""Routes, codes or kinds that have a colour of their own; the others share the last."""
-OTHERS: Final = "others"
-LONGEST_LABEL: Final = 48
-"""Characters of a label in a chart."""
-TALL: Final = 60
-"""Connections that the timeline shows."""
+NO_ROUTE: Final = "(no route)"
+SECOND: Final = 1_000_000
+"""In microseconds."""
 
 
-# Charts
+# What the browser is given
+
+
+DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "rate_cells": (
+        *("t_from", "role", "route", "interaction", "peer", "requests", "errors", "cancels"),
+        *("per_second", "stalled", "stall_us", "credit_us"),
+    ),
+    "cells": ("t_from", "role", "covered_s"),
+    "latency_cells": ("t_from", "role", "route", "interaction", "peer", "metric", "bucket", "n"),
+    "error_cells": ("t_from", "level", "error_code", "error_name", "route", "peer", "n"),
+    "size_cells": ("t_from", "frame_name", "route", "peer", "bucket", "n"),
+    "traffic_cells": ("t_from", "route", "peer", "conn_id", "frames", "bytes"),
+    "slow_requests": (
+        *("capture_id", "conn_id", "stream_id", "role", "route", "shown_route", "interaction", "peer", "t_start"),
+        *("total_us", "sent_us", "first_us", "stall_us", "outcome", "error_code", "trace_id"),
+        *("n_in", "n_out", "bytes_in", "bytes_out"),
+    ),
+    "slow_frames": (
+        *("capture_id", "conn_id", "stream_id", "seq", "at_us", "dir", "frame_name", "request_n", "credit_after"),
+        "is_item",
+    ),
+    "starved_pairs": (
+        *("capture_id", "conn_id", "stream_id", "role", "route", "shown_route", "peer", "t_start", "t_end", "stall_us"),
+        *("by_route", "bytes"),
+    ),
+    "connection_timeline": (
+        *("capture_id", "conn_id", "peer", "shown_peer", "t_start", "t_end", "resume_count", "streams"),
+        "close_reason",
+    ),
+    "connection_routes": ("capture_id", "conn_id", "route"),
+}
+"""The tables that charts are drawn from, and their columns."""
+
+
+def page_data(answers: Mapping[str, Answer]) -> dict[str, object]:
+    """Return the tables of ``DRAWN`` as columns that JSON can hold.
+
+    A text is there once, in ``names``: columns hold its index, -1 for none. Times are microseconds since 1970, as
+    multiples of the greatest ``step`` that divides all of a column, counted from its least.
+    """
+    names: dict[str, int] = {}
+    tables = {}
+    for table, columns in DRAWN.items():
+        answer = answers.get(table)
+        if answer is None or not answer.rows:
+            continue
+        cells = dict(zip(answer.columns, zip(*answer.rows, strict=True), strict=True))
+        if table == "connection_timeline":
+            # The filter knows a peer by the name that it has in all charts.
+            known = {(row["capture_id"], row["conn_id"]): row["peer"] for row in _rows(answers, "shown_peers")}
+            cells["shown_peer"] = tuple(map(known.get, zip(cells["capture_id"], cells["conn_id"], strict=True)))
+        packed = {column: pack(cells[column], names) for column in columns}
+        tables[table] = {"n": len(answer.rows), "columns": packed}
+    health = answers.get("capture_health")
+    sides = {row["side"] for row in health.dicts()} if health is not None else set()
+    return {"span": _span(answers), "both_sides": len(sides) > 1, "tables": tables, "names": list(names)}
+
+
+def pack(cells: Sequence[Any], names: dict[str, int]) -> dict[str, object]:
+    """Return a column for the page. ``cells`` are texts, times or numbers; a new text is added to ``names``."""
+    known = [cell for cell in cells if cell is not None]
+    if not known:
+        return {"values": [None] * len(cells)}
+    if isinstance(known[0], str):
+        return {"values": [-1 if cell is None else names.setdefault(readable(cell), len(names)) for cell in cells]}
+    if isinstance(known[0], datetime):
+        times = [None if cell is None else micros(cell) for cell in cells]
+        base = min(time for time in times if time is not None)
+        step = reduce(math.gcd, (time - base for time in times if time is not None)) or 1
+        return {
+            "base": base,
+            "step": step,
+            "values": [None if time is None else (time - base) // step for time in times],
+        }
+    return {"values": [int(cell) if isinstance(cell, bool) else cell for cell in cells]}
+
+
+def micros(time: datetime) -> int:
+    """Return a time that knows its zone in microseconds since 1970."""
+    # Not by its timestamp: as a float it would be rounded.
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def _span(answers: Mapping[str, Answer]) -> dict[str, int]:
+    """Return the times between which there is something to draw, and the lengths of cells, in microseconds."""
+    answer = answers.get("capture_span")
+    row: Row = next(answer.dicts(), {}) if answer is not None else {}
+    if row.get("t_from") is None:
+        lengths = dict.fromkeys(("bucket", "latency", "size", "step"), SECOND)
+        return {"from": 0, "to": 0, "per_octave": 4, **lengths}
+    begin, end = micros(row["t_from"]), micros(row["t_to"])
+    lengths = {name: int(row[f"{name}_s"]) * SECOND for name in ("bucket", "latency", "size")}
+    return {
+        "from": begin,
+        "to": end,
+        **lengths,
+        # The filter moves by whole cells of every chart.
+        "step": math.lcm(*lengths.values()),
+        "per_octave": int(row["per_octave"]),
+    }
+
+
+# The page
 
 
 @attrs.frozen
 class Chart:
-    """A chart of the report. ``id`` is the id of its element in the page."""
+    """A chart of the page: its title, a short one for the contents, and what it shows."""
 
-    id: str
     title: str
-    figure: Figure
+    short: str
+    text: str
 
 
-def charts(answers: Mapping[str, Answer]) -> list[Chart]:
-    """Return every chart that has data to show."""
-    made: list[Chart] = []
-    for role in ("requester", "responder"):
-        cells = [row for row in answers["latency_heatmap"].dicts() if row["role"] == role]
-        for metric, what in (("total", "until the end"), ("first", "until the first item")):
-            chosen = [row for row in cells if row["metric"] == metric]
-            if chosen:
-                title = f"Latency {what}, as the {role} saw it"
-                made.append(Chart(f"heatmap-{role}-{metric}", title, heatmap(chosen)))
-    for name, title, make in MAKERS:
-        rows = list(answers[name].dicts())
-        figure = make(rows) if rows else None
-        if figure is not None:
-            made.append(Chart(name.replace("_", "-"), title, figure))
-    return made
-
-
-def label(text: object) -> str:
-    """Return a peer's text as a label: printable, shortened, with tags escaped."""
-    shown = NO_ROUTE if text is None else readable(str(text))
-    return escape(shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…")
-
-
-def instant(time: datetime) -> str:
-    """Format a time as plotly reads it, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
-def duration(us: float) -> str:
-    """Format microseconds with a readable unit."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} µs"
-
-
-def heatmap(rows: list[Row]) -> Figure:
-    """Draw requests by minute (x) and latency (y); darker cells hold more requests."""
-    minutes = sorted({row["t_from"] for row in rows})
-    low, high = min(row["bucket"] for row in rows), max(row["bucket"] for row in rows)
-    column = {minute: index for index, minute in enumerate(minutes)}
-    z: list[list[int | None]] = [[None] * len(minutes) for _ in range(high - low + 1)]
-    for row in rows:
-        line = z[row["bucket"] - low]
-        line[column[row["t_from"]]] = (line[column[row["t_from"]]] or 0) + row["n"]
-    buckets = range(low, high + 1)
-    edges = [2 ** (bucket / PER_OCTAVE_SHOWN) for bucket in buckets]
-    trace = {
-        "type": "heatmap",
-        "x": [instant(minute) for minute in minutes],
-        "y": list(buckets),
-        "z": z,
-        "colorscale": [[0, "#dbe7f5"], [0.25, "#8fb4df"], [0.6, "#2f6db5"], [1, "#0d2f57"]],
-        "colorbar": {"title": {"text": "requests"}},
-        "hoverongaps": False,
-        "customdata": [[duration(edge)] * len(minutes) for edge in edges],
-        "hovertemplate": "%{x|%H:%M}, from %{customdata}: %{z} requests<extra></extra>",
-    }
-    every = max(1, len(edges) // 12)
-    axis = {
-        "title": {"text": "latency"},
-        "tickvals": list(buckets)[::every],
-        "ticktext": [duration(edge) for edge in edges][::every],
-    }
-    return {"data": [trace], "layout": {"xaxis": {"type": "date"}, "yaxis": axis}}
-
-
-def rates(rows: list[Row]) -> Figure:
-    """Draw requests per second by minute, stacked by route, the busiest routes named."""
-    totals: dict[str, dict[datetime, float]] = _by_name(
-        (label(row["route"]), row["t_from"], row["per_second"]) for row in rows
-    )
-    return _stacked(totals, "requests per second")
-
-
-def percentiles(rows: list[Row]) -> Figure:
-    """Draw latency percentiles of each route, the busiest routes first."""
-    chosen = [row for row in rows if row["metric"] == "total"][: 2 * MOST]
-    names = [f"{label(row['route'])} ({row['interaction'].replace('_', ' ')}, {row['role']})" for row in chosen]
-    data = [
-        {
-            "type": "bar",
-            "name": name,
-            "x": names,
-            "y": [row[column] for row in chosen],
-            "marker": {"color": colour},
-            "customdata": [duration(row[column]) for row in chosen],
-            "hovertemplate": f"%{{x}}<br>{name}: %{{customdata}}<extra></extra>",
-        }
-        for name, column, colour in (
-            ("p50", "p50_us", "#9fc1e6"),
-            ("p95", "p95_us", "#5b93cf"),
-            ("p99", "p99_us", "#2f6db5"),
-            ("p99.9", "p999_us", "#163c69"),
-        )
-    ]
-    powers = range(9)
-    axis = {
-        "type": "log",
-        "tickvals": [10**power for power in powers],
-        "ticktext": [duration(10**power) for power in powers],
-    }
-    return {"data": data, "layout": {"barmode": "group", "xaxis": {}, "yaxis": axis, "height": 460}}
-
-
-def stalls(rows: list[Row]) -> Figure | None:
-    """Draw the share of time that the streams of each route waited for credit."""
-    chosen = [row for row in rows if row["stall_us"]][: 2 * MOST]
-    if not chosen:
-        return None
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [f"{label(row['route'])} ({row['role']})" for row in chosen][::-1],
-        "x": [100 * row["stall_share"] for row in chosen][::-1],
-        "marker": {"color": COLOURS[1]},
-        "customdata": [duration(row["stall_us"]) for row in chosen][::-1],
-        "hovertemplate": "%{y}: %{x:.1f} % of the time, %{customdata} in all<extra></extra>",
-    }
-    axis = {"title": {"text": "% of the time without credit"}, "rangemode": "tozero"}
-    return {"data": [trace], "layout": {"xaxis": axis, "yaxis": {}}}
-
-
-def starvers(rows: list[Row]) -> Figure:
-    """Draw the traffic of the connection, by route, while its longest-stalled streams waited."""
-    streams: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        stream = (
-            f"{label(row['route'])} #{row['stream_id']} on {label(row['conn_id'])[:6]} ({duration(row['stall_us'])})"
-        )
-        if stream in streams or len(streams) < 2 * MOST:
-            streams[stream][label(row["by_route"])] = 100 * row["share"]
-    names = list(streams)[::-1]
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": by,
-                "y": names,
-                "x": [streams[name].get(by, 0) for name in names],
-                "marker": {"color": colour},
-            }
-            for by, colour in _coloured(dict.fromkeys(by for shares in streams.values() for by in shares))
-        ],
-        "layout": {
-            "barmode": "stack",
-            "xaxis": {"title": {"text": "% of the bytes of its connection meanwhile"}},
-            "yaxis": {},
-            "height": 420,
-        },
-    }
-
-
-def errors(rows: list[Row]) -> Figure:
-    """Draw errors by code and minute."""
-    found = _by_name(
-        (f"{row['error_name']} 0x{row['error_code'] & 0xFFFFFFFF:X} ({row['level']})", row["minute"], row["n"])
-        for row in rows
-    )
-    return _stacked(found, "errors per minute")
-
-
-def timeline(rows: list[Row]) -> Figure:
-    """Draw the lifetime of each connection, coloured by its close reason."""
-    chosen = sorted(rows, key=lambda row: row["t_start"])[:TALL]
-    by_reason: dict[str, list[tuple[int, Row]]] = defaultdict(list)
-    for place, row in enumerate(chosen):
-        by_reason[label(row["close_reason"])].append((place, row))
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": reason,
-            "base": [instant(row["t_start"]) for _, row in found],
-            "x": [max(1.0, (row["t_end"] - row["t_start"]).total_seconds() * 1000) for _, row in found],
-            "y": [place for place, _ in found],
-            "marker": {"color": colour},
-            "customdata": [
-                [label(row["conn_id"]), label(row["peer"]), row["streams"], row["resume_count"]] for _, row in found
-            ],
-            "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}, %{customdata[2]} streams, "
-            "resumed %{customdata[3]} times<extra></extra>",
-        }
-        for (reason, found), (_, colour) in zip(by_reason.items(), _coloured(by_reason), strict=True)
-    ]
-    axis = {
-        "tickvals": list(range(len(chosen))),
-        "ticktext": [f"{label(row['peer'])} {label(row['conn_id'])[:6]}" for row in chosen],
-        "autorange": "reversed",
-    }
-    layout = {
-        "barmode": "overlay",
-        "xaxis": {"type": "date"},
-        "yaxis": axis,
-        "height": 160 + 18 * len(chosen),
-        "showlegend": True,
-    }
-    return {"data": data, "layout": layout}
-
-
-def shares(rows: list[Row]) -> Figure:
-    """Draw the connections and routes with most frames."""
-    data = []
-    for number, (kind, colour) in enumerate((("connection", COLOURS[0]), ("route", COLOURS[2])), 1):
-        chosen = [row for row in rows if row["kind"] == kind][:10]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": f"by {kind}",
-                "y": [label(row["name"])[: 12 if kind == "connection" else None] for row in chosen][::-1],
-                "x": [100 * row["share"] for row in chosen][::-1],
-                "marker": {"color": colour},
-                "xaxis": f"x{number}",
-                "yaxis": f"y{number}",
-                "hovertemplate": "%{y}: %{x:.1f} % of the frames<extra></extra>",
-            }
-        )
-    layout: Figure = {
-        "grid": {"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.3},
-        "xaxis": {"title": {"text": "% of the frames"}},
-        "xaxis2": {"title": {"text": "% of the frames"}},
-        "yaxis": {},
-        "yaxis2": {},
-    }
-    return {"data": data, "layout": layout}
-
-
-def sizes(rows: list[Row]) -> Figure:
-    """Draw the number of frames of each size, by kind."""
-    found: dict[str, dict[int, float]] = _by_name((row["frame_name"], row["bucket"], row["n"]) for row in rows)
-    chosen = _most(found)
-    low = min(bucket for counts in found.values() for bucket in counts)
-    high = max(bucket for counts in found.values() for bucket in counts)
-    buckets = range(low, high + 1)
-    data = [
-        {
-            "type": "bar",
-            "name": name,
-            "x": [f"{2**bucket} B" for bucket in buckets],
-            "y": [counts.get(bucket, 0) for bucket in buckets],
-            "marker": {"color": colour},
-        }
-        for (name, counts), (_, colour) in zip(chosen.items(), _coloured(chosen), strict=True)
-    ]
-    axes = {
-        "xaxis": {"title": {"text": "frame size, from"}, "type": "category"},
-        "yaxis": {"title": {"text": "frames"}},
-    }
-    return {"data": data, "layout": {"barmode": "stack", **axes}}
-
-
-def streams(rows: list[Row]) -> Figure:
-    """Draw the streams that began in each second."""
-    found = _by_name((row["interaction"].replace("_", " "), row["second"], row["streams"]) for row in rows)
-    return _stacked(found, "streams per second")
-
-
-MAKERS: Final = (
-    ("red", "Requests per second, by route", rates),
-    ("route_latency", "Percentiles by route", percentiles),
-    ("credit_stalls", "Waiting for credit", stalls),
-    ("starved", "Who starved whom", starvers),
-    ("errors", "Errors", errors),
-    ("connection_timeline", "Connections", timeline),
-    ("fan_in", "Fan-in", shares),
-    ("frame_sizes", "Frame sizes", sizes),
-    ("stream_rate", "Streams begun", streams),
-)
-
-
-def _by_name(found: Iterable[tuple[str, Any, float]]) -> dict[str, dict[Any, float]]:
-    """Sum the numbers by name and place."""
-    sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
-    for name, place, n in found:
-        sums[name][place] += n
-    return sums
-
-
-def _most(found: Mapping[str, Mapping[Any, float]]) -> dict[str, Mapping[Any, float]]:
-    """Return the names with the largest sums, in descending order, and all others merged into one."""
-    ordered = sorted(found, key=lambda name: (-sum(found[name].values()), name))
-    chosen: dict[str, Mapping[Any, float]] = {name: found[name] for name in ordered[:MOST]}
-    rest: dict[Any, float] = defaultdict(float)
-    for name in ordered[MOST:]:
-        for place, n in found[name].items():
-            rest[place] += n
-    return chosen | ({OTHERS: rest} if rest else {})
-
-
-def _stacked(found: Mapping[str, Mapping[datetime, float]], title: str) -> Figure:
-    chosen = _most(found)
-    times = sorted({time for counts in found.values() for time in counts})
-    data = [
-        {
-            "type": "bar",
-            "name": name,
-            "x": [instant(time) for time in times],
-            "y": [counts.get(time, 0) for time in times],
-            "marker": {"color": colour},
-        }
-        for (name, counts), (_, colour) in zip(chosen.items(), _coloured(chosen), strict=True)
-    ]
-    axes = {"xaxis": {"type": "date"}, "yaxis": {"title": {"text": title}, "rangemode": "tozero"}}
-    return {"data": data, "layout": {"barmode": "stack", "bargap": 0.05, "showlegend": True, **axes}}
-
-
-def _coloured(names: Iterable[str]) -> list[tuple[str, str]]:
-    return [(name, COLOURS[index % len(COLOURS)]) for index, name in enumerate(names)]
-
-
-NO_REPORT: Final = "a report needs plotly and jinja2: pip install 'rsocket-trio[report]'"
-TEMPLATE: Final = Path(__file__).with_name("report.html.j2")
-SHOWN: Final = 200
-"""Rows of a table that the page has; the views have them all."""
-TITLES: Final = {
-    "route_latency": "Latency by route, the whole capture",
-    "red": "Rate, errors and duration by route and time",
-    "credit_stalls": "Waiting for credit by route",
-    "stalled_streams": "Streams that waited longest",
-    "starved": "What their connections carried meanwhile",
-    "cancellations": "Cancellation by route",
-    "bytes_after_cancel": "What still came after CANCEL",
-    "leases": "Leases by connection",
-    "errors": "Errors by minute",
-    "connection_timeline": "Connections",
-    "fan_in": "Busiest connections and routes",
-    "fragmentation": "Frames, overhead and fragmentation",
-    "client_server": "Client and server: service and network time",
-    "capture_health": "Health of the capture",
+CHARTS: Final = {
+    "rate": Chart(
+        "Requests per second",
+        "Rate",
+        "By the time of their begin. A bar that the capture covers in part is divided by that part.",
+    ),
+    "latency": Chart(
+        "Latency over time",
+        "Latency",
+        "Half of the requests took less than p50, one of a hundred more than p99; from the first frame to the end.",
+    ),
+    "outcomes": Chart(
+        "Failed and cancelled requests",
+        "Outcomes",
+        "Failed: ended by an error, a refusal or a lost connection. Cancelled: the requester wanted no more.",
+    ),
+    "heatmap": Chart(
+        "Latency heatmap",
+        "Heatmap",
+        "Each cell holds the requests of its time and latency: the stronger its colour, the more. Two bands are two "
+        "kinds of requests, or a cache. A rising band is a queue that fills.",
+    ),
+    "percentiles": Chart(
+        "Latency by route",
+        "Routes",
+        "From the median (p50) to the slowest of a thousand (p99.9). A long line is a route with a long tail.",
+    ),
+    "slowest": Chart(
+        "Slowest requests",
+        "Slowest",
+        "The slowest of what is chosen, each with the way its time went. Choose one for its frames.",
+    ),
+    "credit": Chart(
+        "Waiting for credit",
+        "Credit",
+        "Share of the time in which streams could not go on, because their receiver had not asked for more items.",
+    ),
+    "starved": Chart(
+        "Who starved whom",
+        "Starved",
+        "How long the streams of a route waited for credit, by the route that had the bytes of their connection "
+        "meanwhile. Another route: look there. The same route: its reader is slow.",
+    ),
+    "starved-streams": Chart(
+        "Streams that waited longest",
+        "Waiting streams",
+        "Of each route the ten that waited longest for credit, and what their connection carried meanwhile.",
+    ),
+    "errors": Chart("Errors", "Errors", "ERROR frames by code, in both directions."),
+    "connections": Chart(
+        "Connections",
+        "Connections",
+        "From setup to end, coloured by the reason of the end. With a route chosen: those that had streams of it.",
+    ),
+    "traffic": Chart("Traffic", "Traffic", "Bytes of all frames in both directions, by route."),
+    "busy-routes": Chart("Busiest routes", "Busiest", "Share of the frames."),
+    "busy-connections": Chart(
+        "Busiest connections", "Busiest connections", "Share of the frames; peer and beginning of the connection's id."
+    ),
+    "sizes": Chart("Frame sizes", "Sizes", "Frames by size and kind. A bar holds sizes from its mark to the double."),
 }
-PROPER: Final = frozenset({"stream_id", "route_id", "error_code", "place", "route_rank"})
-"""Columns whose numbers are names: shown without digit grouping."""
-
-
-# The page
+"""Every chart of the page, in order. ``report.js`` draws each into ``plot-ID``."""
 
 
 @attrs.frozen
@@ -409,6 +223,7 @@ class Cell:
 class Card:
     """One number at the head of the page. ``bad``: it should be 0."""
 
+    id: str
     name: str
     value: str
     bad: bool = False
@@ -425,6 +240,32 @@ class Shown:
     more: bool
 
 
+NO_REPORT: Final = "a report needs plotly and jinja2: pip install 'rsocket-trio[report]'"
+PARTS: Final = {
+    "styles": Path(__file__).with_name("report.css"),
+    "script": Path(__file__).with_name("report.js"),
+}
+TEMPLATE: Final = Path(__file__).with_name("report.html.j2")
+SHOWN: Final = 200
+"""Rows of a table that the page has; the views have them all."""
+TITLES: Final = {
+    "route_latency": "Latency by route",
+    "red": "Rate, errors and duration by route and minute",
+    "credit_stalls": "Waiting for credit by route",
+    "stalled_streams": "Streams that waited longest",
+    "cancellations": "Cancellation by route",
+    "bytes_after_cancel": "What still came after CANCEL",
+    "leases": "Leases by connection",
+    "errors": "Errors by minute",
+    "connection_timeline": "Connections",
+    "fragmentation": "Frames, overhead and fragmentation",
+    "client_server": "Client and server: service and network time",
+    "capture_health": "Health of the capture",
+}
+PROPER: Final = frozenset({"stream_id", "route_id", "error_code", "place", "route_rank"})
+"""Columns whose numbers are names: shown without digit grouping."""
+
+
 def need_report() -> tuple[Any, str]:
     """Return jinja2 and the source of plotly.js. Raise ``ModuleNotFoundError`` naming the extra if one is missing."""
     try:
@@ -436,20 +277,24 @@ def need_report() -> tuple[Any, str]:
 
 
 def render(answers: Mapping[str, Answer], *, title: str) -> str:
-    """Return the page. ``title`` names the capture. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
+    """Return the page. ``answers`` are tables by name; those that are missing are shown as empty.
+
+    ``title`` names the capture. Raise ``ModuleNotFoundError`` naming the extra if it is missing.
+    """
     jinja2, plotly = need_report()
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    made = charts(answers)
     # The nonce lets no script run but ours, whatever a peer's text might smuggle in; nothing is fetched at all.
     page: str = environment.from_string(TEMPLATE.read_text("utf-8")).render(
         title=readable(title),
         about=_about(answers),
         nonce=secrets.token_urlsafe(16),
         cards=_cards(answers),
-        charts=made,
-        tables=[_table(name, answers[name]) for name in TITLES],
+        health=_health(answers),
+        charts=CHARTS,
+        tables=[_table(name, answers[name]) for name in TITLES if name in answers],
         plotly=plotly,
-        figures=as_script({chart.id: chart.figure for chart in made}),
+        data=as_script(page_data(answers)),
+        **{name: path.read_text("utf-8") for name, path in PARTS.items()},
     )
     return page
 
@@ -458,6 +303,14 @@ def as_script(value: object) -> str:
     """Return JSON that is safe inside a ``<script>``: nothing in it ends the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def duration(us: float) -> str:
+    """Format microseconds with a readable unit."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} µs"
 
 
 def cell(column: str, value: object) -> Cell:
@@ -490,32 +343,47 @@ def _table(name: str, answer: Answer) -> Shown:
     return Shown(name, TITLES[name], answer.columns, rows, answer.more or len(answer.rows) > SHOWN)
 
 
+def _rows(answers: Mapping[str, Answer], name: str) -> list[Row]:
+    return list(answers[name].dicts()) if name in answers else []
+
+
 def _about(answers: Mapping[str, Answer]) -> str:
-    minutes = [row["minute"] for row in answers["frame_sizes"].dicts()]
-    times = [time for time in minutes if isinstance(time, datetime)]
-    captures = {row["capture_id"] for row in answers["capture_health"].dicts()}
-    if not times:
+    found = _rows(answers, "capture_span")
+    if not found or found[0]["t_from"] is None:
         return "No frames."
-    runs = "one run" if len(captures) == 1 else f"{len(captures)} runs"
-    return f"From {min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC, {runs} of a capture."
+    begin, end = found[0]["t_from"], found[0]["t_to"]
+    until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    captures = {row["capture_id"] for row in _rows(answers, "capture_health")}
+    runs = "one run" if len(captures) <= 1 else f"{len(captures)} runs"
+    took = duration((end - begin) / timedelta(microseconds=1))
+    return f"From {begin:%Y-%m-%d %H:%M:%S} to {until} UTC ({took}), {runs} of a capture."
 
 
 def _cards(answers: Mapping[str, Answer]) -> list[Card]:
-    health = list(answers["capture_health"].dicts())
-    latency = [row for row in answers["route_latency"].dicts() if row["metric"] == "total"]
-    requests, failed = _sum(latency, "n"), _sum(latency, "errors")
-    dropped, missing, unpaired = _sum(health, "drops"), _sum(health, "missing_rows"), _sum(health, "unpaired")
+    latency = [row for row in _rows(answers, "route_latency") if row["metric"] == "total"]
+    requests, failed, cancelled = (_sum(latency, column) for column in ("n", "errors", "cancels"))
+    whole = max(requests, 1)
+    # The browser fills in what depends on the choice; these stay where there are no scripts.
     return [
-        Card("frames", f"{_sum(health, 'frames'):,}"),
-        Card("connections", f"{_sum(health, 'connections'):,}"),
-        Card("interactions that ended", f"{requests:,}"),
-        Card("of them failed", f"{failed:,}", bad=failed > 0),
-        Card("cancelled", f"{_sum(latency, 'cancels'):,}"),
-        Card("frames dropped by the capture", f"{dropped:,}", bad=dropped > 0),
-        Card("rows missing", f"{missing:,}", bad=missing > 0),
-        Card("requests without an end", f"{unpaired:,}", bad=unpaired > 0),
+        Card("requests", "requests that ended", f"{requests:,}"),
+        Card("rate", "requests per second", "-"),
+        Card("failed", "failed", f"{100 * failed / whole:.3g} %", bad=failed > 0),
+        Card("cancelled", "cancelled", f"{100 * cancelled / whole:.3g} %"),
+        Card("p50", "median latency", "-"),
+        Card("p99", "latency, p99", "-"),
+        Card("stall", "of the time without credit", "-"),
     ]
 
 
-def _sum(rows: list[Mapping[str, object]], column: str) -> int:
+def _health(answers: Mapping[str, Answer]) -> list[Card]:
+    health = _rows(answers, "capture_health")
+    bad = {"drops": "frames dropped by the capture", "missing_rows": "rows missing", "unpaired": "requests without end"}
+    return [
+        Card("frames", "frames", f"{_sum(health, 'frames'):,}"),
+        Card("connections", "connections", f"{_sum(health, 'connections'):,}"),
+        *(Card(name, said, f"{_sum(health, name):,}", bad=_sum(health, name) > 0) for name, said in bad.items()),
+    ]
+
+
+def _sum(rows: Iterable[Row], column: str) -> int:
     return sum(value for row in rows if isinstance(value := row[column], int))
