@@ -38,7 +38,7 @@ def capture_of(seconds: int) -> dict[str, list[Cells]]:
         for client in range(len(PEERS))
     ]
     ordered = [sorted(found, key=lambda cells: cells["ts"]) for found in frames]
-    numbered = [{**cells, "seq": seq} for found in ordered for seq, cells in enumerate(found)]
+    numbered: list[Cells] = [{**cells, "seq": seq} for found in ordered for seq, cells in enumerate(found)]
     return {"frames": numbered, "interactions": interactions, "connections": connections}
 
 
@@ -70,7 +70,7 @@ def _stream(number: int, us: int, route: str, stream_id: int) -> Iterator[Cells]
         fails = route == "users.find" and luck % 5 == 0
         yield frame(us, 0, "in", stream_id, ASK, 0x100, interaction="request_response", **asked)
         if fails:
-            failed = {"error_code": 0x201, "error_text": "no such user"}
+            failed: dict[str, Any] = {"error_code": 0x201, "error_text": "no such user"}
             yield frame(us + took, 0, "out", stream_id, ERROR, of=route, frame_bytes=30, data_bytes=20, **failed)
         else:
             yield frame(us + took, 0, "out", stream_id, PAYLOAD, 0x60, of=route, frame_bytes=800, data_bytes=790,

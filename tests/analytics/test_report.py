@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from rsocket_trio.analytics.capture_tables import capture_files
-from rsocket_trio.analytics.report import TITLES, as_script, cell, charts, duration, label, render
+from rsocket_trio.analytics.report import CHARTS, DRAWN, TITLES, as_script, cell, duration, page_data, render
 from rsocket_trio.analytics.views import REPORT_TABLES, Answer
 from rsocket_trio.cli.exit_codes import Failure
-from tests.analytics.browser import look_at, require_browser
 from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
 from tests.analytics.writing import write_jsonl, write_parquet
@@ -25,11 +24,6 @@ from tests.blocks import ROOT
 from tests.spark.session import require_spark
 
 PATIENCE = 300.0
-PLOTS = {
-    *("heatmap-requester-total", "heatmap-requester-first", "heatmap-responder-total", "heatmap-responder-first"),
-    *("red", "route-latency", "credit-stalls", "starved", "errors", "connection-timeline", "fan-in", "frame-sizes"),
-    "stream-rate",
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,40 +34,19 @@ def page(told: Mapping[str, Answer], tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
-def test_a_browser_draws_every_plot_and_asks_nobody_for_anything(page: Path, tmp_path: Path) -> None:
-    require_browser()
-    seen = look_at(page, tmp_path / "report.png", tmp_path / "profile")
-
-    assert seen["said"] == []
-    assert seen["network"] == []
-    assert set(seen["plots"]) == PLOTS
-    assert [id for id, plot in seen["plots"].items() if not plot["svgs"] or not plot["marks"]] == []
-    assert all(plot["width"] > 500 for plot in seen["plots"].values())
-    assert "watch" in seen["plots"]["red"]["text"]
-    assert seen["rows"] > 40
-    assert (tmp_path / "report.png").stat().st_size > 50_000
-
-
-def test_what_a_peer_said_is_text_in_the_browser(page: Path, tmp_path: Path) -> None:
-    require_browser()
-    seen = look_at(page, tmp_path / "report.png", tmp_path / "profile")
-
-    # The label shows the wicked name as it is: no image was made of it, no link, no sum.
-    assert label(HOSTILE).startswith("&lt;/script&gt;&lt;img")
-    assert "</script><img src=x onerror=alert(1)>{{ 7*7 }}" in seen["plots"]["fan-in"]["text"]
-    assert not any("alert" in line for line in seen["said"])
-
-
 def test_no_tag_of_a_peer_is_in_the_page(page: Path) -> None:
     text = page.read_text("utf-8")
     # What plotly itself consists of is no concern of ours.
     own = re.sub(r'<script nonce="[^"]+">.*?</script>', "", text, flags=re.DOTALL)
+    data = re.findall(r'<script nonce="[^"]+" type="application/json" id="data">(.*?)</script>', text)
 
     assert "<img" not in own
     assert "javascript:alert" in own
     assert not re.search(r"<a [^>]*javascript:", own)
     assert own.count("&lt;img src=x onerror=alert(1)&gt;") > 2
-    assert text.count("</script>") == 3
+    assert text.count("</script>") == 4
+    assert len(data) == 1
+    assert HOSTILE in json.loads(data[0])["names"]
     assert not re.search(r'(src|href)="(https?:)?//', own)
 
 
@@ -97,21 +70,34 @@ def test_a_table_that_is_too_long_says_that_there_is_more(told: Mapping[str, Ans
 def test_a_capture_in_which_nothing_happened_has_a_page_as_well(told: Mapping[str, Answer]) -> None:
     nothing = {name: Answer(name, answer.columns, ()) for name, answer in told.items()}
 
-    assert charts(nothing) == []
+    assert page_data(nothing)["tables"] == {}
     assert "No frames." in render(nothing, title="nothing")
+    assert "No frames." in render({}, title="not even tables")
 
 
-def test_every_answer_is_in_the_page_as_a_table_or_a_plot(told: Mapping[str, Answer]) -> None:
+def test_every_table_and_every_chart_has_its_place_in_the_page(told: Mapping[str, Answer]) -> None:
     assert {asked.view for asked in REPORT_TABLES} == set(told)
     shown = render(told, title="all")
-    in_plots = {
-        "latency_heatmap": "heatmap-requester-total",
-        "frame_sizes": "frame-sizes",
-        "stream_rate": "stream-rate",
+
+    places = [f"table-{name}" for name in TITLES] + [f"plot-{name}" for name in CHARTS]
+    assert [place for place in places if f'id="{place}"' not in shown] == []
+    assert all(f'href="#{name}"' in shown for name in CHARTS)
+
+
+def test_what_charts_are_drawn_from_has_all_rows_and_every_text_once(told: Mapping[str, Answer]) -> None:
+    data: Any = json.loads(as_script(page_data(told)))
+
+    assert set(data["tables"]) == {name for name in DRAWN if told[name].rows}
+    assert len(data["names"]) == len(set(data["names"]))
+    slow = data["tables"]["slow_requests"]
+    assert slow["n"] == len(told["slow_requests"].rows)
+    begun = slow["columns"]["t_start"]
+    first = next(told["slow_requests"].dicts())
+    assert datetime.fromtimestamp((begun["base"] + begun["step"] * begun["values"][0]) / 1e6, UTC) == first["t_start"]
+    assert data["names"][slow["columns"]["peer"]["values"][0]] == first["peer"]
+    assert {len(column["values"]) for table in data["tables"].values() for column in table["columns"].values()} == {
+        table["n"] for table in data["tables"].values()
     }
-    for name in TITLES.keys() | in_plots.keys():
-        place = f"plot-{in_plots[name]}" if name in in_plots else f"table-{name}"
-        assert f'id="{place}"' in shown
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def cut(tab: Tab, slider: str, value: int) -> dict[str, Any]:
 
 def is_drawn(chart: str, seen: dict[str, Any]) -> bool:
     found = seen[chart]
-    return found["rows"] > 0 if chart in TABLES else found["svgs"] > 0 and found["marks"] > 0
+    return bool(found["rows"] if chart in TABLES else found["svgs"] and found["marks"])
 
 
 def sums(chart: dict[str, Any]) -> list[float]:
