@@ -9,9 +9,10 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import trio
@@ -30,7 +31,10 @@ from rsocket_trio.connection.protocols import peer_and_dialect
 from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
+    from rsocket_trio.loadgen.plan import Plan
     from rsocket_trio.loadgen.summary import Summary
+
+T = TypeVar("T")
 
 NO_SPARK = "a load from Spark needs pyspark: pip install 'rsocket-trio[spark]', or leave out --master"
 SHARED = (
@@ -59,6 +63,11 @@ def sizes(text: str) -> tuple[int, ...]:
     if min(found) < 0:
         raise click.BadParameter(f"{text!r}: numbers of bytes, as in 100 or 16,100,4000")
     return found
+
+
+OF_BOUND = ("bound_latency", "bound_quantile", "bound_errors")
+"""Options that are fields of a ``Bound``."""
+PART = click.FloatRange(0, 1)
 
 
 def rates(text: str) -> tuple[tuple[float, float, float | None], ...]:
@@ -133,6 +142,14 @@ def shared_options(command: Callback) -> Callback:
     help="What a request is.",
 )
 @click.option(
+    "--find-limit", is_flag=True, help="Find the highest rate that is held, from --rate (100) on, in trials of 5 s."
+)
+@click.option("--bound-latency", type=SECONDS, metavar="S", help="What a rate must hold: latency (0.1), ...")
+@click.option("--bound-quantile", type=PART, metavar="PART", help="... of this part of the requests (0.99), ...")
+@click.option("--bound-errors", type=PART, metavar="PART", help="... and so many failed or dropped (0.001).")
+@click.option("--max-rate", type=SECONDS, metavar="R", help="The highest rate that --find-limit tries.")
+@click.option("--precision", type=PART, metavar="PART", help="How near --find-limit comes to the limit (0.05).")
+@click.option(
     "-d", "--data", metavar="TEXT|@FILE|-", help="The data of each request; @FILE is a file, - standard input."
 )
 @click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
@@ -188,6 +205,8 @@ def make_load(said: dict[str, Any]) -> int:
     from rsocket_trio.loadgen.load_workers import WorkerError
 
     check_engine(said)
+    if said["find_limit"]:
+        return search_limit(said)
     try:
         summary = with_workers(said) if said["master"] is None else with_spark(said)
     except LoadError as error:
@@ -212,6 +231,10 @@ def check_engine(said: dict[str, Any]) -> None:
         raise ValueError("--tasks are those of Spark and need --master; --workers are processes of this machine")
     if said["master"] is None and said["settings"]:
         raise ValueError("--conf is a setting of Spark and needs --master")
+    if not said["find_limit"]:
+        for name in (*OF_BOUND, "max_rate", "precision"):
+            if said[name] is not None:
+                raise ValueError(f"--{name.replace('_', '-')} is for --find-limit")
 
 
 def code_of(problem: str) -> int:
@@ -235,14 +258,13 @@ def with_workers(said: dict[str, Any]) -> Summary:
     from rsocket_trio.loadgen.load_workers import run_plan
     from rsocket_trio.loadgen.plan import Plan
 
-    plan = Plan(**terms_of(said))
-    return trio.run(interruptible, partial(run_plan, plan))
+    return trio.run(interruptible, partial(run_plan, Plan(**terms_of(said))))
 
 
-async def interruptible(work: Callable[..., Awaitable[Summary]]) -> Summary:
+async def interruptible(work: Callable[..., Awaitable[T]]) -> T:
     """Have the first Ctrl-C stop the work in order. Raise ``KeyboardInterrupt`` at the second one."""
     stop = trio.Event()
-    summary: Summary | None = None
+    found: list[T] = []
     error: Exception | None = None
 
     async def watch() -> None:
@@ -256,7 +278,7 @@ async def interruptible(work: Callable[..., Awaitable[Summary]]) -> Summary:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             try:
-                summary = await work(stop=stop)
+                found.append(await work(stop=stop))
             except Exception as exc:
                 # Raised below: in the nursery it would leave it in a group.
                 error = exc
@@ -266,23 +288,34 @@ async def interruptible(work: Callable[..., Awaitable[Summary]]) -> Summary:
             raise error
         finally:
             del error  # its traceback refers to this frame
-    if summary is None:
+    if not found:
         raise KeyboardInterrupt
-    return summary
+    return found[0]
 
 
 def with_spark(said: dict[str, Any]) -> Summary:
     """Make the load from tasks of Spark. Return its summary."""
+    from rsocket_trio.loadgen.plan import Plan
+
+    plan = Plan(**terms_of(said))
+    with spark_for(plan, said) as run_plan:
+        return run_plan(plan)
+
+
+@contextmanager
+def spark_for(plan: Plan, said: dict[str, Any]) -> Iterator[Callable[[Plan], Summary]]:
+    """Start Spark with slots for the tasks of a plan, for the block: it gets the function that makes a load.
+
+    Raise ``Failure`` if Spark is missing or fails.
+    """
     try:
         from rsocket_trio.analytics.local_spark import local_session
-        from rsocket_trio.loadgen.plan import Plan
         from rsocket_trio.loadgen.run_load import SlotsError, check_slots, run_plan
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pyspark", "pyarrow"):
             raise
         raise Failure(NO_SPARK, MISUSED) from error
-    plan = Plan(**terms_of(said))
     try:
         ensure_java()
     except JavaNotFoundError as error:
@@ -299,11 +332,42 @@ def with_spark(said: dict[str, Any]) -> Summary:
         try:
             with aside(spoken), local_session(said["master"], settings) as spark:
                 check_slots(spark, plan.tasks)
-                return run_plan(spark, plan).summary
+                yield lambda plan: run_plan(spark, plan).summary
         except (PySparkException, Py4JError) as error:
             raise Failure(f"Spark failed: {reason(str(error)) or last_line(spoken)}", FAILED) from error
         except SlotsError as error:
             raise Failure(str(error), FAILED) from error
+
+
+def search_limit(said: dict[str, Any]) -> int:
+    """Find the highest rate that the server holds, and show it. Return the exit code."""
+    from rsocket_trio.loadgen.find_limit import Bound, find_limit, first_plan, search_with
+    from rsocket_trio.loadgen.load_task import LoadError
+    from rsocket_trio.loadgen.load_workers import WorkerError
+
+    wanted = {name.removeprefix("bound_"): said[name] for name in OF_BOUND if said[name] is not None}
+    terms: dict[str, Any] = {name: said[name] for name in ("max_rate", "precision") if said[name] is not None}
+    terms["bound"] = Bound(**wanted)
+    if not said["as_json"] and not said["quiet"]:
+        terms["on_trial"] = lambda trial: write_text(str(trial))
+    plan_terms = terms_of(said)
+    try:
+        if said["master"] is None:
+            limit = trio.run(interruptible, partial(find_limit, **terms, **plan_terms))
+        else:
+            plan = first_plan(**plan_terms)
+            with spark_for(plan, said) as run_plan:
+                limit = search_with(run_plan, plan, **terms)
+    except LoadError as error:
+        raise Failure(str(error), code_of(str(error))) from error
+    except WorkerError as error:
+        raise Failure(str(error), FAILED) from error
+    write_text(json.dumps(limit.to_dict()) if said["as_json"] else str(limit))
+    if limit.interrupted:
+        return INTERRUPTED
+    if limit.problem is not None:
+        raise Failure(limit.problem, code_of(limit.problem))
+    return 0 if limit.rate is not None else FAILED
 
 
 def schedule_of(said: dict[str, Any]) -> dict[str, Any]:

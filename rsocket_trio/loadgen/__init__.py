@@ -1,11 +1,12 @@
 """Load on a server from many tasks at the same time: open-loop arrivals, honest latencies, counts that merge.
 
-``run_workers`` makes it with processes of this machine, ``run`` with Spark, which needs the extra ``spark``;
-``Histogram`` is good for other numbers, too.
+``run_workers`` makes it with processes of this machine, ``run`` with Spark, which needs the extra ``spark``.
+``find_limit`` finds the highest rate that a server holds. ``Histogram`` is good for other numbers, too.
 """
 
 from __future__ import annotations
 
+from rsocket_trio.loadgen.find_limit import Bound, Limit, Trial, find_limit
 from rsocket_trio.loadgen.histogram import Histogram
 from rsocket_trio.loadgen.load_task import LoadError
 from rsocket_trio.loadgen.load_workers import WorkerError, run_workers
@@ -16,8 +17,10 @@ from rsocket_trio.loadgen.stages import Stage
 from rsocket_trio.loadgen.summary import Counts, Summary
 
 __all__ = [
+    "Bound",
     "Counts",
     "Histogram",
+    "Limit",
     "LoadError",
     "Plan",
     "Result",
@@ -25,7 +28,9 @@ __all__ = [
     "SlotsError",
     "Stage",
     "Summary",
+    "Trial",
     "WorkerError",
+    "find_limit",
     "run",
     "run_workers",
 ]

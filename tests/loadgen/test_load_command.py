@@ -238,6 +238,27 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     assert said["lost"].startswith("ConnectionLost: ")
 
 
+async def test_the_limit_is_found_and_said(uri: str) -> None:
+    arguments = ("-r", "echo", "--find-limit", "--rate", "20", "--seconds", "0.4", "--max-rate", "40")
+    code, out, err = await load(uri, *arguments, "--bound-latency", "10", "--bound-errors", "0.1")
+
+    assert (code, err) == (0, "")
+    first, second, bound, why = out.splitlines()
+    assert (first.split()[0], second.split()[0]) == ("20/s", "40/s")
+    assert bound == "held 40 requests/s: p99 at most 10000 ms, errors at most 10.00%"
+    assert why == "it was the highest rate to try"
+
+
+async def test_no_limit_is_a_failure_and_json_has_the_trials(uri: str) -> None:
+    arguments = ("-r", "full", "--find-limit", "--no-probe", "--rate", "20", "--seconds", "0.1", "--json")
+    code, out, err = await load(uri, *arguments)
+
+    said = json.loads(out)
+    assert (code, err) == (1, "")
+    assert (said["limit"], said["of"]) == (None, "server")
+    assert [trial["rate"] for trial in said["trials"]] == [20.0, 20.0, 10.0, 10.0]
+
+
 def test_this_machine_counts_what_a_thread_wants() -> None:
     require(None if Path("/proc/thread-self/schedstat").exists() else "the kernel does not count waiting threads")
     from rsocket_trio.loadgen.load_task import seconds_wanted
@@ -264,6 +285,9 @@ def test_this_machine_counts_what_a_thread_wants() -> None:
         (("--rate", "5", "--mix", "fnf:x", "-r", "y"), "--mix and --route exclude each other"),
         (("--rate", "5", "--tasks", "2"), "--tasks are those of Spark and need --master"),
         (("--rate", "5", "--master", "local", "--workers", "2"), "with --master, --tasks are those of Spark"),
+        (("--rate", "5", "--max-rate", "9"), "--max-rate is for --find-limit"),
+        (("--rate", "1..5", "--find-limit"), "it has no stages"),
+        (("--find-limit", "--precision", "0.001"), "precision of 0.001: between 0.01 and 1"),
         (("--rate", "5", "--conf", "spark.a=b"), "--conf is a setting of Spark and needs --master"),
         (("--rate", "5", "--arrivals", "closed"), "a closed loop has no rate"),
         (("--rate", "5", "--size", "-4"), "'-4': numbers of bytes"),

@@ -218,11 +218,15 @@ def test_counts_up_to_now_make_a_summary_like_those_of_the_end(uri: str) -> None
 
 
 async def test_the_page_shows_what_works(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    snippet, _ = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
+    snippet, search, _ = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
     names: dict[str, Any] = {}
     exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), names)
 
     with trio.fail_after(PATIENCE):
         await names["measure"](uri)
+        exec(compile(search.text, "docs/howto/loadgen.md", "exec"), names)
+        await names["highest_rate"](uri)
 
-    assert "requests/s answered of" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "requests/s answered of" in said
+    assert "p99 at most 500 ms, errors at most 0.10%" in said

@@ -82,7 +82,7 @@ def test_the_first_ctrl_c_stops_and_the_second_one_is_what_it_was() -> None:
 
 
 def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [_, snippet] = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
+    [_, _, snippet] = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
 
     exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), {"spark": spark, "uri": uri})
 
