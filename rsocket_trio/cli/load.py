@@ -201,7 +201,7 @@ def command(ctx: click.Context, /, **said: Any) -> None:
 
 def make_load(said: dict[str, Any]) -> int:
     """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
-    from rsocket_trio.loadgen.load_task import LoadError
+    from rsocket_trio.loadgen.load_messages import LoadError
     from rsocket_trio.loadgen.load_workers import WorkerError
 
     check_engine(said)
@@ -342,7 +342,7 @@ def spark_for(plan: Plan, said: dict[str, Any]) -> Iterator[Callable[[Plan], Sum
 def search_limit(said: dict[str, Any]) -> int:
     """Find the highest rate that the server holds, and show it. Return the exit code."""
     from rsocket_trio.loadgen.find_limit import Bound, find_limit, first_plan, search_with
-    from rsocket_trio.loadgen.load_task import LoadError
+    from rsocket_trio.loadgen.load_messages import LoadError
     from rsocket_trio.loadgen.load_workers import WorkerError
 
     wanted = {name.removeprefix("bound_"): said[name] for name in OF_BOUND if said[name] is not None}

@@ -19,9 +19,10 @@ import trio
 
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.histogram import bounds_of
-from rsocket_trio.loadgen.load_task import LoadError
+from rsocket_trio.loadgen.load_messages import LoadError
 from rsocket_trio.loadgen.load_workers import run_plan
-from rsocket_trio.loadgen.plan import CLOSED, Plan, Terms
+from rsocket_trio.loadgen.mix import CLOSED
+from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.loadgen.summary import Summary, milliseconds
 from rsocket_trio.values import Unsaid, between
 

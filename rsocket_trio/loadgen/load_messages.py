@@ -1,13 +1,22 @@
-"""The messages between a load and its worker processes: a length, and a pickled pair of a kind and its content."""
+"""What travels between a load and those who make it: parts of a load, and messages of worker processes.
+
+A message of a worker is a length, and a pickled pair of a kind and its content.
+"""
 
 from __future__ import annotations
 
 import pickle
 import struct
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+import attrs
 import trio
 
+if TYPE_CHECKING:
+    from rsocket_trio.loadgen.plan import Plan
+
+STOPPING = 1.0
+"""Seconds that requests under way get when the load is stopped."""
 SIZE = struct.Struct("!I")
 
 # Messages to a worker.
@@ -22,6 +31,19 @@ ROWS = "rows"
 DONE = "done"
 
 Message: TypeAlias = tuple[str, object]
+
+
+class LoadError(RuntimeError):
+    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """The part of one task in a load."""
+
+    plan: Plan
+    task: int
+    seed: int
 
 
 def encode(message: object) -> bytes:

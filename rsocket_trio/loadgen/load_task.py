@@ -23,9 +23,10 @@ from rsocket_trio import Channel, Connection, ConnectionLost, Incoming, Payload,
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.loadgen import measures
+from rsocket_trio.loadgen.load_messages import STOPPING, Part
 from rsocket_trio.loadgen.measures import Recorder, Row, kind_of
-from rsocket_trio.loadgen.mix import Share
-from rsocket_trio.loadgen.plan import CLOSED, Plan
+from rsocket_trio.loadgen.mix import CLOSED, Share
+from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.stages import constant, poisson
 from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.payload import PayloadLike
@@ -34,8 +35,6 @@ from rsocket_trio.transports.connect import HeadersLike
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-STOPPING = 1.0
-"""Seconds that requests under way get when the load is stopped."""
 BURST = 64
 """Requests that are due already and are begun in one go: their frames travel together, and others get their turn."""
 PAUSE = 0.01
@@ -61,19 +60,6 @@ Deliver = Callable[[list[Row]], Awaitable[object]]
 """Passes on rows that were counted since the last delivery."""
 Request = Callable[[Connection, Payload, Callable[[], object]], Awaitable[int]]
 """Makes a request, calls a function with the first item, and returns how many items came."""
-
-
-class LoadError(RuntimeError):
-    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
-
-
-@attrs.frozen(kw_only=True)
-class Part:
-    """The part of one task in a load."""
-
-    plan: Plan
-    task: int
-    seed: int
 
 
 def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, str, int | None, int]]:

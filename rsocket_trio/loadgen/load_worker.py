@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_messages import DONE, READY, ROWS, START, encode, receive
-from rsocket_trio.loadgen.load_task import Part, perform
+from rsocket_trio.loadgen.load_messages import DONE, READY, ROWS, START, Part, encode, receive
+from rsocket_trio.loadgen.load_task import perform
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 

@@ -22,8 +22,19 @@ import trio
 
 from rsocket_trio.errors import readable
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_messages import DONE, READY, ROWS, START, STOP, Message, encode, receive
-from rsocket_trio.loadgen.load_task import STOPPING, LoadError, Part
+from rsocket_trio.loadgen.load_messages import (
+    DONE,
+    READY,
+    ROWS,
+    START,
+    STOP,
+    STOPPING,
+    LoadError,
+    Message,
+    Part,
+    encode,
+    receive,
+)
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.loadgen.summary import Summary, summarize

@@ -8,6 +8,8 @@ import attrs
 
 from rsocket_trio.terms import MAX_REQUESTS
 
+CLOSED = "closed"
+"""Arrivals of a load without a rate."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
 
 

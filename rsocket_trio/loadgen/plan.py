@@ -11,7 +11,7 @@ from rsocket_trio import Keepalive, Payload
 from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME, ConnectionOptions
 from rsocket_trio.connection.connection import INITIAL_REQUEST_N
 from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
-from rsocket_trio.loadgen.mix import Share, check_names, count, more_than_zero, one_of
+from rsocket_trio.loadgen.mix import CLOSED, Share, check_names, count, more_than_zero, one_of
 from rsocket_trio.loadgen.stages import Stage, seconds_of
 from rsocket_trio.metadata import (
     AUTHENTICATION,
@@ -29,7 +29,6 @@ from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid
 
-CLOSED = "closed"
 ARRIVALS = ("poisson", "constant", CLOSED)
 IN_FLIGHT = 1024
 """Requests of a task that may wait for their answers in an open loop, by default."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import attrs
 
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_task import COLUMNS, LoadError, Part, work
+from rsocket_trio.loadgen.load_messages import LoadError, Part
+from rsocket_trio.loadgen.load_task import COLUMNS, work
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.loadgen.stop_server import StopServer

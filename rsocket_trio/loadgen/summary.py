@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.histogram import Histogram
 from rsocket_trio.loadgen.measures import NS, Row
-from rsocket_trio.loadgen.plan import CLOSED, Plan
+from rsocket_trio.loadgen.mix import CLOSED
+
+if TYPE_CHECKING:
+    from rsocket_trio.loadgen.plan import Plan
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 TIMES = (measures.LATENCY, measures.SERVICE, measures.LAG, measures.BEHIND, measures.FIRST_ITEM)

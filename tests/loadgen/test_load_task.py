@@ -15,7 +15,8 @@ import trustme
 
 from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_task import STOPPING, Part, perform
+from rsocket_trio.loadgen.load_messages import STOPPING, Part
+from rsocket_trio.loadgen.load_task import perform
 from rsocket_trio.loadgen.stop_server import Address, StopServer, wait_for_stop
 from tests.loadgen.loads import URI, plan, rows_of, served, summary_of, usual
 
