@@ -30,6 +30,7 @@ from benchmarks import (
     scaling,
     sections,
     spark,
+    spark_pages,
     tls,
     typed,
     under_java,
@@ -88,7 +89,7 @@ SECTIONS = (
 )
 PIPELINE = (
     Section("analytics",    lambda asked: analytics.main(asked.frames),             pipelined.analytics),
-    Section("spark",        lambda asked: spark.main(),                             pipelined.spark),
+    Section("spark",        lambda asked: spark.main(min(asked.repeat, 3)),         spark_pages.section),
 )
 """Those of the data pipeline, which stand below a heading of their own at the end."""
 # fmt: on

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness import middle
-from benchmarks.markdown import command, spread, table
+from benchmarks.markdown import command, table
 
 
 def pipeline(figures: dict[str, Any], parts: list[str]) -> list[str]:
@@ -34,32 +33,10 @@ def analytics(figures: dict[str, Any]) -> list[str]:
             ("peak memory, MiB", "memory", 2**20),
         )
     ]
+    size = f"{of['frames']:,} frames ({of['write']['bytes'] / 2**20:,.0f} MiB of Parquet)"
     return [
         "### The questions of a capture",
-        f"All tables of a capture of {of['frames']:,} frames ({of['write']['bytes'] / 2**20:,.0f} MiB of Parquet).",
+        f"All tables of a capture of {size}, on each engine once.",
         table(["", "Spark", "DuckDB"], rows),
         command("analytics"),
-    ]
-
-
-def spark(figures: dict[str, Any]) -> list[str]:
-    """Rows into and out of Spark, beside sources and sinks of Spark's own."""
-    of = figures["spark"]
-    rows = [
-        [
-            f"{job['job']}, {job['of']}",
-            f"{job['rows']:,}",
-            f"{job['rows'] / middle(job['seconds']):,.0f}",
-            spread([1e6 * cpu / job["rows"] for cpu in job["cpu"]]),
-        ]
-        for job in of["jobs"]
-    ]
-    floors = [[name, f"{milliseconds:,.0f}"] for name, milliseconds in of["floor_ms"].items()]
-    return [
-        "### Spark",
-        "CPU is that of the server, Spark and its Python workers together.",
-        table(["", "rows", "rows/s", "CPU us a row"], rows),
-        "Milliseconds of a micro-batch of two rows:",
-        table(["", "ms"], floors),
-        command("spark"),
     ]

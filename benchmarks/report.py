@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contents, sections
+from benchmarks import contents, sections, spark_pages
 from benchmarks.libraries import ROOT
 from benchmarks.markdown import described
 from benchmarks.pipelined import pipeline
@@ -68,7 +68,7 @@ def read(files: Iterable[Path]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the page and its plots."""
+    """Write the page and its plots, and the parts of other pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description="write the page and its plots")
     parser.add_argument("results", nargs="*", type=Path, help="benchmarks/result.json and pipeline.json by default")
     parser.add_argument("--out", type=Path, default=PAGE)
@@ -84,6 +84,8 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         drawn = plots.draw(figures, folder)
     asked.out.write_text(page(figures, drawn))
+    if asked.out == PAGE:
+        spark_pages.write(figures)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -31,9 +32,18 @@ SMALL_ROWS = 500_000
 ARROW_ROWS = 5_000_000
 PIECE = 5000
 """Rows of one Arrow payload."""
-WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 200_000, "bestEffort": 200_000, "arrow": 3_000_000}
+WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 500_000, "bestEffort": 200_000, "arrow": 3_000_000}
 """Rows that each kind of write writes."""
 REPEAT = 3
+"""Repetitions of each job, after one that is not counted."""
+FILES = ".files"
+"""The end of a route whose rows are in files; those of the others are in memory."""
+ROUTES: tuple[tuple[str, int, dict[str, str]], ...] = (
+    ("raw", SMALL_ROWS, {}),
+    (f"raw{FILES}", SMALL_ROWS, {}),
+    ("arrow", ARROW_ROWS, {"payload": "arrow"}),
+)
+"""The routes of sources: rows of each partition, and the options that reading them needs."""
 LONGEST = 120
 """Seconds of one streaming query at most."""
 LONGEST_RUN = 1200
@@ -51,7 +61,7 @@ async def serve_rows() -> None:
     import trio
 
     from rsocket_trio import Responder, serve
-    from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
+    from rsocket_trio.replay import Element, FileLedger, FileLog, Ledger, MemoryLog, add_sink, add_source
 
     batch = pa.RecordBatch.from_pydict({"id": pa.array(range(PIECE)), "data": [ROW] * PIECE})
     stream = pa.BufferOutputStream()
@@ -59,20 +69,30 @@ async def serve_rows() -> None:
         writer.write_batch(batch)
     piece = stream.getvalue().to_pybytes()
     log, arrow = (MemoryLog(2, limit_bytes=2**30) for _ in range(2))
-    for partition in range(2):
-        for _ in range(0, SMALL_ROWS, 10_000):
-            await log.append_all({partition: [Element(ROW)] * 10_000})
-        for _ in range(0, ARROW_ROWS, PIECE):
-            await arrow.append(piece, partition=partition, count=PIECE)
-    responder = Responder()
-    add_source(responder, "raw", log)
-    add_source(responder, "arrow", arrow)
-    add_sink(responder, "sink", Ledger(MemoryLog(2, limit_bytes=SINK_BYTES), staged_bytes=2**30))
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
-        print(uri, flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read)
-        nursery.cancel_scope.cancel()
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        async with (
+            FileLog(folder / "raw", 2) as files,
+            FileLog(folder / "log", 2) as written,
+            FileLedger(folder / "ledger", written) as ledger,
+            trio.open_nursery() as nursery,
+        ):
+            for partition in range(2):
+                for _ in range(0, SMALL_ROWS, 10_000):
+                    await log.append_all({partition: [Element(ROW)] * 10_000})
+                    await files.append_all({partition: [Element(ROW)] * 10_000})
+                for _ in range(0, ARROW_ROWS, PIECE):
+                    await arrow.append(piece, partition=partition, count=PIECE)
+            responder = Responder()
+            add_source(responder, "raw", log)
+            add_source(responder, "arrow", arrow)
+            add_source(responder, f"raw{FILES}", files)
+            add_sink(responder, "sink", Ledger(MemoryLog(2, limit_bytes=SINK_BYTES), staged_bytes=2**30))
+            add_sink(responder, f"sink{FILES}", ledger)
+            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+            print(uri, flush=True)
+            await trio.to_thread.run_sync(sys.stdin.read)
+            nursery.cancel_scope.cancel()
 
 
 # The jobs
@@ -80,12 +100,16 @@ async def serve_rows() -> None:
 
 @attrs.frozen
 class Job:
-    """One thing that is measured: ``run`` does it once, and moves ``rows`` rows; ``of`` is what is compared."""
+    """One thing that is measured: ``run`` does it once, and moves ``rows`` rows; ``of`` is what is compared.
+
+    ``store`` is where the server has the rows, ``memory`` or ``files``; ``None`` if there is no server.
+    """
 
     name: str
     of: str
     rows: int
     run: Callable[[], object]
+    store: str | None = None
 
 
 def jobs(spark: SparkSession, uri: str) -> Iterator[Job]:
@@ -98,13 +122,14 @@ def jobs(spark: SparkSession, uri: str) -> Iterator[Job]:
 def reads(spark: SparkSession, uri: str) -> Iterator[Job]:
     """Batch reads, one partition and two, each into a sink that does nothing."""
     for partitions in (1, 2):
-        for route, rows, options in (("raw", SMALL_ROWS, {}), ("arrow", ARROW_ROWS, {"payload": "arrow"})):
+        for route, rows, options in ROUTES:
             reader = spark.read.format("rsocket").options(route=route, positions="server", **options)
             # The other partition is left out by beginning at its end.
             start = json.dumps({str(one): rows for one in range(partitions, 2)})
             reader = reader.option("startingPosition", start) if partitions == 1 else reader
             frame = (reader.schema("id BIGINT, data BINARY") if options else reader).load(uri)
-            yield Job(f"read {route}", f"{partitions} partitions", rows * partitions, partial(drain, frame))
+            kind, store = stored(route)
+            yield Job(f"read {kind}", f"{partitions} partitions", rows * partitions, partial(drain, frame), store)
         tuples = spark.read.format("tuples").options(rows=SMALL_ROWS, partitions=partitions).load()
         yield Job("read tuples", f"{partitions} partitions", SMALL_ROWS * partitions, partial(drain, tuples))
         own = spark.range(0, ARROW_ROWS * partitions, 1, partitions).selectExpr("id", f"X'{ROW.hex()}' AS data")
@@ -113,11 +138,12 @@ def reads(spark: SparkSession, uri: str) -> Iterator[Job]:
 
 def streams(spark: SparkSession, uri: str) -> Iterator[Job]:
     """Streaming queries that take what is available in five micro-batches."""
-    for route, rows, options in (("raw", SMALL_ROWS, {}), ("arrow", ARROW_ROWS, {"payload": "arrow"})):
+    for route, rows, options in ROUTES:
         reader = spark.readStream.format("rsocket").options(route=route, positions="server", **options)
         reader = reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", 2 * rows // 5)
         frame = (reader.schema("id BIGINT, data BINARY") if options else reader).load(uri)
-        yield Job(f"stream {route}", "2 partitions", rows * 2, partial(run_query, frame, available=True))
+        kind, store = stored(route)
+        yield Job(f"stream {kind}", "2 partitions", rows * 2, partial(run_query, frame, available=True), store)
 
 
 def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
@@ -133,13 +159,20 @@ def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
     for kind, options in kinds.items():
         rows = WRITTEN[kind.split()[0]]
         frame = spark.range(0, rows, 1, 2).selectExpr(f"X'{ROW.hex()}' AS data")
-        writer = frame.write.format("rsocket").mode("append").options(route="sink", **options)
-        yield Job(f"write {kind}", "2 partitions", rows, partial(writer.save, uri))
+        for route in ("sink", f"sink{FILES}") if "delivery" in options else ("sink",):
+            writer = frame.write.format("rsocket").mode("append").options(route=route, **options)
+            yield Job(f"write {kind}", "2 partitions", rows, partial(writer.save, uri), stored(route)[1])
     frame = spark.range(0, SMALL_ROWS, 1, 2).selectExpr(f"X'{ROW.hex()}' AS data")
     rows_alone = frame.write.format("tuples").mode("append")
     own = spark.range(0, ARROW_ROWS, 1, 2)
     yield Job("write rows in Python", "2 partitions", SMALL_ROWS, rows_alone.save)
     yield Job("write noop", "2 partitions", ARROW_ROWS, partial(drain, own))
+
+
+def stored(route: str) -> tuple[str, str]:
+    """The kind of a route's rows, and where the server has them."""
+    kind = route.removesuffix(FILES)
+    return kind, "memory" if kind == route else "files"
 
 
 def drain(frame: DataFrame) -> None:
@@ -176,8 +209,8 @@ def floors(spark: SparkSession, uri: str) -> dict[str, float]:
     }
 
 
-def run_jobs(uri: str, server: int) -> dict[str, Any]:
-    """Run every job, each once to warm up and then ``REPEAT`` times."""
+def run_jobs(uri: str, server: int, repeat: int) -> dict[str, Any]:
+    """Run every job, each once to warm up and then ``repeat`` times."""
     from rsocket_trio.spark import ensure_java, register
 
     ensure_java()
@@ -199,34 +232,36 @@ def run_jobs(uri: str, server: int) -> dict[str, Any]:
         for job in jobs(spark, uri):
             job.run()
             seconds, cpu = [], []
-            for _ in range(REPEAT):
+            for _ in range(repeat):
                 before, begun = cpu_of(server) + cpu_of_tree(os.getpid()), time.perf_counter()
                 job.run()
                 seconds.append(time.perf_counter() - begun)
                 used = cpu_of(server) + cpu_of_tree(os.getpid()) - before
                 if used > 0:  # else somebody ended whom nobody waited for, and took what it had used with it
                     cpu.append(used)
-            found.append({"job": job.name, "of": job.of, "rows": job.rows, "seconds": seconds, "cpu": cpu})
-        return {"jobs": found, "floor_ms": floors(spark, uri)}
+            said = {"job": job.name, "of": job.of, "store": job.store, "rows": job.rows}
+            found.append(said | {"seconds": seconds, "cpu": cpu})
+        return {"jobs": found, "floor_ms": floors(spark, uri), "repeat": repeat}
     finally:
         spark.stop()
 
 
-def main() -> dict[str, Any]:
-    """Print and return the figures."""
+def main(repeat: int = REPEAT) -> dict[str, Any]:
+    """Print and return the figures, of ``repeat`` repetitions."""
     command = [sys.executable, "-m", "benchmarks.spark"]
     before = os.getloadavg()[0]
     with started([*command, "server"], LONGEST_RUN) as (server, errors):
         uri = line_of(server, errors).strip()
-        with started([*command, "jobs", uri, str(server.pid)], LONGEST_RUN) as (spark, said):
+        with started([*command, "jobs", uri, str(server.pid), str(repeat)], LONGEST_RUN) as (spark, said):
             figures: dict[str, Any] = json.loads(line_of(spark, said))
     figures["load"] = [before, os.getloadavg()[0]]
     figures["python"], figures["cores"] = platform.python_version(), os.cpu_count()
-    print(f"{'job':24} {'of':14} {'rows':>9} {'rows/s':>10} {'best':>10}  CPU us/row")
+    print(f"{'job':24} {'of':14} {'in':6} {'rows':>9} {'rows/s':>10} {'best':>10}  CPU us/row")
     for job in figures["jobs"]:
         speed, best = (job["rows"] / choose(job["seconds"]) for choose in (statistics.median, min))
         cpu = statistics.median(job["cpu"]) / job["rows"] * 1e6
-        print(f"{job['job']:24} {job['of']:14} {job['rows']:9} {speed:10.0f} {best:10.0f}  {cpu:10.2f}")
+        what = f"{job['job']:24} {job['of']:14} {job['store'] or '':6} {job['rows']:9}"
+        print(f"{what} {speed:10.0f} {best:10.0f}  {cpu:10.2f}")
     for name, floor in figures["floor_ms"].items():
         print(f"micro-batch of 2 rows, {name:8} {floor:8.0f} ms")
     print(f"load {figures['load'][0]:.1f} before, {figures['load'][1]:.1f} after")
@@ -239,4 +274,4 @@ if __name__ == "__main__":
 
         trio.run(serve_rows)
     else:
-        print(json.dumps(run_jobs(sys.argv[2], int(sys.argv[3]))))
+        print(json.dumps(run_jobs(sys.argv[2], *map(int, sys.argv[3:]))))

@@ -1,0 +1,78 @@
+"""Every published figure of Spark and of replay is the one in the results, and says what it is of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report, spark_pages
+from benchmarks.libraries import ROOT
+
+DOCS = sorted(
+    page
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if re.search(r"spark|replay|README|index", page.name)
+)
+FIGURE = re.compile(r"\d[\d.,]*( million)?( small| raw)*( rows)?( a second|/s\b| per second)|\d ?[uµ]s of CPU")
+"""What a rate or a cost looks like."""
+
+
+def results(**more: Any) -> dict[str, Any]:
+    """Results with one job."""
+    job = {"job": "read raw", "of": "2 partitions", "rows": 1000, "seconds": [1.0, 2.0, 4.0], "cpu": [0.001] * 3}
+    spark = {"jobs": [job | more], "floor_ms": {}, "cores": 2, "load": [0.5, 0.6], "repeat": 3}
+    return {"machine": {"date": "2026-01-02"}, "spark": spark}
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Any]:
+    """The published results."""
+    return report.read([report.RESULT])
+
+
+@pytest.mark.parametrize("page", spark_pages.PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_the_figures_of_the_results(page: Path, figures: dict[str, Any]) -> None:
+    text = page.read_text()
+
+    assert spark_pages.PART.search(text), "no part of this page is measured"
+    assert spark_pages.filled(text, figures) == text, "python -m benchmarks.report writes it anew"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_no_figure_stands_outside_of_the_parts_that_are_compared(page: Path) -> None:
+    text = spark_pages.PART.sub("", page.read_text())
+
+    assert [found[0] for found in FIGURE.finditer(text)] == []
+
+
+def test_a_part_says_of_what_its_figures_are() -> None:
+    text = spark_pages.filled("<!-- measured: spark reads -->\n<!-- end -->\n", results(store="files"))
+
+    said = " ".join(text.split())
+    assert "medians of 3 repetitions, with the least and the most, after one that is not counted" in said
+    assert "share 2 cores; 2026-01-02, load average 0.5 before" in said
+    assert "| `raw` | in files | 1,000 | 500 | 1.00 (1.00 to 1.00) |" in text
+
+
+def test_one_repetition_is_called_one() -> None:
+    found = results()
+    found["spark"]["repeat"] = 1
+    found["alone"] = {"spark": {"machine": {"date": "2026-02-03"}}}
+
+    assert "one repetition, after one that is not counted" in spark_pages.conditions(found)
+    assert "2026-02-03" in spark_pages.conditions(found)
+
+
+def test_sources_without_a_server_are_in_the_section_alone() -> None:
+    found = results(job="read range", store=None)
+
+    assert "read range, 2 partitions |  | 1,000" in "\n".join(spark_pages.section(found))
+    assert "range" not in spark_pages.reads(found)
+
+
+def test_a_part_that_no_results_have_is_an_error() -> None:
+    with pytest.raises(KeyError, match="nothing"):
+        spark_pages.filled("<!-- measured: nothing -->\n<!-- end -->\n", results())
