@@ -10,6 +10,7 @@ from rsocket_trio.spark.hosting import require_versions
 
 require_versions()
 
+from rsocket_trio.spark.asking import ListedSource, list_sources
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
 from rsocket_trio.spark.mistakes import SinkError, SourceError
 from rsocket_trio.spark.options import OptionError
@@ -23,6 +24,7 @@ __all__ = [
     "CheckpointError",
     "DataLossError",
     "JavaNotFoundError",
+    "ListedSource",
     "OptionError",
     "Progress",
     "RSocketDataSource",
@@ -32,5 +34,6 @@ __all__ = [
     "SourceError",
     "activate",
     "ensure_java",
+    "list_sources",
     "register",
 ]

@@ -20,6 +20,8 @@ DELIVERIES = {"atLeastOnce": ("response", "channel"), "bestEffort": ("fnf",), "e
 def checked(options: Options, use: Use) -> Options:
     """Return the options with those that depend on the use filled in. Raise ``OptionError``."""
     reads = bool(use & Use.READ)
+    if options.reads_several and options.positions is None:
+        options = attrs.evolve(options, positions="server")
     if options.interaction is None:
         options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])
     for check in (_auth, _tls, _keepalive, _read if reads else _write, *CHECKS[use]):
@@ -101,8 +103,13 @@ def _read(options: Options) -> None:
         raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
     if options.request_data and options.request_data_base64:
         raise OptionError("options 'requestData' and 'requestDataBase64' exclude each other")
+    if options.reads_several and options.positions != "server":
+        name = "routePattern" if options.routes is None else "routes"
+        raise OptionError(f"option {name!r} needs positions=server, not {options.positions}")
     if options.positions == "server":
-        _derived_route(options, OFFSETS_ROUTE)
+        for route in options.routes or ("",):
+            _derived_route(options.of_route(route), OFFSETS_ROUTE)
+        _places(options)
         if options.interaction != "stream":
             raise OptionError(f"option 'interaction' of {options.interaction!r} does not go with positions=server")
         if options.request:
@@ -111,6 +118,21 @@ def _read(options: Options) -> None:
             raise OptionError("positions=server needs composite metadata: leave out 'metadataMimeType'")
     if options.request_metadata and options.metadata_mime != COMPOSITE_METADATA:
         raise OptionError("option 'metadataBase64' needs composite metadata: leave out 'metadataMimeType'")
+
+
+def _places(options: Options) -> None:
+    """Check that positions are named as the routes are: by partition of one, and else by route as well."""
+    for name, wanted in (
+        ("startingPosition", options.starting_position),
+        ("endingPosition", options.ending_position),
+    ):
+        for (route, _), _ in wanted if isinstance(wanted, tuple) else ():
+            if options.reads_several and not route:
+                raise OptionError(f'option {name!r} of several routes names them: {{"orders": {{"0": 1234}}}}')
+            if route and not options.reads_several:
+                raise OptionError(f'option {name!r} of one route names its partitions only: {{"0": 1234}}')
+    if options.reads_several and options.ack_route is not None and "*" not in options.ack_route:
+        raise OptionError("option 'ackRoute' of several routes has a * that stands for each of them, as in *.ack")
 
 
 def _write(options: Options) -> None:

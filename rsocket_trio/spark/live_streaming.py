@@ -97,7 +97,7 @@ class LiveStreamReader(StreamReader):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset behind the last received element, for the query's progress."""
         counts = {self._options.route: self._intake.tally} if "_intake" in vars(self) else {}
-        return self._to_offset(self._store.end) | told(self._options, counts)
+        return self._to_offset(self._store.end) | told(self._options, (), counts)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Have the query read the elements that came; wait for a volume that is asked for, up to its delay."""

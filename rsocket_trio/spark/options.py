@@ -36,8 +36,10 @@ NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'a
 EARLIEST = "earliest"
 LATEST = "latest"
 
-Positions: TypeAlias = str | tuple[tuple[int, int], ...]
-"""``"earliest"``, ``"latest"``, or pairs of a partition and a position, in the order of their partitions."""
+Place: TypeAlias = tuple[str, int]
+"""A route and one of its partitions. In a query of one route, that of the option ``route``, the route is empty."""
+Positions: TypeAlias = str | tuple[tuple[Place, int], ...]
+"""``"earliest"``, ``"latest"``, or pairs of a place and a position, in the order of their places."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
@@ -66,6 +68,19 @@ def route_name(written: str) -> str:
     if length > LONGEST_TAG:
         raise ValueError(f"has {length} bytes, the limit is {LONGEST_TAG}")
     return written
+
+
+def route_names(written: str) -> tuple[str, ...]:
+    """Parse several routes with commas between them."""
+    found = tuple(one.strip() for one in words(written).split(","))
+    for one in found:
+        try:
+            route_name(one)
+        except ValueError as error:
+            raise ValueError(f"has a route that {error}") from None
+        if found.count(one) > 1:
+            raise ValueError(f"names {one!r} twice")
+    return found
 
 
 def short(longest: int) -> Parser:
@@ -169,7 +184,7 @@ def uris(written: str) -> tuple[str, ...]:
 
 
 def read_positions(written: str) -> Positions:
-    """``earliest``, ``latest``, or JSON such as ``{"0": 1234}``."""
+    """``earliest``, ``latest``, or JSON such as ``{"0": 1234}`` or ``{"orders": {"0": 1234}}``."""
     word = written.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
@@ -180,15 +195,34 @@ def read_positions(written: str) -> Positions:
     return tuple(sorted(position_map(found).items()))
 
 
-def position_map(found: object) -> dict[int, int]:
-    """Return positions by partition from JSON. Raise ``ValueError`` naming the invalid part."""
-    result: dict[int, int] = {}
-    for text, partition in partitions_of(found).items():
-        position = found[text]  # type: ignore[index]  # it was found to be a mapping
-        if type(position) is not int or not 0 <= position <= MAX_POSITION:
-            raise ValueError(f"has a position {position!r} of partition {partition} that is not a whole number")
-        result[partition] = position
+def position_map(found: object) -> dict[Place, int]:
+    """Return positions from JSON, by partition, or by route and partition. Raise ``ValueError`` naming the invalid
+    part.
+    """
+    result: dict[Place, int] = {}
+    for route, by_partition in by_route(found).items():
+        for text, partition in partitions_of(by_partition).items():
+            position = by_partition[text]
+            if type(position) is not int or not 0 <= position <= MAX_POSITION:
+                where = place_name((route, partition))
+                raise ValueError(f"has a position {position!r} of {where} that is not a whole number")
+            result[route, partition] = position
     return result
+
+
+def by_route(found: object) -> dict[str, Any]:
+    """Return the parts of a JSON object by the routes that name them, all of it for an empty one if none does."""
+    if isinstance(found, Mapping) and found and all(isinstance(one, Mapping) for one in found.values()):
+        if not all(found):
+            raise ValueError("has a route that is empty")
+        return dict(found)
+    return {"": found}
+
+
+def place_name(place: Place) -> str:
+    """Return a place for a message: the partition, with its route where the query reads several."""
+    route, partition = place
+    return f"partition {partition} of route {route!r}" if route else f"partition {partition}"
 
 
 def partitions_of(found: object) -> dict[Any, int]:
@@ -308,6 +342,8 @@ class Options:
     # fmt: off
     uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `h2://`, `h2s://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
     route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata", shown_default="required")
+    routes: tuple[str, ...] | None = row("routes", route_names, None, Use.READ, "several routes with commas between them, in place of `route`; with `positions=server`")
+    route_pattern: str | None = row("routePattern", route_name, None, Use.READ, "all sources of the server that are like this, in place of `route`, also those that come later: `*` is any text, `?` one character; with `positions=server`")
     interaction: str | None = row("interaction", choice("stream", "channel", "response", "fnf"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`, `fnf`", shown_default="stream; response")
     request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text", shown_default="empty")
     request_data_base64: bytes = row("requestDataBase64", base64_bytes, "", Use.READ, "data of the request, as bytes", shown_default="empty")
@@ -328,7 +364,7 @@ class Options:
     batch_bytes: int = row("batchBytes", size(2**30), "4 MiB", Use.READ, "bytes after which a record batch is handed on, up to 1 GiB")
     batch_max_delay: float = row("batchMaxDelayMs", milliseconds, "200", Use.READ, "milliseconds after which a record batch is handed on, full or not")
     positions: str | None = row("positions", choice("server", "wal", "none"), None, Use.READ, "where a read can be repeated from: the `server`, a log that is written ahead (`wal`, streams only), or not at all (`none`)", shown_default="none in batch; must be set in streams")
-    starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
+    starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`, of several routes `{\"orders\": {\"0\": 1234}}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
     ending_position: Positions | None = row("endingPosition", read_positions, None, Use.BATCH_READ, "`latest`, or JSON: the position behind the last; with `positions=server`", shown_default="latest")
     max_rows_per_trigger: int | None = row("maxRowsPerTrigger", number(1), None, Use.STREAM_READ, "rows of a micro-batch, over all partitions", shown_default="100000 per partition")
     max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size(), None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
@@ -341,7 +377,7 @@ class Options:
     wal_dir: str | None = row("walDir", words, None, Use.STREAM_READ, "directory of the log, on a file system that every executor sees; for `positions=wal`")
     wal_max_bytes: int = row("walMaxBytes", size(), "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory, and 100 more for each payload; then the producer waits")
     wal_sync: str = row("walSync", choice("batch", "always", "never"), "batch", Use.STREAM_READ, "when the log reaches the disk: per batch that came, per record, or when the system likes")
-    ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`")
+    ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route")
     delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce", "bestEffort"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
     rows_per_request: int | None = row("rowsPerRequest", number(1, 10_000_000), None, Use.WRITE, "rows of one request", shown_default="1; arrow: a record batch")
@@ -357,7 +393,7 @@ class Options:
     reconnect_max_attempts: int = row("reconnectMaxAttempts", number(0, 1_000_000), "5", Use.ANY, "tries in a row, without a payload between them, before a task fails; the pauses double from 0.25 s to 8 s")
     reuse_connections: bool = row("reuseConnections", flag, "true", Use.ANY, "keep connections between the tasks of a Python worker")
     connection_idle_timeout: float = row("connectionIdleTimeout", seconds, "30s", Use.ANY, "how long an unused one is kept")
-    pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
+    pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on route, partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
     schema: str | None = row("schema", words, None, Use.ANY, "the columns of a table in a catalog, such as `id BIGINT, name STRING`: for `payload=arrow`, and for sinks")
     # fmt: on
 
@@ -367,8 +403,30 @@ class Options:
         return self.request_data or self.request_data_base64
 
     @property
+    def reads_several(self) -> bool:
+        """Return whether the options ``routes`` or ``routePattern`` take the place of ``route``."""
+        return self.routes is not None or self.route_pattern is not None
+
+    @property
+    def shown_route(self) -> str:
+        """Return what is read, for a message."""
+        if self.routes is not None:
+            return ",".join(self.routes)
+        return self.route if self.route_pattern is None else self.route_pattern
+
+    def of_route(self, route: str) -> Options:
+        """Return the options for one of the routes that are read; an empty one is that of the option ``route``."""
+        if not route:
+            return self
+        ack_route = None if self.ack_route is None else self.ack_route.replace("*", route)
+        return attrs.evolve(self, route=route, routes=None, route_pattern=None, ack_route=ack_route)
+
+    @property
     def fingerprint(self) -> str:
-        """Return the identity of a checkpoint: the same for the same rows, wherever the server is."""
+        """Return the identity of a checkpoint: the same for the same rows, wherever the server is.
+
+        Several routes are not a part of it: offsets name them, and more may come.
+        """
         interaction = self.interaction or "stream"
         parts = (self.route, self.positions, self.payload, interaction, self.request, self.request_metadata)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -384,6 +442,8 @@ ROWS: Final[Mapping[str, tuple[str, Row]]] = {
 }
 """By the option's name in lower case: the field of ``Options`` and the row."""
 ALIASES: Final = {"uri": "path"}
+ROUTE_OPTIONS: Final = {"route": "route", "routes": "routes", "route_pattern": "routePattern"}
+"""The options that say which routes are read, one of which is needed: by their fields."""
 
 
 def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
@@ -405,11 +465,14 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
         if field in found:
             raise OptionError(f"option {known.name!r} is given twice, also as {key!r}")
         found[field] = _parsed(known, written)
-    for field in ("uris", "route"):
-        if found.get(field) is None:
-            name = attrs.fields_dict(Options)[field].metadata[Row].name
-            raise OptionError(f"option {name!r} is missing")
-    return Options(**found)
+    if found.get("uris") is None:
+        raise OptionError("option 'path' is missing")
+    routes = [name for field, name in ROUTE_OPTIONS.items() if found.get(field) is not None]
+    if not routes:
+        raise OptionError("option 'route' is missing")
+    if len(routes) > 1:
+        raise OptionError(f"options {routes[0]!r} and {routes[1]!r} exclude each other")
+    return Options(**{"route": ""} | found)
 
 
 def _parsed(known: Row, written: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -19,17 +19,21 @@ from rsocket_trio.spark.options import (
     LATEST,
     MAX_POSITION,
     OptionError,
+    Place,
     Positions,
     partitions_of,
+    place_name,
     position_map,
 )
 from rsocket_trio.spark.tallies import Address
 
 VERSION = 1
-"""The version of the format of offsets."""
+"""The version of the format of offsets of one route, which name partitions only."""
+ROUTES_VERSION = 2
+"""The version of the format of offsets that name routes."""
 
-PositionMap: TypeAlias = dict[int, int]
-"""By partition: the next position to read."""
+PositionMap: TypeAlias = dict[Place, int]
+"""By route and partition: the next position to read."""
 
 
 class DataLossError(Explained):
@@ -42,19 +46,27 @@ class CheckpointError(Explained, ValueError):
 
 @attrs.frozen
 class Bounds:
-    """The positions that a partition of the server has: from ``earliest`` up to, and without, ``latest``."""
+    """The positions that a partition of the server has: from ``earliest`` up to, and without, ``latest``.
+
+    ``at`` is the position of a time that was asked for.
+    """
 
     earliest: int
     latest: int
+    at: int | None = None
 
 
 @attrs.frozen
 class Range:
-    """Positions of one partition, from ``start`` up to, and without, ``end``."""
+    """Positions of one partition, from ``start`` up to, and without, ``end``.
+
+    ``route`` is empty in a query of one route: that of the options.
+    """
 
     partition: int
     start: int
     end: int
+    route: str = ""
 
     @property
     def size(self) -> int:
@@ -71,7 +83,8 @@ class RangePartition(InputPartition):
         self.report_to = report_to
 
     def __repr__(self) -> str:
-        return f"RangePartition({self.range.partition}: {self.range.start} to {self.range.end})"
+        of_route = f"{self.range.route}, " if self.range.route else ""
+        return f"RangePartition({of_route}{self.range.partition}: {self.range.start} to {self.range.end})"
 
 
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:
@@ -79,14 +92,16 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
     try:
         found = json.loads(answer)
         bounds = {
-            partition: Bounds(found[text]["earliest"], found[text]["latest"])
+            partition: Bounds(found[text]["earliest"], found[text]["latest"], found[text].get("at"))
             for text, partition in partitions_of(found).items()
         }
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"not an answer about partitions: {answer[:200]!r}") from None
     for partition, one in bounds.items():
         if not (type(one.earliest) is type(one.latest) is int and 0 <= one.earliest <= one.latest <= MAX_POSITION):
             raise ValueError(f"partition {partition} from {one.earliest} to {one.latest}: not possible")
+        if one.at is not None and not (type(one.at) is int and one.earliest <= one.at <= one.latest):
+            raise ValueError(f"a time at {one.at!r} of partition {partition}: not possible")
     if not bounds:
         raise ValueError("the server has no partitions")
     return dict(sorted(bounds.items()))
@@ -95,17 +110,23 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
 # Offsets
 
 
-def to_offset(fingerprint: str, positions: Mapping[int, int], first: Mapping[int, int] | None = None) -> dict[str, Any]:
+def to_offset(
+    fingerprint: str, positions: Mapping[Place, int], first: Mapping[Place, int] | None = None
+) -> dict[str, Any]:
     """Return the offset that Spark keeps for positions: a JSON object with its keys in order.
 
-    The end of a query's first batch also holds its beginning, ``first``.
+    The end of a query's first batch also holds its beginning, ``first``, and so does that of a batch with new routes.
     """
-    offset = {"v": VERSION, "f": fingerprint, "p": _by_text(positions)}
+    version = ROUTES_VERSION if any(route for route, _ in positions) else VERSION
+    offset = {"v": version, "f": fingerprint, "p": _by_text(positions)}
     return offset if first is None else offset | {"i": _by_text(first)}
 
 
-def _by_text(positions: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): positions[partition] for partition in sorted(positions)}
+def _by_text(positions: Mapping[Place, int]) -> dict[str, Any]:
+    found: dict[str, dict[str, int]] = {}
+    for route, partition in sorted(positions):
+        found.setdefault(route, {})[str(partition)] = positions[route, partition]
+    return found.get("", found)
 
 
 def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
@@ -121,15 +142,20 @@ def first_of(offset: Mapping[str, Any], fingerprint: str) -> PositionMap | None:
 def _positions(offset: Mapping[str, Any], fingerprint: str, key: str) -> PositionMap:
     check_offset(offset, fingerprint)
     try:
-        return position_map(offset[key])
+        found = position_map(offset[key])
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: {error}") from None
+    if any(bool(route) is not (offset["v"] == ROUTES_VERSION) for route, _ in found):
+        raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: not as in its version")
+    return found
 
 
 def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
     """Raise ``CheckpointError`` unless an offset was made by these options and by this version of the format."""
-    if offset.get("v") != VERSION:
-        raise CheckpointError(f"the checkpoint's offset is of version {offset.get('v')!r}, known is {VERSION}")
+    if offset.get("v") not in (VERSION, ROUTES_VERSION):
+        raise CheckpointError(
+            f"the checkpoint's offset is of version {offset.get('v')!r}, known are {VERSION} and {ROUTES_VERSION}"
+        )
     if offset.get("f") != fingerprint:
         raise CheckpointError(
             "the checkpoint was made with other options: route, positions, payload, interaction and requestData must "
@@ -140,52 +166,69 @@ def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
 # Planning
 
 
-def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> PositionMap:
+def resolve(wanted: Positions, bounds: Mapping[Place, Bounds], name: str) -> PositionMap:
     """Return an option's position in each partition; partitions that JSON leaves out begin at their earliest.
 
-    Raise ``OptionError`` for a partition that the server does not have.
+    Raise ``OptionError`` for a route or a partition that the server does not have.
     """
     if wanted == EARLIEST:
-        return {partition: one.earliest for partition, one in bounds.items()}
+        return {place: one.earliest for place, one in bounds.items()}
     if wanted == LATEST:
-        return {partition: one.latest for partition, one in bounds.items()}
+        return {place: one.latest for place, one in bounds.items()}
     assert not isinstance(wanted, str)
     given = dict(wanted)
-    unknown = sorted(given.keys() - bounds.keys())
-    if unknown:
-        raise OptionError(f"option {name!r} names partition {unknown[0]}, the server has {list(bounds)}")
-    default = {
-        partition: one.earliest if name == "startingPosition" else one.latest for partition, one in bounds.items()
-    }
+    check_places(given, bounds, name)
+    default = {place: one.earliest if name == "startingPosition" else one.latest for place, one in bounds.items()}
     return default | given
 
 
-def advance(start: Mapping[int, int], latest: Mapping[int, int], limit: int | None) -> PositionMap:
+def check_places(given: Collection[Place], bounds: Mapping[Place, Bounds], name: str) -> None:
+    """Raise ``OptionError`` if an option names a route or a partition that the server does not have."""
+    unknown = sorted(set(given) - bounds.keys())
+    if unknown:
+        route = unknown[0][0]
+        there = partitions_at(bounds, route)
+        if there:
+            raise OptionError(f"option {name!r} names {place_name(unknown[0])}, the server has {there}")
+        raise OptionError(f"option {name!r} names route {route!r}, those that are read are {routes_at(bounds)}")
+
+
+def partitions_at(places: Iterable[Place], route: str) -> list[int]:
+    """Return the partitions of a route."""
+    return [partition for found, partition in places if found == route]
+
+
+def routes_at(places: Iterable[Place]) -> str:
+    """Return the names of the routes, for a message."""
+    return ", ".join(dict.fromkeys(route for route, _ in places)) or "none"
+
+
+def advance(start: Mapping[Place, int], latest: Mapping[Place, int], limit: int | None) -> PositionMap:
     """Return the end of a read of up to ``limit`` rows: each partition gets its share of the available rows.
 
     Partitions that ``start`` does not know are those of ``latest`` at 0. Never goes back.
     """
-    begin = {partition: start.get(partition, 0) for partition in {**start, **latest}}
-    available = {partition: max(latest.get(partition, 0) - begin[partition], 0) for partition in begin}
+    begin = {place: start.get(place, 0) for place in {**start, **latest}}
+    available = {place: max(latest.get(place, 0) - begin[place], 0) for place in begin}
     total = sum(available.values())
     if limit is None or total <= limit:
-        return {partition: begin[partition] + available[partition] for partition in sorted(begin)}
-    shares = {partition: available[partition] * limit // total for partition in begin}
+        return {place: begin[place] + available[place] for place in sorted(begin)}
+    shares = {place: available[place] * limit // total for place in begin}
     # The remainder of rounding down goes to the partitions with most to read.
     left = limit - sum(shares.values())
-    for partition in sorted(begin, key=lambda one: (-available[one], one)):
-        more = min(left, available[partition] - shares[partition])
-        shares[partition] += more
+    for place in sorted(begin, key=lambda one: (-available[one], one)):
+        more = min(left, available[place] - shares[place])
+        shares[place] += more
         left -= more
-    return {partition: begin[partition] + shares[partition] for partition in sorted(begin)}
+    return {place: begin[place] + shares[place] for place in sorted(begin)}
 
 
-def ranges_between(start: Mapping[int, int], end: Mapping[int, int]) -> list[Range]:
-    """Return the ranges between two offsets, by partition; empty ones are left out."""
+def ranges_between(start: Mapping[Place, int], end: Mapping[Place, int]) -> list[Range]:
+    """Return the ranges between two offsets, by route and partition; empty ones are left out."""
     return [
-        Range(partition, start.get(partition, 0), end[partition])
-        for partition in sorted(end)
-        if end[partition] > start.get(partition, 0)
+        Range(place[1], start.get(place, 0), end[place], place[0])
+        for place in sorted(end)
+        if end[place] > start.get(place, 0)
     ]
 
 
@@ -204,4 +247,4 @@ def split(ranges: Sequence[Range], pieces: int | None) -> list[Range]:
 
 def _cut(one: Range, count: int) -> list[Range]:
     edges = [one.start + one.size * number // count for number in range(count + 1)]
-    return [Range(one.partition, low, high) for low, high in itertools.pairwise(edges)]
+    return [Range(one.partition, low, high, one.route) for low, high in itertools.pairwise(edges)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -21,18 +21,21 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from rsocket_trio.spark.asking import ask_places_explained
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.diagnosis import explaining
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.live import fetch_live
-from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options
+from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition, ranges_between, resolve, split
-from rsocket_trio.spark.replayed import ask_bounds, fetch
+from rsocket_trio.spark.replayed import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
+T = TypeVar("T")
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -42,27 +45,36 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 @attrs.frozen
 class Selection:
-    """Rows by partition and position: ``partitions`` is ``None`` for all, ``end`` is behind the last position."""
+    """Rows by route, partition and position: ``routes`` and ``partitions`` are ``None`` for all, ``end`` is behind the
+    last position.
+    """
 
     partitions: frozenset[int] | None = None
     start: int = 0
     end: int = MAX_POSITION
+    routes: frozenset[str] | None = None
 
     def both(self, other: Selection) -> Selection:
         """Return the intersection of two selections."""
-        mine, theirs = self.partitions, other.partitions
-        if mine is None or theirs is None:
-            partitions = theirs if mine is None else mine
-        else:
-            partitions = mine & theirs
-        return Selection(partitions, max(self.start, other.start), min(self.end, other.end))
+        partitions = common(self.partitions, other.partitions)
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return Selection(partitions, start, end, common(self.routes, other.routes))
 
-    def narrowed(self, one: Range) -> Range | None:
-        """Return the selected part of a range, or ``None`` if none of it is selected."""
+    def narrowed(self, one: Range, route: str) -> Range | None:
+        """Return the selected part of a range of this route, or ``None`` if none of it is selected."""
         if self.partitions is not None and one.partition not in self.partitions:
             return None
+        if self.routes is not None and route not in self.routes:
+            return None
         start, end = max(one.start, self.start), min(one.end, self.end)
-        return Range(one.partition, start, end) if start < end else None
+        return Range(one.partition, start, end, one.route) if start < end else None
+
+
+def common(mine: frozenset[T] | None, theirs: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the intersection of two sets, where ``None`` stands for everything."""
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return mine & theirs
 
 
 POSITION: dict[type[Filter], Callable[[int], Selection]] = {
@@ -80,10 +92,11 @@ def selection_of(one: Filter) -> Selection | None:
     column = getattr(found, "attribute", None)
     if column == ("position",) and type(one) in POSITION and type(found.value) is int:
         return POSITION[type(one)](found.value)
-    if column == ("partition",):
-        values = found.value if isinstance(one, In) else (found.value,) if isinstance(one, EqualTo) else ()
-        if values and all(type(value) is int for value in values):
-            return Selection(frozenset(values))
+    values = found.value if isinstance(one, In) else (found.value,) if isinstance(one, EqualTo) else ()
+    if column == ("partition",) and values and all(type(value) is int for value in values):
+        return Selection(frozenset(values))
+    if column == ("route",) and values and all(type(value) is str for value in values):
+        return Selection(routes=frozenset(values))
     return None
 
 
@@ -115,12 +128,15 @@ class BatchReader(DataSourceReader):
         if options.positions != "server":
             return [LivePartition()]
         here = background()
-        bounds = here.run(partial(explaining, here.pool, options, ask_bounds, here.pool, options))
+        bounds = here.run(partial(ask_places_explained, here.pool, options))
         found = [
-            selected for one in planned(options, bounds) if (selected := self._selection.narrowed(one)) is not None
+            selected
+            for one in planned(options, bounds)
+            if (selected := self._selection.narrowed(one, one.route or options.route)) is not None
         ]
         # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
-        empty = Range(next(iter(bounds)), 0, 0)
+        route, partition = next(iter(bounds))
+        empty = Range(partition, 0, 0, route)
         return [RangePartition(one) for one in split(found, options.min_partitions) or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -130,6 +146,7 @@ class BatchReader(DataSourceReader):
             found = partition.range
             if not found.size:
                 return iter(())
+            options = options.of_route(found.route)
             produce = partial(explaining, here.pool, options, partial(fetch, here.pool, options, found))
             return rows_in_one_line(rows_of(produce, options, found.partition, self._schema))
         produce = partial(explaining, here.pool, options, partial(fetch_live, here.pool, options))
@@ -153,34 +170,34 @@ class PushdownReader(BatchReader):
         return kept
 
 
-def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
+def planned(options: Options, bounds: Mapping[Place, Bounds]) -> list[Range]:
     """Return the ranges of a batch read.
 
     Raise ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
     start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
     end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
-    for partition, one in bounds.items():
-        if start[partition] > one.latest:
+    for place, one in bounds.items():
+        if start[place] > one.latest:
             problem = (
-                f"option 'startingPosition': position {start[partition]} of partition {partition} is not there yet, "
+                f"option 'startingPosition': position {start[place]} of {place_name(place)} is not there yet, "
                 f"the latest is {one.latest}"
             )
             if options.fail_on_data_loss:
                 raise DataLossError(f"{problem}; with failOnDataLoss=false nothing of it is read")
             logger.warning("%s: nothing of it is read (failOnDataLoss=false)", problem)
         if not options.fail_on_data_loss:
-            start[partition] = max(start[partition], one.earliest)
-            end[partition] = min(end[partition], one.latest)
+            start[place] = max(start[place], one.earliest)
+            end[place] = min(end[place], one.latest)
             continue
-        if start[partition] < one.earliest and end[partition] > start[partition]:
+        if start[place] < one.earliest and end[place] > start[place]:
             raise DataLossError(
-                f"option 'startingPosition': position {start[partition]} of partition {partition} has expired, the "
+                f"option 'startingPosition': position {start[place]} of {place_name(place)} has expired, the "
                 f"earliest is {one.earliest}; with failOnDataLoss=false the read begins there"
             )
-        if end[partition] > one.latest:
+        if end[place] > one.latest:
             raise DataLossError(
-                f"option 'endingPosition': position {end[partition]} of partition {partition} is not there yet, the "
+                f"option 'endingPosition': position {end[place]} of {place_name(place)} is not there yet, the "
                 f"latest is {one.latest}; with failOnDataLoss=false the read ends there"
             )
     return ranges_between(start, end)

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError, is_by_drain
+from rsocket_trio import ApplicationError, Connection, ConnectionLost, RemoteProtocolError
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
 from rsocket_trio.replay.elements import Record, now_us
+from rsocket_trio.spark.asking import bounds_at
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.options import Options
@@ -23,13 +24,12 @@ from rsocket_trio.spark.protocol import (
     AHEAD,
     EXPIRED,
     LOSSES,
-    OFFSETS_ROUTE,
     POSITION_HEAD,
     UINT64,
     encode_ends,
     encode_range,
 )
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, parse_bounds
+from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
 from rsocket_trio.spark.records import WANTED, Chunk, PackChunk, Rows, SchemaMismatchError, Weights
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -167,39 +167,6 @@ def _append(chunks: list[Rows], more: list[Rows]) -> None:
             chunks.append(chunk)
 
 
-async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
-    """Ask the server for the current bounds of its partitions.
-
-    Raise ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
-    ``RemoteProtocolError`` for a malformed answer.
-    """
-    tries = Tries(options, f"asking {options.route}{OFFSETS_ROUTE}")
-    target = target_of(options)
-    while True:
-        try:
-            async with pool.connection(target) as connection:
-                return await _ask_bounds(pool, connection, options)
-        except Rejected as error:
-            if not is_by_drain(error):
-                raise  # a route that is not there will not be there soon
-            await tries.failed(error)
-        except PASSING_FOR_READS as error:
-            await tries.failed(error)
-
-
-async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> dict[int, Bounds]:
-    try:
-        with trio.fail_after(options.read_timeout):
-            answer = await connection.request_response(route=options.route + OFFSETS_ROUTE)
-    except trio.TooSlowError:
-        pool.distrust(connection)
-        raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
-    try:
-        return parse_bounds(answer.data)
-    except ValueError as error:
-        raise RemoteProtocolError(f"{options.route}{OFFSETS_ROUTE}: {error}") from None
-
-
 async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Rows]) -> None:
     """Put the rows of a range on the conveyor, each once and in order.
 
@@ -306,7 +273,7 @@ class Fetch:
         cursor = self.cursor
         bounds: Mapping[int, Bounds] = {}
         if not self._options.fail_on_data_loss:
-            bounds = await _ask_bounds(self._pool, connection, self._options)
+            bounds = await bounds_at(self._pool, connection, self._options)
         there = bounds.get(cursor.partition)
         if error.code == EXPIRED and there is not None:
             if there.earliest <= cursor.position:

@@ -49,7 +49,7 @@ HINTS: Final[Mapping[Use, str]] = {
 """The reason why options may be missing, by the use of a table."""
 NO_STRINGS: Final = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER|COLLATE)\b", re.IGNORECASE)
 STRING_COLUMN: Final = re.compile(r"^(\s*(?:`[^`]*`|\w+)\s*[:\s]\s*)STRING\b", re.IGNORECASE)
-PLACE: Final = frozenset({"path", "uri", "route"})
+PLACE: Final = frozenset({"path", "uri", "route", "routes", "routepattern"})
 """Options that say where rows are. A query of a table gives none of them."""
 STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
     "server": ServerStreamReader,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,13 +23,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from rsocket_trio.spark.asking import Unanswered, ask_places, explained
 from rsocket_trio.spark.background import Background, Taker, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool
-from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
+from rsocket_trio.spark.diagnosis import explaining, positions_missing
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
-from rsocket_trio.spark.options import LATEST, OptionError, Options, Use
+from rsocket_trio.spark.options import LATEST, OptionError, Options, Place, Use, place_name
 from rsocket_trio.spark.ranges import (
     Bounds,
     DataLossError,
@@ -39,13 +40,15 @@ from rsocket_trio.spark.ranges import (
     advance,
     first_of,
     from_offset,
+    partitions_at,
     ranges_between,
     resolve,
+    routes_at,
     split,
     to_offset,
 )
 from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
-from rsocket_trio.spark.replayed import Fetch, acknowledge, ask_bounds, fetch
+from rsocket_trio.spark.replayed import Fetch, acknowledge, fetch
 from rsocket_trio.spark.tallies import Collector, CountingTaker, Tally, report
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -72,9 +75,9 @@ class LatestOffsets:
         self._error: Exception | None = None
         self._shown: Exception | None = None
         self._is_away = False
-        self.known: dict[int, Bounds] | None = None
+        self.known: dict[Place, Bounds] | None = None
 
-    def fresh(self, timeout: float = BOUNDS_TIMEOUT) -> dict[int, Bounds]:
+    def fresh(self, timeout: float = BOUNDS_TIMEOUT) -> dict[Place, Bounds]:
         """Return the bounds as they are now, or as last heard where no answer comes in time.
 
         Raise the server's refusal, and ``ConnectionLost`` if the server never answered.
@@ -91,7 +94,7 @@ class LatestOffsets:
                 raise self._shown or error
             if error is not None and not self._is_away:
                 logger.warning(
-                    "%s: the server is away, no new rows until it is back: %s", self._options.route, str(error)
+                    "%s: the server is away, no new rows until it is back: %s", self._options.shown_route, str(error)
                 )
             self._is_away = error is not None
             assert self.known is not None
@@ -103,11 +106,14 @@ class LatestOffsets:
         bounds = None
         pool, options = self._background.pool, self._options
         try:
-            bounds = await ask_bounds(pool, options)
-        except Exception as exc:
+            bounds = await ask_places(pool, options, {route for route, _ in self.known or ()})
+        except Unanswered as problem:
             # Raised in the thread that asks, by ``fresh``.
+            error = problem.error
+            shown = await explained(pool, options, problem)
+        except Exception as exc:
+            # Raised there as well: that thread waits for it.
             error = exc
-            shown = await diagnosed(pool, options, exc)
         finally:
             with self._changed:
                 self._asking = False
@@ -131,7 +137,7 @@ class Volume:
         options = self._options
         if options.max_rows_per_trigger is None and options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * partitions)
+        return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * max(partitions, 1))
 
     def max_rows(self, limit: ReadLimit) -> int | None:
         """Return the number of rows that may be read, ``None`` for all there are."""
@@ -206,9 +212,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class ServerStreamReader(StreamReader):
     """Reads a route whose server replays: offsets are the server's positions."""
 
-    _goal: Mapping[int, int] | None = None
+    _goal: Mapping[Place, int] | None = None
     """The end of a query with the trigger ``availableNow``."""
-    _first: Mapping[int, int] | None = None
+    _first: Mapping[Place, int] | None = None
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
     @cached_property
@@ -227,11 +233,11 @@ class ServerStreamReader(StreamReader):
         options = self._options
         bounds = self._offsets.fresh()
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
-        for partition, one in bounds.items():
-            if start[partition] > one.latest:
+        for place, one in bounds.items():
+            if start[place] > one.latest:
                 raise OptionError(
-                    f"option 'startingPosition': position {start[partition]} of partition {partition} is not there "
-                    f"yet, the latest is {one.latest}"
+                    f"option 'startingPosition': position {start[place]} of {place_name(place)} is not there yet, the "
+                    f"latest is {one.latest}"
                 )
         return start
 
@@ -254,9 +260,11 @@ class ServerStreamReader(StreamReader):
         bounds = self._offsets.fresh()
         if options.fail_on_data_loss:
             check_not_gone(begin, bounds)
-        if replaced := replaced_in(begin, bounds, options.route):
+        if replaced := replaced_in(begin, bounds, options.shown_route):
             # A micro-batch without rows: the next one begins there.
             return to_offset(options.fingerprint, begin | replaced)
+        added = added_routes(begin, bounds)
+        begin |= added
         latest = self._goal if self._goal is not None else latest_of(bounds)
         everything = ranges_between(begin, advance(begin, latest, None))
         is_last_call = self._goal is not None
@@ -270,7 +278,8 @@ class ServerStreamReader(StreamReader):
             most = by_bytes if most is None else min(most, by_bytes)
         end = advance(begin, latest, most)
         # When Spark repeats the first batch it asks anew for the initial offset: so the batch has its own beginning.
-        return to_offset(options.fingerprint, end, begin if begin == self._first else None)
+        # So does one with new routes, of which the offset before says nothing.
+        return to_offset(options.fingerprint, end, begin if added or begin == self._first else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest known offset of the server, for the query's progress."""
@@ -279,7 +288,7 @@ class ServerStreamReader(StreamReader):
             return None
         options = self._options
         counts = self._collector.totals if "_collector" in vars(self) else {}
-        return to_offset(options.fingerprint, latest_of(known)) | told(options, counts)
+        return to_offset(options.fingerprint, latest_of(known)) | told(options, known, counts)
 
     def stop(self) -> None:
         """Hear no more of tasks; servers hear of the end when the process goes. Spark seldom calls this."""
@@ -298,29 +307,34 @@ class ServerStreamReader(StreamReader):
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
         stop = from_offset(end, options.fingerprint)
         ranges = split(ranges_between(begin, stop), options.min_partitions)
-        return [RangePartition(one, self._collector.address(options.route)) for one in ranges]
+        return [RangePartition(one, self._collector.address(one.route or options.route)) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a range, in a task."""
         assert isinstance(partition, RangePartition)
-        one, here, options = partition.range, background(), self._options
+        here = background()
+        options = self._options.of_route(partition.range.route)
         produce = partial(explaining, here.pool, options, partial(fetch_counted, here.pool, options, partition))
-        return rows_in_one_line(rows_of(produce, options, one.partition, self._schema))
+        return rows_in_one_line(rows_of(produce, options, partition.range.partition, self._schema))
 
     @in_one_line
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge the rows below ``end`` to the server, if the options ask for that."""
         options = self._options
         if options.ack_route is not None:
-            ends = from_offset(end, options.fingerprint)
-            self._background.start(partial(acknowledge, self._background.pool, options, ends))
+            ends: dict[str, dict[int, int]] = {}
+            for (route, partition), position in from_offset(end, options.fingerprint).items():
+                ends.setdefault(route, {})[partition] = position
+            for route, by_partition in ends.items():
+                of_route = options.of_route(route)
+                self._background.start(partial(acknowledge, self._background.pool, of_route, by_partition))
 
     def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
         """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""
         sample = Sample()
         for one in ranges:
-            head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end))
-            pool, options = self._background.pool, self._options
+            head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end), one.route)
+            pool, options = self._background.pool, self._options.of_route(one.route)
             self._background.run(partial(explaining, pool, options, fetch, pool, options, head, sample))
         return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
 
@@ -337,13 +351,16 @@ async def fetch_counted(pool: Pool, options: Options, partition: RangePartition,
             await report(partition.report_to, counting.tally)
 
 
-def told(options: Options, counts: Mapping[str, Tally]) -> dict[str, Any]:
+def told(options: Options, places: Collection[Place], counts: Mapping[str, Tally]) -> dict[str, Any]:
     """Return what the offset for a query's progress says beside positions: server, routes, and counts by route."""
     counted = {
         route: {"received": tally.rows, "bytes": tally.bytes, "reconnects": tally.reconnects}
         for route, tally in counts.items()
     }
-    return {"server": options.shown_uris, "routes": {options.route: {}} | counted}
+    return {
+        "server": options.shown_uris,
+        "routes": {route or options.route: {} for route, _ in places or [("", 0)]} | counted,
+    }
 
 
 class Sample:
@@ -363,42 +380,54 @@ class Sample:
         self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
 
 
-def latest_of(bounds: Mapping[int, Bounds]) -> PositionMap:
+def latest_of(bounds: Mapping[Place, Bounds]) -> PositionMap:
     """Return the end of each partition."""
-    return {partition: one.latest for partition, one in bounds.items()}
+    return {place: one.latest for place, one in bounds.items()}
 
 
-def replaced_in(begin: Mapping[int, int], bounds: Mapping[int, Bounds], route: str) -> PositionMap:
+def added_routes(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> PositionMap:
+    """Return the starts of routes that a query has not read before: their earliest positions.
+
+    New partitions of a known route are not among them: their rows are wanted from position 0 on.
+    """
+    known = {route for route, _ in begin}
+    return {place: one.earliest for place, one in bounds.items() if place[0] not in known}
+
+
+def replaced_in(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds], route: str) -> PositionMap:
     """Return new starts for partitions that end before the read position, and log a warning for each."""
     replaced: PositionMap = {}
-    for partition, position in begin.items():
-        there = bounds.get(partition)
+    for place, position in begin.items():
+        there = bounds.get(place)
         if there is not None and position > there.latest:
-            replaced[partition] = there.earliest
+            replaced[place] = there.earliest
             logger.warning(
-                "%s: partition %d was read up to %d, but the server ends at %d: its log was replaced, and the %d rows "
+                "%s: %s was read up to %d, but the server ends at %d: its log was replaced, and the %d rows "
                 "of the new one are read from position %d on (failOnDataLoss=false)",
-                *(route, partition, position, there.latest, there.latest - there.earliest, there.earliest),
+                *(route, place_name(place), position, there.latest, there.latest - there.earliest, there.earliest),
             )
     return replaced
 
 
-def check_not_gone(begin: Mapping[int, int], bounds: Mapping[int, Bounds]) -> None:
+def check_not_gone(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> None:
     """Raise ``DataLossError`` if a server lacks rows that a query has read already, or has yet to read."""
     hint = "with failOnDataLoss=false the query goes on with what there is"
-    for partition, position in begin.items():
-        there = bounds.get(partition)
+    for place, position in begin.items():
+        there, name = bounds.get(place), place_name(place)
         if there is None:
-            raise DataLossError(f"partition {partition} is gone, the server has {list(bounds)}; {hint}")
+            if place[0] and not partitions_at(bounds, place[0]):
+                raise DataLossError(
+                    f"route {place[0]!r} is gone: it was read up to position {position} of partition {place[1]}, and "
+                    f"now the routes are {routes_at(bounds)}; {hint}"
+                )
+            raise DataLossError(f"{name} is gone, the server has {partitions_at(bounds, place[0])}; {hint}")
         if position > there.latest:
             raise DataLossError(
-                f"partition {partition} was read up to {position}, but the server ends at {there.latest}: has its log "
+                f"{name} was read up to {position}, but the server ends at {there.latest}: has its log "
                 f"been replaced? {hint}"
             )
         if position < there.earliest:
-            raise DataLossError(
-                f"position {position} of partition {partition} has expired: the earliest is {there.earliest}; {hint}"
-            )
+            raise DataLossError(f"position {position} of {name} has expired: the earliest is {there.earliest}; {hint}")
 
 
 class RefusedStreamReader(ServerStreamReader):

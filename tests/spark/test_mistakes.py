@@ -18,12 +18,12 @@ from trio.testing import MockClock
 from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark import OptionError, SinkError, SourceError
+from rsocket_trio.spark.asking import ask_bounds
 from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
 from rsocket_trio.spark.hosting import hide_traceback, in_one_line, require_versions, rows_in_one_line
 from rsocket_trio.spark.live import fetch_live
 from rsocket_trio.spark.options import Use, parse_options
 from rsocket_trio.spark.reading import BatchReader
-from rsocket_trio.spark.replayed import ask_bounds
 from tests.spark.serving import URI, Collected, options, pool, served
 
 

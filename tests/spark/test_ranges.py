@@ -10,6 +10,7 @@ import pytest
 from rsocket_trio.spark.ranges import (
     Bounds,
     CheckpointError,
+    PositionMap,
     Range,
     advance,
     first_of,
@@ -21,7 +22,12 @@ from rsocket_trio.spark.ranges import (
     to_offset,
 )
 
-BOUNDS = {0: Bounds(5, 20), 1: Bounds(0, 7)}
+BOUNDS = {("", 0): Bounds(5, 20), ("", 1): Bounds(0, 7)}
+
+
+def at(positions: dict[int, int], route: str = "") -> PositionMap:
+    """Positions by partition, as those of the query's only route."""
+    return {(route, partition): position for partition, position in positions.items()}
 
 
 def test_a_servers_bounds_are_read_in_the_order_of_partitions() -> None:
@@ -49,7 +55,7 @@ def test_what_is_no_answer_about_partitions_is_refused(answer: bytes) -> None:
 
 
 def test_an_offset_is_read_back() -> None:
-    positions = {10: 3, 2: 7}
+    positions = at({10: 3, 2: 7})
     offset = to_offset("print", positions)
 
     assert json.dumps(offset) == '{"v": 1, "f": "print", "p": {"2": 7, "10": 3}}'
@@ -57,18 +63,20 @@ def test_an_offset_is_read_back() -> None:
 
 
 def test_the_end_of_a_first_batch_says_where_it_begins() -> None:
-    offset = json.loads(json.dumps(to_offset("print", {0: 7}, {0: 3})))
+    offset = json.loads(json.dumps(to_offset("print", at({0: 7}), at({0: 3}))))
 
     assert offset == {"v": 1, "f": "print", "p": {"0": 7}, "i": {"0": 3}}
-    assert from_offset(offset, "print") == {0: 7}
-    assert first_of(offset, "print") == {0: 3}
-    assert first_of(to_offset("print", {0: 7}), "print") is None
+    assert from_offset(offset, "print") == at({0: 7})
+    assert first_of(offset, "print") == at({0: 3})
+    assert first_of(to_offset("print", at({0: 7})), "print") is None
 
 
 @pytest.mark.parametrize(
     ("offset", "message"),
     [
-        ({"v": 2, "f": "print", "p": {"0": 1}}, "version 2"),
+        ({"v": 3, "f": "print", "p": {"0": 1}}, "version 3, known are 1 and 2"),
+        ({"v": 2, "f": "print", "p": {"0": 1}}, "not as in its version"),
+        ({"v": 1, "f": "print", "p": {"a": {"0": 1}}}, "not as in its version"),
         ({"f": "print", "p": {"0": 1}}, "version None"),
         ({"v": 1, "f": "other", "p": {"0": 1}}, "other options.*checkpointLocation"),
         ({"v": 1, "f": "print"}, "can't be read"),
@@ -80,6 +88,17 @@ def test_an_offset_of_others_is_refused(offset: dict[str, object], message: str)
         from_offset(offset, "print")
 
 
+def test_an_offset_of_several_routes_names_them() -> None:
+    positions = {("b", 0): 7, ("a", 10): 1, ("a", 2): 3}
+    offset = to_offset("print", positions, {("b", 0): 5})
+
+    assert json.dumps(offset) == (
+        '{"v": 2, "f": "print", "p": {"a": {"2": 3, "10": 1}, "b": {"0": 7}}, "i": {"b": {"0": 5}}}'
+    )
+    assert from_offset(json.loads(json.dumps(offset)), "print") == positions
+    assert first_of(offset, "print") == {("b", 0): 5}
+
+
 # Where a read begins and ends
 
 
@@ -88,18 +107,27 @@ def test_an_offset_of_others_is_refused(offset: dict[str, object], message: str)
     [
         ("earliest", "startingPosition", {0: 5, 1: 0}),
         ("latest", "startingPosition", {0: 20, 1: 7}),
-        (((0, 9),), "startingPosition", {0: 9, 1: 0}),
-        (((0, 9),), "endingPosition", {0: 9, 1: 7}),
-        (((0, 9), (1, 3)), "endingPosition", {0: 9, 1: 3}),
+        (((("", 0), 9),), "startingPosition", {0: 9, 1: 0}),
+        (((("", 0), 9),), "endingPosition", {0: 9, 1: 7}),
+        (((("", 0), 9), (("", 1), 3)), "endingPosition", {0: 9, 1: 3}),
     ],
 )
 def test_an_option_means_positions(wanted: object, name: str, positions: dict[int, int]) -> None:
-    assert resolve(wanted, BOUNDS, name) == positions  # type: ignore[arg-type]
+    assert resolve(wanted, BOUNDS, name) == at(positions)  # type: ignore[arg-type]
 
 
 def test_a_partition_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="'startingPosition' names partition 4"):
-        resolve(((4, 1),), BOUNDS, "startingPosition")
+        resolve(((("", 4), 1),), BOUNDS, "startingPosition")
+
+
+def test_a_route_that_is_not_there_is_named() -> None:
+    bounds = {("a", 0): Bounds(0, 5), ("b", 1): Bounds(0, 5)}
+
+    with pytest.raises(ValueError, match="'startingPosition' names route 'c', those that are read are a, b"):
+        resolve(((("c", 0), 1),), bounds, "startingPosition")
+    with pytest.raises(ValueError, match=r"'startingPosition' names partition 1 of route 'a', the server has \[0\]"):
+        resolve(((("a", 1), 1),), bounds, "startingPosition")
 
 
 # Limits
@@ -121,20 +149,20 @@ def test_a_partition_that_is_not_there_is_named() -> None:
 def test_a_limit_is_shared_by_what_there_is(
     start: dict[int, int], latest: dict[int, int], limit: int | None, end: dict[int, int]
 ) -> None:
-    assert advance(start, latest, limit) == end
+    assert advance(at(start), at(latest), limit) == at(end)
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_limit_is_kept_used_up_and_comes_to_the_end(seed: int) -> None:
     chance = random.Random(seed)
-    position = {partition: chance.randrange(100) for partition in range(chance.randrange(1, 6))}
-    latest = {partition: first + chance.choice([0, 1, 7, 1000]) for partition, first in position.items()}
+    position = {("", partition): chance.randrange(100) for partition in range(chance.randrange(1, 6))}
+    latest = {place: first + chance.choice([0, 1, 7, 1000]) for place, first in position.items()}
     limit = chance.randrange(1, 400)
 
     while position != latest:
         left = sum(latest.values()) - sum(position.values())
         following = advance(position, latest, limit)
-        assert all(position[partition] <= following[partition] <= latest[partition] for partition in latest)
+        assert all(position[place] <= following[place] <= latest[place] for place in latest)
         assert sum(following.values()) - sum(position.values()) == min(limit, left)
         position = following
 
@@ -143,7 +171,7 @@ def test_a_limit_is_kept_used_up_and_comes_to_the_end(seed: int) -> None:
 
 
 def test_what_lies_between_two_offsets_leaves_out_what_is_empty() -> None:
-    assert ranges_between({0: 5, 1: 3}, {0: 5, 1: 9, 2: 4}) == [Range(1, 3, 9), Range(2, 0, 4)]
+    assert ranges_between(at({0: 5, 1: 3}), at({0: 5, 1: 9, 2: 4})) == [Range(1, 3, 9), Range(2, 0, 4)]
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_live_stream_that_breaks_is_an_error_or_the_end(serving: Serving) -> N
 # Planning
 
 
-BOUNDS = {0: Bounds(5, 20), 1: Bounds(0, 7)}
+BOUNDS = {("", 0): Bounds(5, 20), ("", 1): Bounds(0, 7)}
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ def test_selections_add_up() -> None:
     one = Selection(frozenset({1, 2}), 5, 10).both(Selection(frozenset({2, 3}), 7)).both(Selection())
 
     assert one == Selection(frozenset({2}), 7, 10)
-    assert one.narrowed(Range(2, 0, 100)) == Range(2, 7, 10)
-    assert one.narrowed(Range(2, 10, 100)) is None
-    assert one.narrowed(Range(1, 0, 100)) is None
+    assert one.narrowed(Range(2, 0, 100), "log") == Range(2, 7, 10)
+    assert one.narrowed(Range(2, 10, 100), "log") is None
+    assert one.narrowed(Range(1, 0, 100), "log") is None
     assert Selection().end == MAX_POSITION
 
 

@@ -1,8 +1,8 @@
 """A server for sources, as a process: python -m tests.spark.jvm.server PORT ROWS...
 
-Routes: ``log`` with so many rows in each partition, ``arrow`` with the same rows as Arrow payloads of 100, ``slow``
-which is ``log`` at about 1000 rows in each of its reads per second, ``ticks`` which is live and endless. It says its
-URI; then each line of its input is a command, and is answered by a line.
+Routes: ``log`` and ``sensors.a`` with so many rows in each partition, ``arrow`` with the same rows as Arrow payloads of
+100, ``slow`` which is ``log`` at about 1000 rows in each of its reads per second, ``ticks`` which is live and endless.
+It says its URI; then each line of its input is a command, and is answered by a line.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Server:
         self.responder.setup(self.count)
         add_source(self.responder, "log", self.log, on_ack=self.acks.__setitem__)
         add_source(self.responder, "arrow", self.arrow)
+        add_source(self.responder, "sensors.a", self.log)
         self.responder.request_response("slow.offsets")(self.offsets)
         self.responder.request_stream("slow")(self.slow)
         self.responder.request_stream("ticks")(self.ticks)
@@ -94,6 +95,8 @@ class Server:
         """Return what a command asks for."""
         if words[0] == "append":
             await self.append(int(words[1]), int(words[2]))
+        elif words[0] == "add":
+            add_source(self.responder, words[1], self.log)
         elif words[0] == "trim":
             await self.log.trim(int(words[1]), int(words[2]))
         return {name: getattr(self, name) for name in ("acks", "streams", "open", "connections")}

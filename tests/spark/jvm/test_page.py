@@ -66,6 +66,8 @@ def test_a_snippet_works(block: Any, spark: SparkSession, start_server: Callable
 
     if "ticks" in names:
         assert names["ticks"].count() == 100
+    elif "readings" in names:
+        assert names["readings"].isStreaming
     else:
         assert names["query"].exception() is None
         assert sum(one["numInputRows"] for one in names["query"].recentProgress) == 2000

@@ -51,8 +51,9 @@ class Queries:
 
     def start(self, uri: str, sink: Sink, /, *, now: bool = False, **options: Any) -> StreamingQuery:
         """A query of the route ``log``."""
-        reader = self._spark.readStream.format("rsocket").option("route", "log")
-        for name, value in ({"positions": "server", "startingPosition": "earliest"} | options).items():
+        reader = self._spark.readStream.format("rsocket")
+        defaults = {"route": "log", "positions": "server", "startingPosition": "earliest"}
+        for name, value in (defaults | options).items():
             if value is not None:
                 reader = reader.option(name, str(value))
         writer = reader.load(uri).writeStream.foreachBatch(sink).option("checkpointLocation", str(self._checkpoint))
@@ -148,6 +149,19 @@ def test_a_listener_tells_how_far_a_query_is_behind(queries: Queries, server: Se
     # Spark asks before a micro-batch begins: the last one, of 200 rows, is not counted yet.
     assert (route.received, route.reconnects) == (1800, 0)
     assert (route.bytes or 0) > 2 * sum(len(f"row {number}") + len("m0") for number in range(900))
+
+
+def test_a_pattern_of_routes_is_read_also_those_that_come_later(queries: Queries, start_server: StartServer) -> None:
+    server, sink = start_server("30", "20"), Sink()
+    queries.run(server.uri, sink, route=None, routePattern="sensors.*", minPartitions=3)
+    assert sink.rows == rows(30, 20)
+
+    server.ask("add sensors.b")
+    server.ask("append 1 5")
+    query = queries.start(server.uri, sink, route=None, routePattern="sensors.*")
+    eventually(lambda: len(sink.rows) == 50 + 5 + 55, query)
+    eventually(lambda: head(query) == {"sensors.a": {"0": 30, "1": 25}, "sensors.b": {"0": 30, "1": 25}}, query)
+    assert sink.rows == sorted([*rows(30, 25), *rows(30, 25)])
 
 
 def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Server) -> None:

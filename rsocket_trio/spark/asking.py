@@ -1,0 +1,214 @@
+"""Asks a server for its sources: the routes that a query reads, and the bounds of their partitions."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from rsocket_trio import Connection, ConnectionLost, Rejected, RemoteProtocolError
+from rsocket_trio.errors import RSocketError, is_by_drain
+from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.spark.background import background
+from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.diagnosis import diagnosed
+from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
+from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options
+from rsocket_trio.spark.protocol import OFFSETS_ROUTE
+from rsocket_trio.spark.ranges import Bounds, parse_bounds
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+ROUTES_AT_ONCE = 16
+"""Routes whose bounds are asked for at the same time."""
+
+
+class Unanswered(Exception):
+    """The server did not say what it has: the ``error``, and the ``route`` that was read, empty for that of the query;
+    ``SOURCES_ROUTE`` if it was the list of sources.
+    """
+
+    def __init__(self, route: str, error: Exception) -> None:
+        super().__init__(route, error)
+        self.route = route
+        self.error = error
+
+
+# One route
+
+
+async def ask_bounds(pool: Pool, options: Options, times: Mapping[int, int] | None = None) -> dict[int, Bounds]:
+    """Ask the server for the current bounds of its partitions, and by partition for the positions of ``times``.
+
+    Raise ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
+    ``RemoteProtocolError`` for a malformed answer.
+    """
+    data = b"" if times is None else json.dumps({"timestamps": times}).encode()
+    answer = await _ask(pool, options, options.route + OFFSETS_ROUTE, data)
+    return _read_bounds(options, answer)
+
+
+async def bounds_at(pool: Pool, connection: Connection, options: Options) -> dict[int, Bounds]:
+    """Ask on this connection for the current bounds of the partitions. Raise ``ConnectionLost`` where it is silent."""
+    return _read_bounds(options, await _request(pool, connection, options, options.route + OFFSETS_ROUTE))
+
+
+def _read_bounds(options: Options, answer: bytes) -> dict[int, Bounds]:
+    try:
+        return parse_bounds(answer)
+    except ValueError as error:
+        raise RemoteProtocolError(f"{options.route}{OFFSETS_ROUTE}: {error}") from None
+
+
+async def _ask(pool: Pool, options: Options, route: str, data: bytes = b"") -> bytes:
+    tries = Tries(options, f"asking {route}")
+    target = target_of(options)
+    while True:
+        try:
+            async with pool.connection(target) as connection:
+                return await _request(pool, connection, options, route, data)
+        except Rejected as error:
+            if not is_by_drain(error):
+                raise  # a route that is not there will not be there soon
+            await tries.failed(error)
+        except PASSING_FOR_READS as error:
+            await tries.failed(error)
+
+
+async def _request(pool: Pool, connection: Connection, options: Options, route: str, data: bytes = b"") -> bytes:
+    try:
+        with trio.fail_after(options.read_timeout):
+            return (await connection.request_response(data, route=route)).data
+    except trio.TooSlowError:
+        pool.distrust(connection)
+        raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
+
+
+# All routes of a query
+
+
+async def ask_places(pool: Pool, options: Options, known: Collection[str] = ()) -> dict[Place, Bounds]:
+    """Return the bounds of every partition of every route that the options name. Raise ``Unanswered``.
+
+    ``known`` are the routes that were there before: if data loss is accepted, those may be gone. Without any known one
+    a pattern has to match something.
+    """
+    if options.route_pattern is not None:
+        return await _listed(pool, options, bool(known))
+    if options.routes is None:
+        return await _bounds_of(pool, options, "")
+    found: dict[str, dict[Place, Bounds]] = {}
+    problems: list[Unanswered] = []
+    limit = trio.CapacityLimiter(ROUTES_AT_ONCE)
+
+    async def ask_one(route: str) -> None:
+        async with limit:
+            try:
+                found[route] = await _bounds_of(pool, options, route)
+            except Unanswered as problem:
+                if options.fail_on_data_loss or route not in known or not is_missing_route(problem.error):
+                    problems.append(problem)
+
+    async with trio.open_nursery() as nursery:
+        for route in options.routes:
+            nursery.start_soon(ask_one, route)
+    if problems:
+        raise problems[0]
+    return {place: one for route in sorted(found) for place, one in found[route].items()}
+
+
+async def _bounds_of(pool: Pool, options: Options, route: str) -> dict[Place, Bounds]:
+    try:
+        found = await ask_bounds(pool, options.of_route(route))
+    except (RSocketError, *PASSING_FOR_READS, OptionError) as error:
+        raise Unanswered(route, error) from error
+    return {(route, partition): one for partition, one in found.items()}
+
+
+async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Place, Bounds]:
+    pattern = options.route_pattern
+    assert pattern is not None
+    try:
+        found = await ask_sources(pool, options, pattern)
+        for source in found:
+            if source.problem is not None:
+                raise SourceError(f"route {source.route!r} at {options.shown_uris} can't be read: {source.problem}")
+        if not found and not may_be_empty:
+            there = [source.route for source in await ask_sources(pool, options, "*")]
+            shown = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
+            raise SourceError(
+                f"option 'routePattern': no source at {options.shown_uris} is like {pattern!r}, where * is any text "
+                f"and ? one character; they are {shown}"
+            )
+    except (RSocketError, *PASSING_FOR_READS, OptionError, SourceError) as error:
+        raise Unanswered(SOURCES_ROUTE, error) from error
+    return {
+        (source.route, partition): Bounds(*bounds)
+        for source in found
+        for partition, bounds in source.partitions.items()
+    }
+
+
+async def ask_sources(pool: Pool, options: Options, pattern: str) -> list[Source]:
+    """Return the sources of the server whose routes are like the pattern. Raise as ``ask_bounds`` does."""
+    answer = await _ask(pool, options, SOURCES_ROUTE, json.dumps({"pattern": pattern}).encode())
+    try:
+        return [source for source in read_sources(answer) if is_like(source.route, pattern)]
+    except ValueError as error:
+        raise RemoteProtocolError(f"{SOURCES_ROUTE}: {error}") from None
+
+
+async def explained(pool: Pool, options: Options, problem: Unanswered) -> Exception:
+    """Return the error for the user of Spark, in the words of the options."""
+    error = problem.error
+    if problem.route != SOURCES_ROUTE:
+        found = await diagnosed(pool, options.of_route(problem.route), error)
+        if problem.route and isinstance(found, SourceError):
+            return SourceError(str(found).replace("option 'route':", "option 'routes':", 1))
+        return found
+    if is_missing_route(error):
+        return OptionError(
+            f"option 'routePattern': the server at {options.shown_uris} lists no sources: it has none (add_source), or "
+            "its version is too old; option 'routes' takes their names"
+        )
+    return unread(error, options, SOURCES_ROUTE)
+
+
+async def ask_places_explained(pool: Pool, options: Options) -> dict[Place, Bounds]:
+    """Return the bounds as ``ask_places`` does. Raise its error in the words of the options."""
+    try:
+        return await ask_places(pool, options)
+    except Unanswered as problem:
+        found = await explained(pool, options, problem)
+    raise found
+
+
+# The list for users
+
+
+class ListedSource(NamedTuple):
+    """A partition of a source: its route and number, the earliest position, and the next one to be written."""
+
+    route: str
+    partition: int
+    earliest: int
+    latest: int
+
+
+def list_sources(uri: str, pattern: str = "*", options: Mapping[str, str] | None = None) -> list[ListedSource]:
+    """Return the partitions of the sources that the server at ``uri`` has, by route.
+
+    ``pattern`` names some of the routes: ``*`` stands for any text and ``?`` for one character. ``options`` are those
+    of the connection, such as ``auth.type``. ``spark.createDataFrame`` takes the result. Raise ``SourceError`` and
+    ``OptionError``, also for a server that lists no sources or has none like the pattern.
+    """
+    given = {"path": uri, "routePattern": pattern, **(options or {})}
+    chosen = checked(parse_options(given, Use.BATCH_READ), Use.BATCH_READ)
+    here = background()
+    found = here.run(partial(ask_places_explained, here.pool, chosen))
+    return [ListedSource(route, partition, one.earliest, one.latest) for (route, partition), one in found.items()]

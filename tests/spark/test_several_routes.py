@@ -1,0 +1,346 @@
+"""A query of several routes, as Spark calls it: which it reads, offsets by route, and routes that come and go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql.datasource import EqualTo, In
+from trio.testing import MockClock
+
+from rsocket_trio import Payload, Rejected, Responder
+from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay.source_list import SOURCES_ROUTE
+from rsocket_trio.spark import ListedSource, list_sources
+from rsocket_trio.spark.asking import ask_places, ask_places_explained
+from rsocket_trio.spark.background import background
+from rsocket_trio.spark.mistakes import SourceError
+from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
+from rsocket_trio.spark.ranges import Bounds, CheckpointError, DataLossError, Range
+from rsocket_trio.spark.reading import BatchReader, PushdownReader
+from tests.spark.serving import URI, filled, options, served
+from tests.spark.test_reading import column, ranges, read_all
+from tests.spark.test_streaming import PATIENCE, Query
+
+Serving = Callable[[Responder], None]
+
+
+def given(**more: object) -> Options:
+    """Options of a stream without the route of other tests."""
+    return parse_options(
+        {"path": URI, "positions": "server"} | {name: str(value) for name, value in more.items()}, Use.STREAM_READ
+    )
+
+
+def several(**more: Any) -> Options:
+    """Checked options of a batch."""
+    return options(route=None, **more)
+
+
+@pytest.fixture
+def logs(serving: Serving) -> dict[str, MemoryLog]:
+    """The routes ``sensors.a`` with two partitions, ``sensors.b``, and ``orders``; ``server`` is for more."""
+    found = {
+        "sensors.a": trio.run(filled, {0: 100, 1: 50}),
+        "sensors.b": trio.run(filled, {0: 10}),
+        "orders": trio.run(filled, {0: 5}),
+    }
+    responder = Responder()
+    for route, log in found.items():
+        add_source(responder, route, log)
+    serving(responder)
+    SERVERS.append(responder)
+    return found
+
+
+SERVERS: list[Responder] = []
+"""The server of the test, the last one: more routes may come."""
+
+
+def add(route: str, rows: int) -> MemoryLog:
+    log = trio.run(filled, {0: rows})
+    add_source(SERVERS[-1], route, log)
+    return log
+
+
+def append(log: MemoryLog, partition: int, count: int) -> None:
+    async def run() -> None:
+        await log.append_all({partition: [Element(b"more")] * count})
+
+    background().run(run)
+
+
+# Streams
+
+
+@pytest.mark.parametrize("which", [{"routes": "sensors.b, sensors.a"}, {"routePattern": "sensors.*"}], ids=str)
+def test_a_query_reads_every_partition_of_every_route(which: dict[str, str], logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(**which, startingPosition="earliest"))
+
+    assert query.at == {"v": 2, "f": query.fingerprint, "p": {"sensors.a": {"0": 0, "1": 0}, "sensors.b": {"0": 0}}}
+    assert query.plan() == [Range(0, 0, 100, "sensors.a"), Range(1, 0, 50, "sensors.a"), Range(0, 0, 10, "sensors.b")]
+    append(logs["sensors.a"], 1, 2)
+    append(logs["orders"], 0, 2)
+    assert query.plan() == [Range(1, 50, 52, "sensors.a")]
+    assert query.plan() == []
+
+
+def test_a_query_of_several_routes_begins_by_route_and_partition(logs: dict[str, MemoryLog]) -> None:
+    start = '{"sensors.a": {"0": 99}, "sensors.b": {"0": 10}}'
+
+    query = Query(given(routePattern="sensors.*", startingPosition=start))
+    assert query.plan() == [Range(0, 99, 100, "sensors.a"), Range(1, 0, 50, "sensors.a")]
+
+
+def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routes="orders,sensors.b", startingPosition="earliest"))
+    before = query.at
+    query.plan()
+
+    parts = query.reader.partitions(before, query.at)
+    rows = [column(list(query.reader.read(part)), "position") for part in parts]
+    assert [repr(part) for part in parts] == [
+        "RangePartition(orders, 0: 0 to 5)",
+        "RangePartition(sensors.b, 0: 0 to 10)",
+    ]
+    assert rows == [list(range(5)), list(range(10))]
+
+
+def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routePattern="*", startingPosition="earliest", maxRowsPerTrigger=33, minPartitions=5))
+
+    planned = query.plan()
+    assert sum(one.size for one in planned) == 33
+    assert len(planned) >= 5
+    assert {one.route for one in planned} == {"orders", "sensors.a", "sensors.b"}
+    assert json.loads(json.dumps(query.at))["i"] == {
+        "orders": {"0": 0},
+        "sensors.a": {"0": 0, "1": 0},
+        "sensors.b": {"0": 0},
+    }
+    while more := query.plan():
+        planned += more
+    assert sum(one.size for one in planned) == 165
+
+
+def test_bytes_are_estimated_by_a_sample_of_each_route(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routes="orders,sensors.b", startingPosition="earliest", maxBytesPerTrigger=25))
+
+    # Rows of 5 bytes.
+    assert sum(one.size for one in query.plan()) == 5
+
+
+def test_available_now_ends_where_all_routes_ended(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routePattern="sensors.*", startingPosition="earliest"))
+    query.reader.prepareForTriggerAvailableNow()
+    append(logs["sensors.b"], 0, 7)
+    add("sensors.c", 3)
+
+    assert sum(one.size for one in query.plan()) == 160
+    assert query.plan() == []
+
+
+def test_a_route_that_comes_later_is_read_from_its_earliest_position(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routePattern="sensors.*"))
+    assert query.plan() == []
+    before = query.at
+    late = add("sensors.c", 20)
+    background().run(partial(late.trim, 0, 5))
+
+    assert query.plan() == [Range(0, 5, 20, "sensors.c")]
+    # The batch is planned the same by another process, from its offsets alone.
+    again = Query(given(routePattern="sensors.*"))
+    assert [repr(one) for one in again.reader.partitions(before, query.at)] == ["RangePartition(sensors.c, 0: 5 to 20)"]
+    assert query.plan() == []
+
+
+def test_a_route_that_goes_is_named(logs: dict[str, MemoryLog]) -> None:
+    query = Query(given(routePattern="*", startingPosition="earliest"))
+    query.plan()
+    fewer = Query(given(routePattern="sensors.*"))
+    fewer.at = query.at
+
+    with pytest.raises(DataLossError, match="route 'orders' is gone: it was read up to position 5 of partition 0, "):
+        fewer.plan()
+    lenient = Query(given(routePattern="sensors.*", failOnDataLoss="false"))
+    lenient.at = query.at
+    append(logs["sensors.b"], 0, 1)
+    assert lenient.plan() == [Range(0, 10, 11, "sensors.b")]
+    assert lenient.at["p"]["orders"] == {"0": 5}
+
+
+def test_more_routes_may_be_named_with_the_same_checkpoint(logs: dict[str, MemoryLog]) -> None:
+    first = Query(given(routes="sensors.b", startingPosition="earliest"))
+    first.plan()
+    more = Query(given(routes="sensors.b,orders"))
+    more.at = first.at
+
+    assert more.plan() == [Range(0, 0, 5, "orders")]
+
+
+def test_a_checkpoint_of_one_route_is_not_that_of_several(logs: dict[str, MemoryLog]) -> None:
+    one = Query(parse_options({"path": URI, "route": "orders", "positions": "server"}, Use.STREAM_READ))
+    assert one.at["v"] == 1
+
+    with pytest.raises(CheckpointError, match="other options"):
+        Query(given(routes="orders")).reader.latestOffset(one.at, one.limit)
+
+
+def test_each_route_hears_of_its_own_commits(serving: Serving) -> None:
+    heard: dict[str, dict[int, int]] = {}
+    done = trio.Event()
+    responder = Responder()
+
+    for route in ("a", "b"):
+
+        def on_ack(partition: int, end: int, route: str = route) -> None:
+            heard.setdefault(route, {})[partition] = end
+            if len(heard) == 2:
+                done.set()
+
+        add_source(responder, route, trio.run(filled, {0: 3}), on_ack=on_ack)
+    serving(responder)
+    query = Query(given(routes="a,b", startingPosition='{"a": {"0": 1}}', ackRoute="*.ack"))
+    query.plan()
+    query.reader.commit(query.at)
+
+    async def wait() -> None:
+        with trio.fail_after(PATIENCE):
+            await done.wait()
+
+    background().run(wait)
+    assert heard == {"a": {0: 3}, "b": {0: 3}}
+
+
+# Batches
+
+
+def test_a_batch_reads_all_routes_between_its_positions(logs: dict[str, MemoryLog]) -> None:
+    chosen = several(
+        routes="sensors.a,orders", startingPosition='{"sensors.a": {"0": 98}}', endingPosition='{"sensors.a": {"1": 1}}'
+    )
+    reader = BatchReader(chosen, None)
+
+    assert ranges(reader) == [Range(0, 0, 5, "orders"), Range(0, 98, 100, "sensors.a"), Range(1, 0, 1, "sensors.a")]
+    assert column(read_all(reader), "position") == [*range(5), 98, 99, 0]
+
+
+def test_a_filter_by_route_is_pushed_down(logs: dict[str, MemoryLog]) -> None:
+    reader = PushdownReader(several(routePattern="*", pushdown="true"), None)
+    kept = list(reader.pushFilters([In(("route",), ("orders", "sensors.a")), EqualTo(("partition",), 0)]))
+
+    assert kept == []
+    assert ranges(reader) == [Range(0, 0, 5, "orders"), Range(0, 0, 100, "sensors.a")]
+
+
+def test_a_filter_of_another_route_leaves_nothing_of_the_only_one(logs: dict[str, MemoryLog]) -> None:
+    reader = PushdownReader(options(route="orders", pushdown="true"), None)
+
+    assert list(reader.pushFilters([EqualTo(("route",), "orders")])) == []
+    assert ranges(reader) == [Range(0, 0, 5)]
+    assert list(reader.pushFilters([EqualTo(("route",), "others")])) == []
+    assert ranges(reader) == [Range(0, 0, 0)]
+
+
+# What the server does not have
+
+
+async def test_an_empty_pattern_names_what_there_is(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    for number in range(22):
+        add_source(responder, f"r{number:02}", MemoryLog())
+    async with served(responder) as pool:
+        with pytest.raises(SourceError, match=r"'routePattern': no source at .* is like 's\*'.*r00, r01.* and 2 more"):
+            await ask_places_explained(pool, several(routePattern="s*"))
+
+
+async def test_a_route_of_several_that_is_missing_is_named(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    add_source(responder, "a", MemoryLog())
+    async with served(responder) as pool:
+        with pytest.raises(SourceError, match=r"option 'routes': there is no route 'b' at memory://spark"):
+            await ask_places_explained(pool, several(routes="a,b"))
+
+
+async def test_a_route_that_was_known_may_go_where_loss_is_accepted(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    add_source(responder, "a", MemoryLog())
+    async with served(responder) as pool:
+        lenient = several(routes="a,b", failOnDataLoss="false")
+        assert await ask_places(pool, lenient, {"a", "b"}) == {("a", 0): Bounds(0, 0)}
+        assert await ask_places(pool, several(routePattern="b", failOnDataLoss="false"), {"b"}) == {}
+
+
+async def test_a_server_that_cannot_list_is_told_from_one_that_is_away(autojump_clock: MockClock) -> None:
+    def old(request: Payload) -> bytes:
+        raise Rejected(f"no request_response handler for {SOURCES_ROUTE!r}")
+
+    responder = Responder()
+    responder.request_response(SOURCES_ROUTE)(old)
+    async with served(responder) as pool:
+        with pytest.raises(OptionError, match=r"'routePattern': the server at .* lists no sources.* 'routes' takes"):
+            await ask_places_explained(pool, several(routePattern="*"))
+    async with served(Responder()) as pool:
+        with pytest.raises(OptionError, match=r"'routePattern': the server at .* lists no sources"):
+            await ask_places_explained(pool, several(routePattern="*"))
+
+
+async def test_a_source_that_cannot_be_opened_is_named(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    responder.request_response(SOURCES_ROUTE)(lambda request: b'{"sources": {"a": {"problem": "it is broken"}}}')
+    async with served(responder) as pool:
+        with pytest.raises(SourceError, match=r"route 'a' at .* can't be read: it is broken"):
+            await ask_places_explained(pool, several(routePattern="*"))
+
+
+def test_a_list_that_is_none_ends_the_query(serving: Serving) -> None:
+    responder = Responder()
+    responder.request_response(SOURCES_ROUTE)(lambda request: b"hello")
+    serving(responder)
+
+    with pytest.raises(SourceError, match=r"rsocket-trio\.sources.*not a list of sources: hello"):
+        Query(given(routePattern="*"))
+
+
+def test_the_sources_of_a_server_are_listed(logs: dict[str, MemoryLog]) -> None:
+    assert list_sources(URI) == [
+        ListedSource("orders", 0, 0, 5),
+        ListedSource("sensors.a", 0, 0, 100),
+        ListedSource("sensors.a", 1, 0, 50),
+        ListedSource("sensors.b", 0, 0, 10),
+    ]
+    assert list_sources(URI, "sensors.?", {"readTimeout": "5s"})[-1] == ("sensors.b", 0, 0, 10)
+    with pytest.raises(SourceError, match="no source"):
+        list_sources(URI, "prices")
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"routes": "a,b", "route": "a"}, "options 'route' and 'routes' exclude each other"),
+        ({"routes": "a", "routePattern": "a"}, "options 'routes' and 'routePattern' exclude each other"),
+        ({"routes": "a,,b"}, "'routes' of 'a,,b' has a route that is empty"),
+        ({"routes": "a,b,a"}, "'routes' of 'a,b,a' names 'a' twice"),
+        ({"routes": "a,b", "positions": "none"}, "'routes' needs positions=server, not none"),
+        ({"routePattern": "*", "positions": "wal"}, "'routePattern' needs positions=server, not wal"),
+        ({"routes": "a", "startingPosition": '{"0": 1}'}, "'startingPosition' of several routes names them"),
+        ({"route": "a", "positions": "server", "startingPosition": '{"a": {"0": 1}}'}, "names its partitions only"),
+        ({"routes": "a", "startingPosition": '{"": {"0": 1}}'}, "has a route that is empty"),
+        ({"routes": "a", "startingPosition": '{"a": {"0": 1}, "b": 1}'}, "has a partition 'a'"),
+        ({"routes": "a", "startingPosition": '{"a": {"0": -1}}'}, "position -1 of partition 0 of route 'a'"),
+        ({"routes": "a", "startingPosition": '{"a": {}}'}, "must be an object"),
+        ({"routes": "a,b", "ackRoute": "ack"}, r"'ackRoute' of several routes has a \*"),
+        ({"routes": "a," + "b" * 250}, "'route' is too long: with '.offsets' behind it"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_options_that_do_not_fit_are_named(more: dict[str, str], message: str, ends_background: None) -> None:
+    with pytest.raises(OptionError, match=message):
+        Query(given(**more))
