@@ -192,7 +192,9 @@ async def ask_places_explained(pool: Pool, options: Options) -> dict[Place, Boun
 
 
 class ListedSource(NamedTuple):
-    """A partition of a source: its route and number, the earliest position, and the next one to be written."""
+    """A partition of a source: its ``route`` and number ``partition``, the position ``earliest`` that can be read, and
+    ``latest``, the next one to be written.
+    """
 
     route: str
     partition: int
