@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,7 @@ import outcome
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.replay.compaction import NEW, Interrupted, fresh_path
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
@@ -23,7 +25,8 @@ from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, chec
 from rsocket_trio.replay.named_readers import Reader, ReaderTable, decode_readers, encode_readers
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.retention import SHARE, Retention
-from rsocket_trio.replay.segments import LARGEST_SEGMENT, NEW, SEGMENT_BYTES, Segments
+from rsocket_trio.replay.segment_reader import Segment
+from rsocket_trio.replay.segments import LARGEST_SEGMENT, SEGMENT_BYTES, Segments
 
 READERS_FILE = "readers.json"
 Sync: TypeAlias = Literal["batch", "always", "never"]
@@ -118,6 +121,11 @@ class FileLog(ReplayableLog):
     def size(self) -> int:
         """Return the bytes of all files."""
         return sum(segments.size for segments in self._partitions)
+
+    @property
+    def has_gaps(self) -> bool:
+        compacts = self._retention is not None and self._retention.compact
+        return compacts or any(segments.has_gaps for segments in self._partitions)
 
     @property
     def failure(self) -> OSError | None:
@@ -321,6 +329,8 @@ class FileLog(ReplayableLog):
         if in_full:
             async with self._retaining:
                 await self._apply_retention()
+                await self._compact(in_full=True)
+                self.retention_failure = None
         elif self._is_time_to_retain():
             await self._retain_and_log()
         else:
@@ -333,11 +343,14 @@ class FileLog(ReplayableLog):
             if any(self._partitions[number].has_whole_files_below(end) for number, end in below.items()):
                 await self._retain_and_log()
 
-    async def _retain_and_log(self) -> None:
+    async def _retain_and_log(self, *, compacts: bool = False) -> None:
         """Apply the retention; its failure is none of the append or the acknowledgement that it comes with."""
         try:
             async with self._retaining:
                 await self._apply_retention()
+                if compacts:
+                    await self._compact(in_full=False)
+                    self.retention_failure = None
         except (OSError, CorruptLog) as error:
             if str(error) != str(self.retention_failure):
                 logger.exception("%s: the retention failed, and is tried again", self.directory)
@@ -350,7 +363,36 @@ class FileLog(ReplayableLog):
             self._retained = (self._clock() / 1e6, self._files)
             await self._alone(partial(self._trim_by, self._retention))
             self._retained = (self._retained[0], self._files)
-            self.retention_failure = None
+
+    async def _compact(self, *, in_full: bool) -> None:
+        """Compact the partitions that need it; other tasks append meanwhile."""
+        if self._retention is None or not self._retention.compact:
+            return
+        for segments in self._partitions:
+            with suppress(Interrupted):
+                while await self._compact_once(segments, in_full=in_full):
+                    pass
+
+    async def _compact_once(self, segments: Segments, *, in_full: bool) -> bool:
+        """Make one pass over a partition. Return whether there was anything to do."""
+        found = segments.compaction(self._clock(), lambda: self._closed, in_full=in_full)
+        if found is None:
+            return False
+        await trio.to_thread.run_sync(found.learn)
+        for group in await trio.to_thread.run_sync(found.groups, segments.segment_bytes):
+            end = segments.end_of(group.segments)
+            if end is None:
+                raise Interrupted
+            made = await trio.to_thread.run_sync(found.write_anew, group, end)
+            await self._alone(partial(self._replace, segments, group.segments, made))
+        segments.compacted(found.covered)
+        return True
+
+    def _replace(self, segments: Segments, old: list[Segment], made: Segment) -> None:
+        if self._closed:
+            self._filesystem.remove(fresh_path(made))
+            raise Interrupted
+        segments.replace(old, made)
 
     def _trim_by(self, retention: Retention) -> None:
         """Drop files, in a thread: those that all readers have, the too old ones, and those beyond the size."""
@@ -425,7 +467,7 @@ class FileLog(ReplayableLog):
             self._readers[partition].wake_all()
         if self._is_time_to_retain():
             # Whoever wrote pays for what became needless: no task of the log could.
-            await self._retain_and_log()
+            await self._retain_and_log(compacts=True)
 
     def _take(self) -> list[Group]:
         """Remove and return the groups to write now; the others wait on."""

@@ -324,10 +324,12 @@ def pack_records(records: Sequence[Record], start: int) -> Pack:
 
 
 def split_into_packs(records: Iterable[Record], start: int) -> Iterator[Pack]:
-    """Yield packs of records in order, the first from the position ``start`` on."""
+    """Yield packs of records in order, the first from the position ``start`` on, or where the first record begins."""
     gathered: list[Record] = []
     size = 0
     for record in records:
+        if record.position < start and record.count:
+            start = record.position  # of several rows, and the range begins within it
         grown = size + len(record.data)
         if record.metadata is not None:
             grown += len(record.metadata)

@@ -34,11 +34,16 @@ CURSORS = 1024
 """Readers whose place is remembered exactly."""
 
 
+class ReplacedSegment(Exception):
+    """The file was compacted meanwhile: a newer view has another one."""
+
+
 @attrs.define(eq=False)
 class Segment:
     """One file, and an index of places in it; ``walked`` is the offset up to which it is indexed.
 
-    ``time`` is the last time before its first record, in microseconds since 1970.
+    ``time`` is the last time before its first record, in microseconds since 1970. ``generation`` counts how often its
+    records were compacted. It ``is_gone`` once it was trimmed, and ``is_replaced`` once another has its records.
     """
 
     path: Path
@@ -50,6 +55,8 @@ class Segment:
     offsets: array[int] = attrs.field(factory=lambda: array("Q"))
     walked: int = attrs.field(default=attrs.Factory(lambda self: self.layout.header, takes_self=True))
     is_gone: bool = False
+    is_replaced: bool = False
+    generation: int = 0
 
     def note(self, offset: int, position: int) -> None:
         """Remember a place, if it is far enough from the one before."""
@@ -96,8 +103,10 @@ class SegmentReader:
         self._cursors: dict[int, tuple[Segment, int]] = {}
 
     def read(self, view: View, start: int, end: int | None, max_bytes: int) -> Iterator[Stored]:
-        """Return about ``max_bytes`` of committed records from ``start`` to below ``end``, decoded as they are
-        taken."""
+        """Return about ``max_bytes`` of committed records from ``start`` to below ``end``, decoded as they are taken.
+
+        Raise ``ReplacedSegment`` if ``view`` is too old.
+        """
         if start < view.segments[0].first:
             raise PositionExpired.at(start, self._partition, view.segments[0].first)
         if start > view.latest:
@@ -120,7 +129,7 @@ class SegmentReader:
     def position_at(self, view: View, timestamp: int) -> int:
         """Return the position of the first committed row of this time or a later one; the end where there is none.
 
-        Raise ``CorruptLog``.
+        Raise ``CorruptLog``, and ``ReplacedSegment`` if ``view`` is too old.
         """
         # The first file that begins after a row of this time or a later one; the row is in the file before.
         later = (index for index, one in enumerate(view.segments) if one.time is not None and one.time >= timestamp)
@@ -154,6 +163,8 @@ class SegmentReader:
         try:
             return self._filesystem.open(segment.path)
         except FileNotFoundError:
+            if segment.is_replaced:
+                raise ReplacedSegment from None
             if segment.is_gone:
                 raise PositionExpired.at(position, self._partition, view.segments[-1].first) from None
             raise CorruptLog(segment.path, 0, position, "the file is missing") from None

@@ -8,23 +8,26 @@ disk before the next one begins, so that only the last one can have a torn tail.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import attrs
 
+from rsocket_trio.replay.compaction import NEW, SUFFIX, FileName, Pass, fresh_path, replaced_files
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.log import READ_BYTES
 from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, Pack, flattened, pack_elements, packed
-from rsocket_trio.replay.segment_reader import Segment, SegmentReader, View, recover_segment
+from rsocket_trio.replay.segment_reader import ReplacedSegment, Segment, SegmentReader, View, recover_segment
 from rsocket_trio.replay.segment_records import (
     FORMER,
     PACKED,
     Head,
     SegmentStart,
+    Stored,
     decode_segment_header,
     encode_record,
     encode_segment_header,
@@ -37,8 +40,6 @@ LARGEST_SEGMENT = 2**30
 WRITE_BYTES = 2**20
 """Bytes of records that are encoded before they are written."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SUFFIX = ".segment"
-NEW = ".new"
 
 
 @attrs.define
@@ -83,6 +84,7 @@ class Segments:
         self._clock = clock
         self._time: int | None = None
         self._began: int | None = None
+        self._compacted = 0
         self._reader = SegmentReader(partition, filesystem)
         self._broken: OSError | None = None
         self._mark: Mark | None = None
@@ -359,25 +361,90 @@ class Segments:
         At least one, unless nothing is there yet. Raise ``PositionExpired`` and ``PositionAhead``, and ``CorruptLog``
         also while they are taken.
         """
-        stored = self._reader.read(self._view, start, end, max_bytes)
+        stored = self._stored(start, end, max_bytes)
         return flattened(stored, start, FOREVER if end is None else end)
 
     def read_packs(self, start: int, end: int | None = None, max_bytes: int = READ_BYTES) -> Iterator[Pack]:
         """Return the same in packs, the first from ``start`` on. Raise as ``read`` does."""
-        stored = self._reader.read(self._view, start, end, max_bytes)
+        stored = self._stored(start, end, max_bytes)
         return packed(stored, start, FOREVER if end is None else end)
+
+    def _stored(self, start: int, end: int | None, max_bytes: int) -> Iterator[Stored]:
+        while True:
+            with suppress(ReplacedSegment):
+                return self._reader.read(self._view, start, end, max_bytes)
 
     def position_at(self, timestamp: int) -> int:
         """Return the position of the first row of this time, in microseconds since 1970, or a later one.
 
         That is the end where there is none. Raise ``CorruptLog``.
         """
-        return self._reader.position_at(self._view, timestamp)
+        while True:
+            with suppress(ReplacedSegment):
+                return self._reader.position_at(self._view, timestamp)
+
+    # Compaction: a pass runs while records are appended, ``replace`` while none are
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether some file was compacted."""
+        return any(segment.generation for segment in self._view.segments)
+
+    def compaction(self, now: int, is_stopped: Callable[[], bool], *, in_full: bool) -> Pass | None:
+        """Return a pass over the closed files, ``None`` if none is new.
+
+        ``now`` is in microseconds since 1970, ``is_stopped`` ends a pass early. Unless ``in_full``, the new ones have
+        to be half as large as the others, so that the work is in proportion to what is appended.
+        """
+        closed, end = self._view.segments[:-1], self._view.segments[-1].first
+        fresh = sum(segment.size for segment in closed if segment.first >= self._compacted)
+        if end <= self._compacted or (not in_full and fresh * 2 < sum(one.size for one in closed) - fresh):
+            return None
+        return Pass(self._filesystem, closed, self._compacted, end, now, is_stopped)
+
+    def compacted(self, position: int) -> None:
+        """Note that a pass has compacted all records below a position."""
+        self._compacted = position
+
+    @property
+    def segment_bytes(self) -> int:
+        """Return the bytes of a file after which a new one begins."""
+        return self._segment_bytes
+
+    def end_of(self, segments: list[Segment]) -> int | None:
+        """Return the position behind neighbouring closed files, ``None`` if some are gone."""
+        known = self._view.segments
+        for index, segment in enumerate(known[: -len(segments)]):
+            if segment is segments[0]:
+                same = all(one is other for one, other in zip(known[index:], segments, strict=False))
+                return known[index + len(segments)].first if same else None
+        return None
+
+    def replace(self, segments: list[Segment], made: Segment) -> None:
+        """Put a compacted file in the place of others, if they are still there. Readers that are in them read on."""
+        if self.end_of(segments) is None:
+            self._filesystem.remove(fresh_path(made))
+            return
+        try:
+            self._filesystem.rename(fresh_path(made), made.path)
+            self._filesystem.sync_directory(self._directory)
+        except OSError:
+            self._filesystem.remove(fresh_path(made))
+            raise
+        index = self._segments.index(segments[0])
+        self._segments[index : index + len(segments)] = [made]
+        self._publish()
+        # Only now: a reader that finds no file any more finds the new one in the view.
+        for segment in segments:
+            segment.is_replaced = True
+        for segment in segments:
+            self._filesystem.remove(segment.path)
 
     # Files
 
     def _found(self) -> list[Segment]:
         """Return the segments of the folder, oldest first, without one whose writer died before it had a header."""
+        self._clean_up()
         paths = sorted(self._directory.glob(f"*{SUFFIX}"))
         found = []
         for path in paths:
@@ -389,9 +456,22 @@ class Segments:
                     self.truncated += size
                     self._filesystem.remove(path)
                     break
-                raise CorruptLog(path, 0, int(path.stem) if path.stem.isdigit() else 0, str(error)) from None
-            found.append(Segment(path, start.first, start.time, start.layout, size))
+                raise damaged_start(path, error) from None
+            name = FileName.of(path)
+            generation = 0 if name is None else name.generation
+            found.append(Segment(path, start.first, start.time, start.layout, size, generation=generation))
         return found
+
+    def _clean_up(self) -> None:
+        """Delete what a compaction has left behind whose process died."""
+        for path in self._directory.glob(f"*{NEW}"):
+            self._filesystem.remove(path)
+        for path, other in list(replaced_files(sorted(self._directory.glob(f"*{SUFFIX}")))):
+            try:
+                self._start(other)
+            except ValueError as error:
+                raise damaged_start(other, error) from None
+            self._filesystem.remove(path)
 
     def _start(self, path: Path) -> SegmentStart:
         fd = self._filesystem.open(path)
@@ -399,7 +479,8 @@ class Segments:
             start = decode_segment_header(self._filesystem.read(fd, PACKED.header, 0))
         finally:
             self._filesystem.close(fd)
-        if path.stem != f"{start.first:020}":
+        name = FileName.of(path)
+        if name is None or name.first != start.first:
             raise ValueError(f"it begins at position {start.first}, not where its name says")
         return start
 
@@ -493,3 +574,9 @@ class Segments:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._filesystem.close(fd)
+
+
+def damaged_start(path: Path, error: ValueError) -> CorruptLog:
+    """Return the error for a file without a valid header."""
+    name = FileName.of(path)
+    return CorruptLog(path, 0, 0 if name is None else name.first, str(error))

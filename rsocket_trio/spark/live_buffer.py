@@ -24,12 +24,13 @@ from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
 from rsocket_trio.errors import readable
+from rsocket_trio.replay.compaction import SUFFIX
 from rsocket_trio.replay.elements import Element, Record, now_us
 from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.packs import flattened
 from rsocket_trio.replay.segment_records import PACKED, Damage, decode_segment_header, records
-from rsocket_trio.replay.segments import SUFFIX, Segments
+from rsocket_trio.replay.segments import Segments
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.live import chunk_of, subscribed

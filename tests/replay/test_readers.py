@@ -21,6 +21,7 @@ from rsocket_trio.replay import (
     PositionAhead,
     PositionExpired,
     Reader,
+    Record,
     ReplayableLog,
     Retention,
     add_source,
@@ -58,6 +59,10 @@ async def source(log: ReplayableLog, **options: Any) -> AsyncGenerator[Connectio
 async def fill(log: ReplayableLog, rows: int, partition: int = 0) -> None:
     for _ in range(rows):
         await log.append(ROW, partition=partition)
+
+
+async def read_whole(log: ReplayableLog, partition: int = 0) -> list[Record]:
+    return [record async for record in log.read(partition, *log.bounds(partition))]
 
 
 async def ack(client: Connection, **said: Any) -> Any:
