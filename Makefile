@@ -51,7 +51,7 @@ SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks
 SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers peers-spring clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka soak peers peers-spring clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -100,7 +100,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance
+gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks --full
@@ -140,6 +140,10 @@ gate-mutants: $(VENV)/.dev
 gate-conformance: $(VENV)/.dev
 	$(BIN)/python -m qa.wrong.findings --check
 	RSOCKET_TRIO_ALL_CASES=1 $(BIN)/pytest -q $(SHARED) tests/conformance/test_cases.py
+
+# Twelve kills of broker, servers and Spark's driver each, then rates beside Spark's own source.
+gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
+	$(BIN)/python -m qa.kafka
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30

@@ -132,29 +132,33 @@ def error_of(error: KafkaException) -> KafkaError:
 
 
 def passes(error: KafkaError) -> bool:
-    """Return whether the same request may succeed later: a broker is away, starts, or hands over to another."""
+    """Return whether the same request may succeed later: a broker is away, starts, or hands over to another.
+
+    While that goes on brokers answer with many codes, so these are the others.
+    """
     from confluent_kafka import KafkaError
 
-    return error.retriable() or error.code() in {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._RESOLVE,
-        KafkaError._WAIT_COORD,
-        # A topic that was made just now, or was deleted.
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._NOENT,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.CONCURRENT_TRANSACTIONS,
+    return not error.fatal() and error.code() not in {
+        KafkaError._AUTHENTICATION,
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError._FENCED,
+        KafkaError._INVALID_ARG,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._SSL,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
     }
 
 

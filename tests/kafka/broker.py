@@ -34,6 +34,8 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=1500
+broker.heartbeat.interval.ms=300
 log.cleaner.backoff.ms=100
 log.initial.task.delay.ms=100
 """
