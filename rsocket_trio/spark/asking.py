@@ -18,9 +18,9 @@ from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
-from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options
+from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options, place_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
-from rsocket_trio.spark.ranges import Bounds, parse_bounds
+from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds, times_at
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -102,6 +102,43 @@ async def ask_places(pool: Pool, options: Options, known: Collection[str] = ()) 
         return await _listed(pool, options, bool(known))
     if options.routes is None:
         return await _bounds_of(pool, options, "")
+    may_go = frozenset[str]() if options.fail_on_data_loss else frozenset(known)
+    return await _bounds_of_all(pool, options, dict.fromkeys(options.routes), may_go)
+
+
+async def ask_starts(pool: Pool, options: Options, bounds: Mapping[Place, Bounds]) -> PositionMap:
+    """Return where the times of ``startingTimestamp`` are; partitions that it leaves out begin at their earliest.
+
+    Raise ``OptionError`` for a route or a partition that the server does not have, and for a server that does not
+    look for times.
+    """
+    times = times_at(options.starting_timestamp or (), bounds)
+    by_route: dict[str, dict[int, int]] = {}
+    for (route, partition), time in times.items():
+        by_route.setdefault(route, {})[partition] = time
+    try:
+        found = await _bounds_of_all(pool, options, by_route, frozenset())
+    except Unanswered as problem:
+        error = await explained(pool, options, problem)
+    else:
+        starts = {place: one.earliest for place, one in bounds.items()}
+        for place in times:
+            at = found[place].at if place in found else None
+            if at is None:
+                raise OptionError(
+                    f"option 'startingTimestamp': the server at {options.shown_uris} does not look for times in "
+                    f"{place_name(place)}, its version is too old; startingPosition takes positions"
+                )
+            # Rows that came since the bounds were asked for are of a later time.
+            starts[place] = min(at, bounds[place].latest)
+        return starts
+    raise error
+
+
+async def _bounds_of_all(
+    pool: Pool, options: Options, times: Mapping[str, Mapping[int, int] | None], may_go: Collection[str]
+) -> dict[Place, Bounds]:
+    """Return the bounds of routes, with the positions of times by partition. Those in ``may_go`` may be gone."""
     found: dict[str, dict[Place, Bounds]] = {}
     problems: list[Unanswered] = []
     limit = trio.CapacityLimiter(ROUTES_AT_ONCE)
@@ -109,22 +146,24 @@ async def ask_places(pool: Pool, options: Options, known: Collection[str] = ()) 
     async def ask_one(route: str) -> None:
         async with limit:
             try:
-                found[route] = await _bounds_of(pool, options, route)
+                found[route] = await _bounds_of(pool, options, route, times[route])
             except Unanswered as problem:
-                if options.fail_on_data_loss or route not in known or not is_missing_route(problem.error):
+                if route not in may_go or not is_missing_route(problem.error):
                     problems.append(problem)
 
     async with trio.open_nursery() as nursery:
-        for route in options.routes:
+        for route in times:
             nursery.start_soon(ask_one, route)
     if problems:
         raise problems[0]
     return {place: one for route in sorted(found) for place, one in found[route].items()}
 
 
-async def _bounds_of(pool: Pool, options: Options, route: str) -> dict[Place, Bounds]:
+async def _bounds_of(
+    pool: Pool, options: Options, route: str, times: Mapping[int, int] | None = None
+) -> dict[Place, Bounds]:
     try:
-        found = await ask_bounds(pool, options.of_route(route))
+        found = await ask_bounds(pool, options.of_route(route), times)
     except (RSocketError, *PASSING_FOR_READS, OptionError) as error:
         raise Unanswered(route, error) from error
     return {(route, partition): one for partition, one in found.items()}

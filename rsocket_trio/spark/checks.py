@@ -103,6 +103,8 @@ def _read(options: Options) -> None:
         raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
     if options.request_data and options.request_data_base64:
         raise OptionError("options 'requestData' and 'requestDataBase64' exclude each other")
+    if options.starting_timestamp is not None and options.positions != "server":
+        raise OptionError(f"option 'startingTimestamp' needs positions=server, not {options.positions or 'none'}")
     if options.reads_several and options.positions != "server":
         name = "routePattern" if options.routes is None else "routes"
         raise OptionError(f"option {name!r} needs positions=server, not {options.positions}")
@@ -131,6 +133,13 @@ def _places(options: Options) -> None:
                 raise OptionError(f'option {name!r} of several routes names them: {{"orders": {{"0": 1234}}}}')
             if route and not options.reads_several:
                 raise OptionError(f'option {name!r} of one route names its partitions only: {{"0": 1234}}')
+    for (route, partition), _ in options.starting_timestamp or ():
+        if options.reads_several and not route and partition is not None:
+            raise OptionError("option 'startingTimestamp' of several routes names them, or is one time")
+        if route and not options.reads_several:
+            raise OptionError("option 'startingTimestamp' of one route names its partitions only, or is one time")
+    if options.starting_timestamp is not None and options.starting_position is not None:
+        raise OptionError("options 'startingPosition' and 'startingTimestamp' exclude each other")
     if options.reads_several and options.ack_route is not None and "*" not in options.ack_route:
         raise OptionError("option 'ackRoute' of several routes has a * that stands for each of them, as in *.ack")
 

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +31,7 @@ from rsocket_trio.transports.schemes import parse_uri
 Parser: TypeAlias = Callable[[str], Any]
 """From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_POSITION = 2**63 - 1
 """The largest position, which a column of 64 bits holds."""
 NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'auth.type')"
@@ -40,6 +42,11 @@ Place: TypeAlias = tuple[str, int]
 """A route and one of its partitions. In a query of one route, that of the option ``route``, the route is empty."""
 Positions: TypeAlias = str | tuple[tuple[Place, int], ...]
 """``"earliest"``, ``"latest"``, or pairs of a place and a position, in the order of their places."""
+
+Times: TypeAlias = tuple[tuple[tuple[str, int | None], int], ...]
+"""Pairs of a place and a time in microseconds since 1970. ``None`` stands for all partitions, and the empty route for
+that of the query, or for all.
+"""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
@@ -193,6 +200,50 @@ def read_positions(written: str) -> Positions:
     except ValueError:
         raise ValueError('is neither earliest, latest nor JSON such as {"0": 1234}') from None
     return tuple(sorted(position_map(found).items()))
+
+
+def read_times(written: str) -> Times:
+    """Return times: one for all, or JSON of times by partition, by route, or by both."""
+    if not written.lstrip().startswith("{"):
+        return ((("", None), microseconds(written.strip())),)
+    try:
+        found = json.loads(written)
+    except ValueError:
+        raise ValueError('is no JSON such as {"0": 1767225600000000}') from None
+    result: dict[tuple[str, int | None], int] = {}
+    for name, part in found.items():
+        if isinstance(part, Mapping):
+            for text, partition in partitions_of(part).items():
+                result[name, partition] = microseconds(part[text])
+        elif re.fullmatch(r"\d+", name, re.ASCII):
+            result["", partitions_of({name: part})[name]] = microseconds(part)
+        else:
+            result[name, None] = microseconds(part)
+    if not result or any(not route and partition is None for route, partition in result):
+        raise ValueError("names no partition and no route")
+    return tuple(result.items())
+
+
+def microseconds(said: object) -> int:
+    """Return a time in microseconds since 1970 from such a number, or from a text as ISO 8601 has it, in UTC unless it
+    says otherwise.
+    """
+    if isinstance(said, str) and not re.fullmatch(r"\d+", said, re.ASCII):
+        try:
+            moment = datetime.fromisoformat(said)
+        except ValueError:
+            raise ValueError(
+                f"has a time {said!r}: neither microseconds since 1970 nor a text such as 2026-01-31T12:00:00Z"
+            ) from None
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        number = (moment - EPOCH) // timedelta(microseconds=1)
+    elif isinstance(said, str) or type(said) is int:
+        number = int(said) if len(str(said)) < 20 else MAX_POSITION + 1
+    else:
+        raise ValueError(f"has a time {said!r} that is neither a number nor a text")
+    if not 0 <= number <= MAX_POSITION:
+        raise ValueError(f"has a time {said!r}: must be between 1970 and 2^63 - 1 microseconds later")
+    return number
 
 
 def position_map(found: object) -> dict[Place, int]:
@@ -365,6 +416,7 @@ class Options:
     batch_max_delay: float = row("batchMaxDelayMs", milliseconds, "200", Use.READ, "milliseconds after which a record batch is handed on, full or not")
     positions: str | None = row("positions", choice("server", "wal", "none"), None, Use.READ, "where a read can be repeated from: the `server`, a log that is written ahead (`wal`, streams only), or not at all (`none`)", shown_default="none in batch; must be set in streams")
     starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`, of several routes `{\"orders\": {\"0\": 1234}}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
+    starting_timestamp: Times | None = row("startingTimestamp", read_times, None, Use.READ, "the first row is that of this time or a later one, in place of `startingPosition`: microseconds since 1970 or ISO 8601, or JSON by partition, by route, or both, such as `{\"orders\": {\"0\": \"2026-01-31T12:00Z\"}}`; with `positions=server`")
     ending_position: Positions | None = row("endingPosition", read_positions, None, Use.BATCH_READ, "`latest`, or JSON: the position behind the last; with `positions=server`", shown_default="latest")
     max_rows_per_trigger: int | None = row("maxRowsPerTrigger", number(1), None, Use.STREAM_READ, "rows of a micro-batch, over all partitions", shown_default="100000 per partition")
     max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size(), None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")

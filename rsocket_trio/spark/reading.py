@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rsocket_trio.spark.asking import ask_places_explained
+from rsocket_trio.spark.asking import ask_places_explained, ask_starts
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.diagnosis import explaining
@@ -129,9 +129,12 @@ class BatchReader(DataSourceReader):
             return [LivePartition()]
         here = background()
         bounds = here.run(partial(ask_places_explained, here.pool, options))
+        starts = None
+        if options.starting_timestamp is not None:
+            starts = here.run(partial(ask_starts, here.pool, options, bounds))
         found = [
             selected
-            for one in planned(options, bounds)
+            for one in planned(options, bounds, starts)
             if (selected := self._selection.narrowed(one, one.route or options.route)) is not None
         ]
         # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
@@ -170,12 +173,12 @@ class PushdownReader(BatchReader):
         return kept
 
 
-def planned(options: Options, bounds: Mapping[Place, Bounds]) -> list[Range]:
-    """Return the ranges of a batch read.
+def planned(options: Options, bounds: Mapping[Place, Bounds], starts: Mapping[Place, int] | None = None) -> list[Range]:
+    """Return the ranges of a batch read. ``starts`` are those of the option ``startingTimestamp``.
 
     Raise ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
-    start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
+    start = dict(starts or resolve(options.starting_position or EARLIEST, bounds, "startingPosition"))
     end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
     for place, one in bounds.items():
         if start[place] > one.latest:

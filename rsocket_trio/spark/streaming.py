@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rsocket_trio.spark.asking import Unanswered, ask_places, explained
+from rsocket_trio.spark.asking import Unanswered, ask_places, ask_starts, explained
 from rsocket_trio.spark.background import Background, Taker, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
@@ -232,6 +232,8 @@ class ServerStreamReader(StreamReader):
         """Return the starting positions. Spark asks more than once, and they must not move in between."""
         options = self._options
         bounds = self._offsets.fresh()
+        if options.starting_timestamp is not None:
+            return self._background.run(partial(ask_starts, self._background.pool, options, bounds))
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
         for place, one in bounds.items():
             if start[place] > one.latest:
