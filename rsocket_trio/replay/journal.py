@@ -7,8 +7,9 @@ one kind::
     {"decided": ...}     a batch is promoted, see ``Decision``
     {"done": ...}        its rows are in the log
     {"forgotten": sink}  nothing is known of a sink any more
-    {"last": {sink: batch, ...}}, {"once": {...}}
-                         the state when the journal began anew
+    {"last": {sink: [batch, time], ...}}, {"once": {...}}
+                         sinks that go on, and those of one batch, when the journal began anew; each may come several
+                         times. Older journals have the batch alone
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rsocket_trio.errors import RSocketError
 from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
-from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger
+from rsocket_trio.replay.ledger import SINK_BYTES, SINK_SECONDS, STAGED_ATTEMPTS, STAGED_SECONDS, Ledger
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import Pack, elements_of
@@ -41,6 +42,8 @@ STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold on the disk."""
 JOURNAL_BYTES = 2**20
 """Bytes of a journal after which it begins anew, with the last batch of each sink."""
+ENTRY_SINKS = 10_000
+"""Sinks in one record of a journal that begins anew."""
 
 
 @attrs.frozen
@@ -85,9 +88,9 @@ class FileLedger(Ledger):
     """A ledger in a folder, which one process at a time can open; sealed attempts survive the end of the process.
 
     ``directory`` is the folder. ``log`` should be as durable: a ``FileLog`` that is opened before. Without one there is
-    a ``FileLog`` of ``partitions`` partitions in the folder. ``staged_bytes``, ``staged_seconds`` and
-    ``staged_attempts`` are those of ``Ledger``. Opening finishes what was decided and not done. It raises
-    ``LogLocked``, ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
+    a ``FileLog`` of ``partitions`` partitions in the folder. ``staged_bytes``, ``staged_seconds``,
+    ``staged_attempts``, ``sink_bytes`` and ``sink_seconds`` are those of ``Ledger``. Opening finishes what was decided
+    and not done. It raises ``LogLocked``, ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
     """
 
     def __init__(
@@ -99,6 +102,8 @@ class FileLedger(Ledger):
         staged_bytes: int = STAGED_BYTES,
         staged_seconds: float = STAGED_SECONDS,
         staged_attempts: int = STAGED_ATTEMPTS,
+        sink_bytes: int = SINK_BYTES,
+        sink_seconds: float = SINK_SECONDS,
         filesystem: FileSystem = SYSTEM,
     ) -> None:
         self.directory = Path(directory)
@@ -111,7 +116,14 @@ class FileLedger(Ledger):
         self._longest_journal = JOURNAL_BYTES
         self._is_ready = self._closed = False
         self._undone: frozenset[str] = frozenset()
-        super().__init__(log, staged_bytes=staged_bytes, staged_seconds=staged_seconds, staged_attempts=staged_attempts)
+        super().__init__(
+            log,
+            staged_bytes=staged_bytes,
+            staged_seconds=staged_seconds,
+            staged_attempts=staged_attempts,
+            sink_bytes=sink_bytes,
+            sink_seconds=sink_seconds,
+        )
 
     def _own_log(self) -> ReplayableLog:
         return FileLog(self.directory / "log", self._log_partitions, filesystem=self._filesystem)
@@ -204,7 +216,7 @@ class FileLedger(Ledger):
         with suppress(OSError):
             journal.begin()
             try:
-                done = {"sink": decision.sink, "batch": decision.batch, "once": decision.once}
+                done = {"sink": decision.sink, "batch": decision.batch, "once": decision.once, "time": time.time()}
                 journal.write([entry("done", done)])
             except BaseException:
                 journal.roll_back()
@@ -216,7 +228,13 @@ class FileLedger(Ledger):
 
     def _begin_journal_anew(self, journal: Segments) -> None:
         journal.roll()
-        journal.trim(journal.append([entry("last", self._committed.lasting), entry("once", self._committed.one_time)]))
+        known = self._committed
+        entries = [
+            entry(kind, {sink: (batch, known.times[sink]) for sink, batch in some})
+            for kind, group in (("last", known.lasting), ("once", known.one_time))
+            for some in batched(group.items())
+        ]
+        journal.trim(journal.append(entries))
         self._longest_journal = max(JOURNAL_BYTES, 4 * journal.size)
 
     async def _note_forgotten(self, sink: str) -> None:
@@ -272,14 +290,17 @@ class FileLedger(Ledger):
             if kind == "decided":
                 decision = decision_of(content)
             elif kind == "done":
-                self._committed.remember(content["sink"], content["batch"], content.get("once", False))
+                self._committed.remember(
+                    content["sink"], content["batch"], content.get("once", False), content.get("time")
+                )
                 decision = None
             elif kind == "forgotten":
                 self._committed.forget(content)
-            elif kind == "once":
-                self._committed.one_time = content
             else:
-                self._committed.lasting = content
+                for sink, found in content.items():
+                    # A journal of an earlier version has no times.
+                    batch, at = found if isinstance(found, list) else (found, None)
+                    self._committed.remember(sink, batch, kind == "once", at)
         for stage in restored_attempts(self._staged, self._filesystem, self.charge, epoch + self._seconds):
             self._stages[stage.attempt] = stage
             self.staged_bytes += stage.size
@@ -301,6 +322,13 @@ class FileLedger(Ledger):
         if self._journal is None or self._closed:
             raise trio.ClosedResourceError("the ledger is not open: use it under 'async with'")
         return self._journal
+
+
+def batched(items: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    """Yield the items in lists of up to ``ENTRY_SINKS``."""
+    iterator = iter(items)
+    while some := list(islice(iterator, ENTRY_SINKS)):
+        yield some
 
 
 @attrs.frozen

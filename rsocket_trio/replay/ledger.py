@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
@@ -19,10 +22,11 @@ from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 from rsocket_trio.values import value
 
-SINKS = 10_000
-"""Limit of remembered sinks that go on committing."""
-ONE_TIME_SINKS = 10_000
-"""Limit of remembered sinks of one batch, whose writers may ask again; the oldest are forgotten."""
+SINK_BYTES = 16 * 2**20
+"""Bytes of the names of remembered sinks, and ``NAME_BYTES`` more for each."""
+SINK_SECONDS = 30 * 86400.0
+"""Seconds for which a sink that goes on is remembered at least after its last batch."""
+NAME_BYTES = 100
 STAGED_BYTES = 64 * 2**20
 """Bytes that all attempts together may hold in memory."""
 STAGED_SECONDS = 3600.0
@@ -32,38 +36,73 @@ LARGEST_BATCH = 2**63 - 1
 STAGED_ATTEMPTS = 10_000
 """Attempts that may be staged at a time."""
 
+logger = logging.getLogger("rsocket_trio.replay")
+
 
 @attrs.define
 class CommittedBatches:
-    """The last batch by sink: ``lasting`` holds sinks that go on, ``one_time`` those of a single batch."""
+    """The last batch by sink: ``lasting`` holds sinks that go on, ``one_time`` those of a single batch.
 
+    Their names take up to ``most_bytes``. Beyond, the oldest sinks of a single batch are forgotten, and then those that
+    have not committed for ``seconds``. ``times`` are those of the last commits, in seconds since 1970; both kinds are
+    in their order.
+    """
+
+    most_bytes: int = SINK_BYTES
+    seconds: float = SINK_SECONDS
     lasting: dict[str, int] = attrs.field(factory=dict)
     one_time: dict[str, int] = attrs.field(factory=dict)
+    times: dict[str, float] = attrs.field(factory=dict)
+    size: int = 0
 
     def last(self, sink: str) -> int | None:
         """Return the last batch of a sink, ``None`` before the first."""
         found = self.lasting.get(sink)
         return self.one_time.get(sink) if found is None else found
 
-    def check_room(self, sink: str, once: bool) -> None:
+    def check_room(self, sink: str, now: float | None = None) -> None:
         """Raise ``Rejected`` if one more sink would exceed the limit."""
-        if not once and len(self.lasting) >= SINKS and sink not in self.lasting:
-            raise Rejected(f"{SINKS} sinks have committed: that is the limit, until Ledger.forget is told of one")
-
-    def remember(self, sink: str, batch: int, once: bool) -> None:
-        """Record a promoted batch. A sink of one batch is forgotten once too many others follow it."""
-        if not once or sink in self.lasting:
-            self.one_time.pop(sink, None)
-            self.lasting[sink] = batch
+        if sink in self.times:
             return
-        self.one_time[sink] = batch
-        while len(self.one_time) > ONE_TIME_SINKS:
-            del self.one_time[next(iter(self.one_time))]
+        over = self.size + cost(sink) - self.most_bytes
+        too_old = (time.time() if now is None else now) - self.seconds
+        for one in chain(self.one_time, self.lasting):
+            if over <= 0 or (one in self.lasting and self.times[one] > too_old):
+                break
+            over -= cost(one)
+        if over > 0:
+            raise Rejected(
+                f"{len(self.lasting)} sinks have committed, their names take {self.size} bytes: the limit is "
+                f"{self.most_bytes}. Tell Ledger.forget of one; one that has not committed for {self.seconds:g} s goes"
+            )
+
+    def remember(self, sink: str, batch: int, once: bool, now: float | None = None) -> None:
+        """Record a batch that was promoted ``now``, in seconds since 1970, and forget others where there is no room."""
+        now = time.time() if now is None else now
+        group = self.one_time if once and sink not in self.lasting else self.lasting
+        self.forget(sink)
+        group[sink] = batch
+        self.times[sink] = now
+        self.size += cost(sink)
+        while self.size > self.most_bytes:
+            oldest = next(iter(self.one_time), None) or next(iter(self.lasting))
+            if oldest == sink or (oldest in self.lasting and self.times[oldest] > now - self.seconds):
+                return
+            if oldest in self.lasting:
+                logger.warning("sink %s is forgotten: it was not written to for %g s", oldest, now - self.times[oldest])
+            self.forget(oldest)
 
     def forget(self, sink: str) -> None:
         """Remove all that is known of a sink."""
+        if self.times.pop(sink, None) is not None:
+            self.size -= cost(sink)
         self.lasting.pop(sink, None)
         self.one_time.pop(sink, None)
+
+
+def cost(sink: str) -> int:
+    """Return the bytes that a remembered sink counts."""
+    return len(sink.encode()) + NAME_BYTES
 
 
 @value
@@ -91,8 +130,10 @@ class Ledger:
 
     ``log`` receives the promoted rows, a ``MemoryLog`` if none is given; nothing else should write to it. Attempts
     together hold at most ``staged_bytes``, there are at most ``staged_attempts``, and one that was not committed for
-    ``staged_seconds`` is dropped. It knows the last batch of 10,000 sinks, and refuses more until one is forgotten. Use
-    it under ``async with``; a log that it made itself is opened and closed with it.
+    ``staged_seconds`` is dropped. The names of the sinks whose last batch it knows take up to ``sink_bytes``, and 100
+    bytes more for each. Beyond, it forgets sinks of a single batch, then those without a commit for ``sink_seconds``,
+    the oldest first, and refuses new ones while there are none. Use it under ``async with``; a log that it made itself
+    is opened and closed with it.
     """
 
     def __init__(
@@ -102,6 +143,8 @@ class Ledger:
         staged_bytes: int = STAGED_BYTES,
         staged_seconds: float = STAGED_SECONDS,
         staged_attempts: int = STAGED_ATTEMPTS,
+        sink_bytes: int = SINK_BYTES,
+        sink_seconds: float = SINK_SECONDS,
     ) -> None:
         self._owns_log = log is None
         self.log = self._own_log() if log is None else log
@@ -109,7 +152,7 @@ class Ledger:
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._stages: dict[str, StagedAttempt] = {}
-        self._committed = CommittedBatches()
+        self._committed = CommittedBatches(sink_bytes, sink_seconds)
         self._write_lock = SharedLock()
         self.staged_bytes = 0
 
@@ -203,7 +246,7 @@ class Ledger:
                 with trio.CancelScope(shield=True):
                     await self._drop(self._of_sink(sink, attempts))
                 return Commit(promoted=False, rows=0, last=last)
-            self._committed.check_room(sink, once)
+            self._committed.check_room(sink)
             stages = [self._checked(sink, attempt, rows) for attempt, rows in attempts.items()]
             with trio.CancelScope(shield=True):
                 await self._promote(sink, batch, stages, once)

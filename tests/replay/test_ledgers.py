@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -28,7 +29,6 @@ from rsocket_trio.replay import (
     NotStaged,
 )
 from rsocket_trio.replay import journal as journal_module
-from rsocket_trio.replay import ledger as ledger_module
 from rsocket_trio.replay.segments import Segments
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
@@ -210,16 +210,24 @@ async def test_plain_writes_and_commits_at_once_lose_nothing(kind: str, tmp_path
         assert (found.count(b"plain"), found.count(b"staged")) == (30, 100)
 
 
+# Sinks are remembered up to a number of bytes: here a name of one character counts 101
+
+
+class Calendar:
+    """The time of the day, which a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1.7e9
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "SINKS", 2)
-    async with new_ledger(kind, tmp_path) as ledger:
+async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path, sink_bytes=2 * 101) as ledger:
         await ledger.commit("a", 5, {})
         await ledger.commit("b", 6, {})
         await stage(ledger, "staged", [b"1"], sink="c")
-        with pytest.raises(Rejected, match="2 sinks have committed: that is the limit, until"):
+        with pytest.raises(Rejected, match="2 sinks have committed, their names take 202 bytes: the limit"):
             await ledger.commit("c", 0, {"staged": 1})
         assert (await ledger.commit("a", 6, {})).promoted
         assert ledger.sinks == {"a": 6, "b": 6}
@@ -234,12 +242,33 @@ async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_sinks_that_write_but_once_never_run_out(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_sink_that_has_not_committed_for_long_makes_room_for_a_new_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ledger_module, "SINKS", 1)
-    monkeypatch.setattr(ledger_module, "ONE_TIME_SINKS", 3)
-    async with new_ledger(kind, tmp_path) as ledger:
+    calendar = Calendar(monkeypatch)
+    limits = {"sink_bytes": 3 * 101, "sink_seconds": 60.0}
+    async with new_ledger(kind, tmp_path, **limits) as ledger:
+        for sink in "abc":
+            await ledger.commit(sink, 1, {})
+        calendar.now += 50
+        await ledger.commit("a", 2, {})
+    async with new_ledger(kind, tmp_path, **limits) as ledger:
+        if kind == "memory":
+            return
+        calendar.now += 20
+        await ledger.commit("d", 1, {})
+
+        assert ledger.sinks == {"c": 1, "a": 2, "d": 1}
+        assert "sink b is forgotten: it was not written to for 70 s" in caplog.text
+        await ledger.commit("e", 1, {})
+        with pytest.raises(Rejected, match="has not committed for 60 s goes"):
+            await ledger.commit("f", 1, {})
+        assert ledger.sinks == {"a": 2, "d": 1, "e": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_sinks_that_write_but_once_never_run_out(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path, sink_bytes=106 + 3 * 104) as ledger:
         await ledger.commit("stream", 7, {})
         for number in range(10):
             await stage(ledger, f"a{number}", [b"%d" % number], sink=f"job{number}")
@@ -253,7 +282,33 @@ async def test_sinks_that_write_but_once_never_run_out(
         assert await rows_of(ledger) == [b"%d" % number for number in range(10)]
     if kind == "files":
         async with new_ledger(kind, tmp_path) as ledger:
-            assert [ledger.last(sink) for sink in ("stream", "job0", "job7", "job9")] == [7, None, 0, 0]
+            assert [ledger.last(sink) for sink in ("stream", "job7", "job9")] == [7, 0, 0]
+
+
+async def test_many_sinks_with_long_names_survive_a_journal_that_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "JOURNAL_BYTES", 5000)
+    monkeypatch.setattr(journal_module, "ENTRY_SINKS", 7)
+    names = ["\u0000" * 200 + str(number) for number in range(60)]
+    async with new_ledger("files", tmp_path) as ledger:
+        for batch in range(3):
+            for name in names:
+                await ledger.commit(name, batch, {}, once=name.endswith("0"))
+        sinks, times = ledger.sinks, dict(ledger._committed.times)
+    async with new_ledger("files", tmp_path) as ledger:
+        assert ledger.sinks == sinks
+        assert ledger._committed.times == pytest.approx(times, abs=5)
+        assert ledger.last(names[0]) == 2
+
+
+async def test_a_journal_without_times_is_read(tmp_path: Path) -> None:
+    write_journal(tmp_path, {"last": {"a": 3}})
+    write_journal(tmp_path, {"once": {"b": 0}})
+    write_journal(tmp_path, {"done": {"sink": "c", "batch": 4}})
+    async with new_ledger("files", tmp_path) as ledger:
+        assert ledger.sinks == {"a": 3, "c": 4}
+        assert ledger.last("b") == 0
 
 
 # On files: what survives
