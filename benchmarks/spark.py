@@ -32,7 +32,7 @@ SMALL_ROWS = 500_000
 ARROW_ROWS = 5_000_000
 PIECE = 5000
 """Rows of one Arrow payload."""
-WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 500_000, "bestEffort": 200_000, "arrow": 3_000_000}
+WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 500_000, "arrow": 3_000_000}
 """Rows that each kind of write writes."""
 REPEAT = 3
 """Repetitions of each job, after one that is not counted."""
@@ -152,7 +152,6 @@ def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
         "response": {"interaction": "response"},
         "channel": {"interaction": "channel"},
         "exactlyOnce": {"delivery": "exactlyOnce"},
-        "bestEffort": {"interaction": "fnf", "delivery": "bestEffort"},
         "arrow": {"payload": "arrow"},
         "arrow exactlyOnce": {"payload": "arrow", "delivery": "exactlyOnce"},
     }

@@ -12,8 +12,8 @@ from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 from rsocket_trio.transports.schemes import parse_uri
 
 SOURCES = ("stream", "channel", "response")
-SINKS = ("response", "channel", "fnf")
-DELIVERIES = {"atLeastOnce": ("response", "channel"), "bestEffort": ("fnf",), "exactlyOnce": ("channel",)}
+SINKS = ("response", "channel")
+DELIVERIES = {"atLeastOnce": ("response", "channel"), "exactlyOnce": ("channel",)}
 """The interactions that can keep each delivery guarantee, the default one first."""
 
 
@@ -24,7 +24,7 @@ def checked(options: Options, use: Use) -> Options:
         options = attrs.evolve(options, positions="server")
     if options.interaction is None:
         options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])
-    for check in (_auth, _tls, _keepalive, _read if reads else _write, *CHECKS[use]):
+    for check in (_auth, _tls, _read if reads else _write, *CHECKS[use]):
         check(options)
     return attrs.evolve(options, positions="none") if reads and options.positions is None else options
 
@@ -52,11 +52,6 @@ def _tls(options: Options) -> None:
         raise OptionError("option 'tls.key' needs 'tls.cert'")
     if (options.tls_ca or options.tls_cert) and not any(parse_uri(uri).uses_tls for uri in options.uris):
         raise OptionError("options 'tls.ca' and 'tls.cert' need a path that begins with tls://, wss:// or h2s://")
-
-
-def _keepalive(options: Options) -> None:
-    if options.keepalive_interval >= options.keepalive_max_lifetime:
-        raise OptionError("option 'keepAliveInterval' must be shorter than 'keepAliveMaxLifetime'")
 
 
 def _stream_read(options: Options) -> None:
@@ -101,8 +96,6 @@ def _batch_read(options: Options) -> None:
 def _read(options: Options) -> None:
     if options.interaction not in SOURCES:
         raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
-    if options.request_data and options.request_data_base64:
-        raise OptionError("options 'requestData' and 'requestDataBase64' exclude each other")
     if options.starting_timestamp is not None and options.positions != "server":
         raise OptionError(f"option 'startingTimestamp' needs positions=server, not {options.positions or 'none'}")
     if options.reads_several and options.positions != "server":
@@ -155,18 +148,9 @@ def _write(options: Options) -> None:
         )
     if options.metadata_mime != COMPOSITE_METADATA:
         raise OptionError("a sink needs composite metadata: leave out 'metadataMimeType'")
-    if options.rows_per_request not in (None, 1) and options.payload == "raw":
-        raise OptionError("option 'rowsPerRequest' needs payload=arrow: a raw row is a request")
-    for name, given, suffix in (
-        ("stageRoute", options.stage_route, ".stage"),
-        ("commitRoute", options.commit_route, ".commit"),
-        ("abortRoute", options.abort_route, ".abort"),
-    ):
-        if options.delivery == "exactlyOnce":
-            if given is None:
-                _derived_route(options, suffix)
-        elif given is not None:
-            raise OptionError(f"option {name!r} needs delivery=exactlyOnce")
+    if options.delivery == "exactlyOnce":
+        for suffix in (".stage", ".commit", ".abort"):
+            _derived_route(options, suffix)
 
 
 def _derived_route(options: Options, suffix: str) -> None:

@@ -66,5 +66,5 @@ def _problems(schema: StructType, names: Sequence[str], options: Options) -> lis
             wanted = " or ".join(one.typeName().upper() for one in types)
             problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
     if "route" in names and (options.delivery == "exactlyOnce" or options.interaction == "channel"):
-        problems.append("column 'route' needs a request for each row: interaction response or fnf")
+        problems.append("column 'route' needs a request for each row: interaction response")
     return problems

@@ -1,7 +1,7 @@
 """Delivers a task's requests over one connection after another, until the server has all of them.
 
 The module holds the parts that the delivery guarantees share: the queue of requests, the measure of progress, and the
-errors that end a delivery. It also holds the simplest guarantee, ``bestEffort``.
+errors that end a delivery.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from rsocket_trio.spark.request_rows import Piece, rows_of
 
 TRANSIENT = frozenset({NotWritten.default_code})
 """Codes of application errors that a later try may not meet."""
-
-UNANSWERED_AT_ONCE = 64
-"""Requests without an answer that are made at a time."""
 
 
 @attrs.define
@@ -130,39 +127,3 @@ class SilenceWatch:
                 self._pool.distrust(self._connection)
                 fail(ConnectionLost(f"no answer within {self._timeout:g} s"))
                 return
-
-
-class Unanswered(Delivery):
-    """``bestEffort``: fire and forget, in no order. Requests lost with a connection are not sent again."""
-
-    async def send_over(self, connection: Connection) -> None:
-        """Send all, and wait until the server's side has it all before the task ends."""
-        while await self.fill():
-            # Several tasks, so that their requests leave in one write.
-            outcomes: list[RSocketError] = []
-            async with trio.open_nursery() as nursery:
-                for _ in range(min(UNANSWERED_AT_ONCE, len(self.ready))):
-                    nursery.start_soon(self._send_on, connection, outcomes)
-            if outcomes:
-                raise outcomes[0]
-            self.tries.succeeded()
-        while connection.unsent:
-            await self._ping(connection)
-        # Written behind the last row: when its answer is here, so were the rows there.
-        await self._ping(connection)
-
-    async def _send_on(self, connection: Connection, outcomes: list[RSocketError]) -> None:
-        ready = self.ready
-        try:
-            while ready and not outcomes:
-                # Taken first: when the connection breaks it is not known whether it was sent.
-                await connection.fire_and_forget(ready.popleft())
-        except RSocketError as error:
-            outcomes.append(error)
-
-    async def _ping(self, connection: Connection) -> None:
-        with trio.move_on_after(self.options.read_timeout) as patience:
-            await connection.ping()
-        if patience.cancelled_caught:
-            self.pool.distrust(connection)
-            raise ConnectionLost(f"no answer within {self.options.read_timeout:g} s")

@@ -369,10 +369,8 @@ class WalStore(Store):
 
     def __init__(self, directory: Path, options: Options) -> None:
         super().__init__(options.wal_max_bytes)
-        self._each = options.wal_sync == "always"
         self._directory = directory / "log"
         self._identity = directory / "wal.json"
-        self._sync = options.wal_sync != "never"
         self._lock = _locked(directory)
         # Adding, releasing and closing run in threads of their own, and the files take one of them at a time.
         self._turn = threading.Lock()
@@ -388,7 +386,7 @@ class WalStore(Store):
             self._count(self.end - self.begin, self._segments.size)
 
     def _opened(self, first: int = 0) -> Segments:
-        return Segments(self._directory, segment_bytes=SEGMENT_BYTES, sync=self._sync, first=first, partition=0)
+        return Segments(self._directory, segment_bytes=SEGMENT_BYTES, first=first, partition=0)
 
     def begin_anew(self, index: int) -> None:
         """Drop all elements, and number new ones from an index on. Blocks; only while nothing is added."""
@@ -420,8 +418,7 @@ class WalStore(Store):
 
     def _append(self, elements: list[Element]) -> None:
         with self._turn:
-            for group in [[one] for one in elements] if self._each else [elements]:
-                self._segments.append(group)
+            self._segments.append(elements)
             self.end = self._segments.latest
 
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:

@@ -212,7 +212,7 @@ class WalStreamReader(LiveStreamReader):
         if index <= store.end:
             return
         lost = f"the log in {self._options.wal_dir} ends at element {store.end}, the checkpoint is at {index}: it was "
-        lost += "deleted, or lost what its disk had not written (walSync=never)"
+        lost += "deleted, or replaced"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{lost}; with failOnDataLoss=false it goes on with what comes from now on")
         logger.warning("%s. It goes on with what comes from now on", lost)

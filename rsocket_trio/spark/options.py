@@ -35,6 +35,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_POSITION = 2**63 - 1
 """The largest position, which a column of 64 bits holds."""
 NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'auth.type')"
+BASE64 = "base64:"
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -102,8 +103,9 @@ def short(longest: int) -> Parser:
 
 
 def encoded(written: str) -> bytes:
-    """Text, as its UTF-8 bytes."""
-    return written.encode()
+    """Text, as its UTF-8 bytes; or bytes in base64 behind ``base64:``."""
+    head, mark, rest = written.partition(BASE64)
+    return base64_bytes(rest) if mark and not head else written.encode()
 
 
 def base64_bytes(written: str) -> bytes:
@@ -132,6 +134,13 @@ def choice(*allowed: str) -> Parser:
             raise ValueError(f"is none of {', '.join(allowed)}") from None
 
     return parse
+
+
+def delivery_guarantee(written: str) -> str:
+    """Parse a delivery guarantee."""
+    if written.strip().lower() == "besteffort":
+        raise ValueError("is gone: it promised nothing, and was the slowest. Leave the option out for atLeastOnce")
+    return str(choice("exactlyOnce", "atLeastOnce")(written))
 
 
 def number(low: int, high: int = MAX_POSITION) -> Parser:
@@ -395,9 +404,8 @@ class Options:
     route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata", shown_default="required")
     routes: tuple[str, ...] | None = row("routes", route_names, None, Use.READ, "several routes with commas between them, in place of `route`; with `positions=server`")
     route_pattern: str | None = row("routePattern", route_name, None, Use.READ, "all sources of the server that are like this, in place of `route`, also those that come later: `*` is any text, `?` one character; with `positions=server`")
-    interaction: str | None = row("interaction", choice("stream", "channel", "response", "fnf"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`, `fnf`", shown_default="stream; response")
-    request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text", shown_default="empty")
-    request_data_base64: bytes = row("requestDataBase64", base64_bytes, "", Use.READ, "data of the request, as bytes", shown_default="empty")
+    interaction: str | None = row("interaction", choice("stream", "channel", "response"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`", shown_default="stream; response")
+    request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text; or `base64:` and bytes", shown_default="empty")
     request_metadata: bytes = row("metadataBase64", base64_bytes, "", Use.READ, "further metadata of the request: ready-made composite entries", secret=True, shown_default="empty")
     data_mime: str = row("dataMimeType", words, OCTET_STREAM, Use.ANY, "MIME type of data, in SETUP")
     metadata_mime: str = row("metadataMimeType", words, COMPOSITE_METADATA, Use.ANY, "MIME type of metadata, in SETUP", shown_default="composite metadata")
@@ -411,9 +419,6 @@ class Options:
     tls_key: str | None = row("tls.key", words, None, Use.ANY, "file of its key, where that is another", secret=True)
     payload: str = row("payload", choice("raw", "arrow"), "raw", Use.ANY, "`raw`: a row is a payload's bytes; `arrow`: each payload is an Arrow IPC stream")
     credit: int = row("credit", number(1, MAX_REQUEST_N), "2048", Use.READ, "payloads that the server may send ahead; refilled at half")
-    batch_rows: int = row("batchRows", number(1, 10_000_000), "4096", Use.READ, "rows of a record batch, at most; an Arrow payload is never cut")
-    batch_bytes: int = row("batchBytes", size(2**30), "4 MiB", Use.READ, "bytes after which a record batch is handed on, up to 1 GiB")
-    batch_max_delay: float = row("batchMaxDelayMs", milliseconds, "200", Use.READ, "milliseconds after which a record batch is handed on, full or not")
     positions: str | None = row("positions", choice("server", "wal", "none"), None, Use.READ, "where a read can be repeated from: the `server`, a log that is written ahead (`wal`, streams only), or not at all (`none`)", shown_default="none in batch; must be set in streams")
     starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`, of several routes `{\"orders\": {\"0\": 1234}}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
     starting_timestamp: Times | None = row("startingTimestamp", read_times, None, Use.READ, "the first row is that of this time or a later one, in place of `startingPosition`: microseconds since 1970 or ISO 8601, or JSON by partition, by route, or both, such as `{\"orders\": {\"0\": \"2026-01-31T12:00Z\"}}`; with `positions=server`")
@@ -428,31 +433,38 @@ class Options:
     fail_on_data_loss: bool = row("failOnDataLoss", flag, "true", Use.READ, "fail where rows are gone that should be there; else count them in a warning and go on")
     wal_dir: str | None = row("walDir", words, None, Use.STREAM_READ, "directory of the log, on a file system that every executor sees; for `positions=wal`")
     wal_max_bytes: int = row("walMaxBytes", size(), "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory, and 100 more for each payload; then the producer waits")
-    wal_sync: str = row("walSync", choice("batch", "always", "never"), "batch", Use.STREAM_READ, "when the log reaches the disk: per batch that came, per record, or when the system likes")
     ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route")
-    delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce", "bestEffort"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
+    delivery: str = row("delivery", delivery_guarantee, "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
-    rows_per_request: int | None = row("rowsPerRequest", number(1, 10_000_000), None, Use.WRITE, "rows of one request", shown_default="1; arrow: a record batch")
     sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
     error_policy: str = row("errorPolicy", choice("fail", "skip"), "fail", Use.WRITE, "`skip` counts rows that the server refused, and goes on")
-    stage_route: str | None = row("stageRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.stage`")
-    commit_route: str | None = row("commitRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.commit`")
-    abort_route: str | None = row("abortRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.abort`")
-    keepalive_interval: float = row("keepAliveInterval", seconds, "20s", Use.ANY, "how often a connection shows that it lives")
-    keepalive_max_lifetime: float = row("keepAliveMaxLifetime", seconds, "90s", Use.ANY, "silence after which a connection is dead")
     connect_timeout: float = row("connectTimeout", seconds, "10s", Use.ANY, "for one try to connect")
     read_timeout: float = row("readTimeout", seconds, "60s", Use.ANY, "for an answer, and between two payloads of a range; after it the connection is taken for lost")
     reconnect_max_attempts: int = row("reconnectMaxAttempts", number(0, 1_000_000), "5", Use.ANY, "tries in a row, without a payload between them, before a task fails; the pauses double from 0.25 s to 8 s")
-    reuse_connections: bool = row("reuseConnections", flag, "true", Use.ANY, "keep connections between the tasks of a Python worker")
-    connection_idle_timeout: float = row("connectionIdleTimeout", seconds, "30s", Use.ANY, "how long an unused one is kept")
     pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on route, partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
     schema: str | None = row("schema", words, None, Use.ANY, "the columns of a table in a catalog, such as `id BIGINT, name STRING`: for `payload=arrow`, and for sinks")
     # fmt: on
 
+    # No options: the same for all users.
+    batch_rows: int = 8192
+    """Rows of a record batch, at most; an Arrow payload is never cut."""
+    batch_bytes: int = 4 * 2**20
+    """Bytes after which a record batch is handed on."""
+    batch_max_delay: float = 0.2
+    """Seconds after which a record batch is handed on, full or not."""
+    keepalive_interval: float = 20.0
+    keepalive_max_lifetime: float = 90.0
+    """Seconds between signs of life of a connection, and of silence after which it is dead."""
+    reuse_connections: bool = True
+    connection_idle_timeout: float = 30.0
+    """Seconds for which a connection without a user is kept for the next task."""
+    rows_per_request: int | None = None
+    """Rows of one Arrow payload, at most; ``None`` for those of a record batch."""
+
     @property
     def request(self) -> bytes:
         """Data of the request of a live stream."""
-        return self.request_data or self.request_data_base64
+        return self.request_data
 
     @property
     def reads_several(self) -> bool:
@@ -490,10 +502,29 @@ class Options:
 
 
 ROWS: Final[Mapping[str, tuple[str, Row]]] = {
-    field.metadata[Row].name.lower(): (field.name, field.metadata[Row]) for field in attrs.fields(Options)
+    field.metadata[Row].name.lower(): (field.name, field.metadata[Row])
+    for field in attrs.fields(Options)
+    if Row in field.metadata
 }
 """By the option's name in lower case: the field of ``Options`` and the row."""
 ALIASES: Final = {"uri": "path"}
+GONE: Final[Mapping[str, str]] = {
+    "requestDataBase64": "write 'requestData' as 'base64:' and the bytes",
+    "batchRows": "record batches have up to 8,192 rows",
+    "batchBytes": "record batches have up to 4 MiB",
+    "batchMaxDelayMs": "a record batch waits for 200 ms at most",
+    "walSync": "the log is on the disk before the producer gets new credit",
+    "rowsPerRequest": "an Arrow payload has the rows of a record batch (see spark.sql.execution.arrow.maxRecordsPerBatch)",
+    "stageRoute": "it is the route and '.stage'",
+    "commitRoute": "it is the route and '.commit'",
+    "abortRoute": "it is the route and '.abort'",
+    "keepAliveInterval": "it is 20 s",
+    "keepAliveMaxLifetime": "it is 90 s; 'readTimeout' says when a silent server is taken for lost",
+    "reuseConnections": "tasks of a worker always share connections",
+    "connectionIdleTimeout": "a connection without a user is kept for 30 s",
+}
+"""Options of earlier versions, each with what to do instead."""
+_GONE_BY_KEY = {name.lower(): (name, advice) for name, advice in GONE.items()}
 ROUTE_OPTIONS: Final = {"route": "route", "routes": "routes", "route_pattern": "routePattern"}
 """The options that say which routes are read, one of which is needed: by their fields."""
 
@@ -509,6 +540,8 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
         name = ALIASES.get(key.lower(), key.lower())
         if name in SPARKS_OWN or name.startswith(TABLE_PREFIX):
             continue
+        if name in _GONE_BY_KEY:
+            raise OptionError("option {!r} is gone: {}. Leave it out".format(*_GONE_BY_KEY[name]))
         if name not in ROWS:
             raise OptionError(f"unknown option {key!r}{_nearest(name)}")
         field, known = ROWS[name]

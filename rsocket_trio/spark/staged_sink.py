@@ -37,7 +37,7 @@ ABORT_TIMEOUT = 2.0
 
 @attrs.frozen
 class Routes:
-    """The routes of a sink that stages."""
+    """The routes of a sink that stages, behind that of the sink."""
 
     stage: str
     commit: str
@@ -45,12 +45,8 @@ class Routes:
 
     @classmethod
     def of(cls, options: Options) -> Routes:
-        """Return the routes that the options name."""
-        return cls(
-            options.stage_route or f"{options.route}.stage",
-            options.commit_route or f"{options.route}.commit",
-            options.abort_route or f"{options.route}.abort",
-        )
+        """Return the routes of the options."""
+        return cls(*(f"{options.route}.{name}" for name in ("stage", "commit", "abort")))
 
 
 class PacksRefused(Exception):
@@ -62,7 +58,7 @@ class Staging(Delivery):
 
     def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin) -> None:
         super().__init__(pool, options, pieces)
-        self.route, self.option = Routes.of(options).stage, "stageRoute"
+        self.route = Routes.of(options).stage
         self._origin = origin
         self._kept: list[Piece] = []
         self._refuses_packs = False
@@ -186,7 +182,7 @@ async def commit(
                 f"batch {batch} of sink {sink!r} was not committed: {error}. Nothing of it counts; it is written anew "
                 "when the query starts again"
             ) from error
-        raise unwritten(error, options, route, "commitRoute") from error
+        raise unwritten(error, options, route) from error
     promoted, last, rows = (told.get(name) for name in ("promoted", "last", "rows"))
     if type(promoted) is not bool or type(last) is not int or type(rows) is not int:
         raise SinkError(f"route {route!r} answered a commit with {readable(json.dumps(told))}")

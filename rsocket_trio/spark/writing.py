@@ -18,7 +18,7 @@ from rsocket_trio.replay.pack_formats import chosen_format
 from rsocket_trio.spark.acked_sink import Acknowledged, Requests
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
-from rsocket_trio.spark.delivering import Delivery, Pieces, Report, Unanswered
+from rsocket_trio.spark.delivering import Delivery, Pieces, Report
 from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.options import OptionError, Options
@@ -80,7 +80,7 @@ class Writer:
             options,
             origin,
             is_staged=stages,
-            is_routed=options.interaction in {"response", "fnf"},
+            is_routed=options.interaction == "response",
             form=self._form,
         )
         here = background()
@@ -191,8 +191,6 @@ async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) 
     delivery: Delivery
     if options.delivery == "exactlyOnce":
         delivery = Staging(pool, options, pieces, origin)
-    elif options.delivery == "bestEffort":
-        delivery = Unanswered(pool, options, pieces)
     else:
         delivery = (Acknowledged if options.interaction == "channel" else Requests)(pool, options, pieces)
     return await delivery.run()

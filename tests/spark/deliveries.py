@@ -67,7 +67,7 @@ def encoder(chosen: Options, schema: StructType = DATA) -> Encoder:
     return Encoder(
         *(sink_columns(schema, chosen), chosen, ORIGIN),
         is_staged=chosen.delivery == "exactlyOnce",
-        is_routed=chosen.interaction in {"response", "fnf"},
+        is_routed=chosen.interaction == "response",
     )
 
 

@@ -20,12 +20,17 @@ URI = "memory://spark"
 
 
 def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
-    """Checked options for the route ``log`` of the server; a name's ``_`` stands for its dot."""
+    """Checked options for the route ``log`` of the server; a name's ``_`` stands for its dot.
+
+    What is no option of a user's is given by the name of its field.
+    """
+    settings = {field.name for field in attrs.fields(Options) if not field.metadata}
+    fixed = {name: given.pop(name) for name in settings & given.keys()}
     texts = {"path": URI, "route": "log", "positions": "server"}
     texts |= {name.replace("_", "."): str(value) for name, value in given.items() if value is not None}
     for name in [name for name, value in given.items() if value is None]:
         del texts[name]
-    return checked(parse_options(texts, use), use)
+    return attrs.evolve(checked(parse_options(texts, use), use), **fixed)
 
 
 @attrs.define

@@ -33,7 +33,7 @@ async def ask(connection: Connection) -> str:
 
 
 async def test_a_connection_is_shared_and_ends_when_nobody_uses_it(autojump_clock: MockClock) -> None:
-    target = target_of(options(connectionIdleTimeout="30s"))
+    target = target_of(options(connection_idle_timeout=30.0))
     async with served(answering("a")) as connections:
         async with connections.connection(target) as first, connections.connection(target) as second:
             assert first is second
@@ -50,7 +50,7 @@ async def test_a_connection_is_shared_and_ends_when_nobody_uses_it(autojump_cloc
 
 
 async def test_without_reuse_each_has_its_own(autojump_clock: MockClock) -> None:
-    target = target_of(options(reuseConnections="false"))
+    target = target_of(options(reuse_connections=False))
     async with served(answering("a")) as connections:
         async with connections.connection(target) as first, connections.connection(target) as second:
             assert first is not second
@@ -94,7 +94,7 @@ async def test_a_distrusted_connection_is_not_given_again_and_ends_with_its_user
 
 
 async def test_the_next_uri_is_tried_and_remembered(autojump_clock: MockClock) -> None:
-    target = target_of(options(path="memory://nobody,memory://somebody", reuseConnections="false"))
+    target = target_of(options(path="memory://nobody,memory://somebody", reuse_connections=False))
     async with served(answering("somebody"), "memory://somebody") as connections:
         async with connections.connection(target) as connection:
             assert await ask(connection) == "somebody"
@@ -112,7 +112,7 @@ async def test_the_next_uri_is_tried_where_a_server_refuses(autojump_clock: Mock
     def refuse(setup: Setup, connection: Connection) -> None:
         raise RejectedSetup("full, come back later")
 
-    target = target_of(options(path="memory://full,memory://somebody", reuseConnections="false"))
+    target = target_of(options(path="memory://full,memory://somebody", reuse_connections=False))
     async with served(refusing, "memory://full") as connections, trio.open_nursery() as nursery:
         with pytest.raises(ConnectionLost, match=r"memory://full: full, come back later; memory://somebody"):
             async with connections.connection(target):
@@ -190,7 +190,7 @@ async def test_credentials_are_said_in_setup(
     def look(setup: Setup, connection: Connection) -> None:
         setups.append(setup)
 
-    wanted = options(setupData="hello", dataMimeType="text/plain", keepAliveInterval="7s", **given)
+    wanted = options(setupData="hello", dataMimeType="text/plain", keepalive_interval=7.0, **given)
     async with served(responder) as connections, connections.connection(target_of(wanted)) as connection:
         assert await ask(connection) == "a"
 

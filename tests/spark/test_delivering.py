@@ -10,15 +10,11 @@ from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Channel, Payload, Rejected, RejectedSetup, Responder, Setup
 from rsocket_trio.spark.mistakes import SinkError
-from rsocket_trio.spark.writing import deliver
 from tests.spark.deliveries import (
     ORIGIN,
     ROUTE,
     Flaky,
-    Rows,
-    batch,
     deliver_rows,
-    encoder,
     numbers,
     options,
     rows_in,
@@ -51,12 +47,12 @@ async def test_a_channel_keeps_the_order(autojump_clock: MockClock) -> None:
 
 async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> None:
     async with pool() as connections:
-        for delivery in ("atLeastOnce", "bestEffort", "exactlyOnce"):
+        for delivery in ("atLeastOnce", "exactlyOnce"):
             await deliver_rows(connections, options(delivery=delivery), 0)
         assert connections.connections == 0
 
 
-@pytest.mark.parametrize("interaction", [*ACKNOWLEDGED, "fnf"])
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
 async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: MockClock) -> None:
     responder = Responder()
     seen: list[Payload] = []
@@ -66,10 +62,6 @@ async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: M
         seen.append(request)
         return b""
 
-    @responder.fire_and_forget(ROUTE)
-    def listen(request: Payload) -> None:
-        seen.append(request)
-
     @responder.request_channel(ROUTE)
     async def take(channel: Channel) -> None:
         seen.append(channel.request)
@@ -78,9 +70,8 @@ async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: M
             seen.append(item)
             await channel.send(b"")
 
-    delivery = "bestEffort" if interaction == "fnf" else "atLeastOnce"
     async with served(responder) as connections:
-        await deliver_rows(connections, options(interaction=interaction, delivery=delivery), 12, size=5)
+        await deliver_rows(connections, options(interaction=interaction), 12, size=5)
 
     said = sorted(map(write_of, seen), key=lambda write: write["seq"])
     assert said == [
@@ -187,7 +178,7 @@ async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(
     assert trio.current_time() - began < 30
 
 
-@pytest.mark.parametrize("delivery", ["atLeastOnce", "bestEffort", "exactlyOnce"])
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
 async def test_a_server_that_is_not_there_is_named(delivery: str, autojump_clock: MockClock) -> None:
     async with pool() as connections:
         with pytest.raises(SinkError) as caught:
@@ -203,7 +194,7 @@ async def test_a_server_that_is_not_there_is_named(delivery: str, autojump_clock
     [
         ({"interaction": "response"}, "route"),
         ({"interaction": "channel"}, "route"),
-        ({"delivery": "exactlyOnce"}, "stageRoute"),
+        ({"delivery": "exactlyOnce"}, "route"),
     ],
 )
 async def test_a_route_that_does_not_exist_is_named_at_once(
@@ -384,35 +375,3 @@ async def test_a_cancelled_task_cancels_its_requests(interaction: str, autojump_
             await deliver_rows(connections, options(interaction=interaction), 5)
         await trio.sleep(1)
         assert cancelled == (5 if interaction == "response" else 1)
-
-
-async def test_best_effort_ends_when_the_server_has_the_rows(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    got: list[bytes] = []
-    responder.fire_and_forget(ROUTE)(lambda request: got.append(request.data))
-    chosen = options(delivery="bestEffort")
-    async with served(responder) as connections:
-        await deliver_rows(connections, chosen, 5000)
-        assert sorted(got) == sorted(numbers(5000))
-        got.clear()
-        # More than leaves at once: some of it waits to be written when the last row was taken.
-        large = Rows(encoder(chosen).pieces(batch([bytes(100_000)] * 30)))
-        await deliver(connections, chosen, ORIGIN, large)  # type: ignore[arg-type]  # it stands for a feed
-        assert len(got) == 30
-
-
-async def test_best_effort_goes_on_when_the_server_is_back(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    got: list[bytes] = []
-    responder.fire_and_forget(ROUTE)(lambda request: got.append(request.data))
-    async with pool() as connections, trio.open_nursery() as nursery:
-        flaky = Flaky(responder, nursery)
-        cut = iter([False] * 20 + [True] + [False] * 80)
-        chosen = options(delivery="bestEffort")
-        await deliver_rows(connections, chosen, 10_000, hook=lambda piece: flaky.cut() if next(cut) else None)
-        nursery.cancel_scope.cancel()
-
-    assert flaky.cuts == 1
-    assert b"9999" in got
-    assert len(got) == len(set(got))
-    assert len(got) >= 9_000

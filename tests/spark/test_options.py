@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.options import ROWS, OptionError, Options, Row, Use, parse_options
+from rsocket_trio.spark.options import GONE, ROWS, OptionError, Options, Row, Use, parse_options
+from tests.blocks import page
 
 BASE = {"path": "tcp://127.0.0.1:7878", "route": "orders"}
 SECRETS = {
@@ -46,7 +47,7 @@ def test_what_nobody_gives_is_the_default() -> None:
     options = parsed()
 
     assert options.credit == 2048
-    assert (options.batch_rows, options.batch_bytes, options.batch_max_delay) == (4096, 4 * 2**20, 0.2)
+    assert (options.batch_rows, options.batch_bytes, options.batch_max_delay) == (8192, 4 * 2**20, 0.2)
     assert options.max_trigger_delay == 900.0
     assert options.fail_on_data_loss
     assert options.wal_max_bytes == 256 * 2**20
@@ -56,19 +57,13 @@ def test_what_nobody_gives_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
-        ("batchBytes", "64k", "batch_bytes", 65536),
-        ("batchBytes", "1.5 MiB", "batch_bytes", 1572864),
-        ("batchBytes", "1GB", "batch_bytes", 2**30),
-        ("batchMaxDelayMs", "50", "batch_max_delay", 0.05),
-        ("keepAliveInterval", "500ms", "keepalive_interval", 0.5),
-        ("keepAliveInterval", "3", "keepalive_interval", 3.0),
         ("readTimeout", "2m", "read_timeout", 120.0),
         ("failOnDataLoss", "False", "fail_on_data_loss", False),
         ("payload", "ARROW", "payload", "arrow"),
         ("startingPosition", "Latest", "starting_position", "latest"),
         ("startingPosition", '{"1": 5, "0": 7}', "starting_position", ((("", 0), 7), (("", 1), 5))),
         ("startingPosition", '{"b": {"0": 7}, "a": {"1": 5}}', "starting_position", ((("a", 1), 5), (("b", 0), 7))),
-        ("requestDataBase64", "aGk=", "request_data_base64", b"hi"),
+        ("requestData", "base64:aGk=", "request_data", b"hi"),
         ("uri", "tcp://a:1, tcps://b:2", "uris", ("tcp://a:1", "tls://b:2")),
     ],
 )
@@ -83,10 +78,6 @@ def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
     [
         ("credit", "0", "between 1 and 2147483647"),
         ("credit", "many", "not a whole number"),
-        ("batchBytes", "4 MB or so", "not a size"),
-        ("batchBytes", "0", "between 1 and 1073741824"),
-        ("batchBytes", "2GB", "between 1 and 1073741824"),
-        ("batchBytes", "9" * 400, "between 1 and 1073741824"),
         ("readTimeout", "soon", "not a time"),
         ("readTimeout", "0s", "between 1ms"),
         ("failOnDataLoss", "yes", "neither true nor false"),
@@ -100,7 +91,7 @@ def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
         ("startingPosition", '{"zero": 1}', "partition 'zero'"),
         ("startingPosition", '{"0": 5, "00": 7}', "partition '00'"),
         ("dataMimeType", "a\ud800", "has at character 1 half of a surrogate pair"),
-        ("requestDataBase64", "%", "not base64"),
+        ("requestData", "base64:%", "not base64"),
         ("path", "", "is empty"),
         ("path", "host:1", "not a URI"),
         ("path", "tcp://a:1,kafka://b:1", "unknown scheme"),
@@ -121,9 +112,6 @@ def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, 
         (Use.STREAM_READ, "walMaxBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "walMaxBytes", "999999999999g", "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "ackRoute", "r" * 256, "has 256 bytes"),
-        (Use.BATCH_WRITE, "stageRoute", "r" * 256, "has 256 bytes"),
-        (Use.BATCH_WRITE, "commitRoute", "r" * 256, "has 256 bytes"),
-        (Use.BATCH_WRITE, "abortRoute", "r" * 256, "has 256 bytes"),
         (Use.BATCH_WRITE, "sinkId", "s" * 257, "has 257 characters, the limit is 256"),
     ],
 )
@@ -223,7 +211,7 @@ def test_a_password_in_a_uri_is_refused_and_not_shown(path: str) -> None:
 
 
 def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
-    same = [parsed(), parsed(path="tcp://other:1"), parsed(credit="7"), parsed(batchRows="9")]
+    same = [parsed(), parsed(path="tcp://other:1"), parsed(credit="7"), parsed(minPartitions="9")]
     other = [parsed(route="b"), parsed(payload="arrow"), parsed(positions="server"), parsed(requestData="x")]
 
     assert len({options.fingerprint for options in same}) == 1
@@ -252,7 +240,6 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         ),
         (Use.BATCH_READ, {"tls.key": "k"}, "'tls.key' needs 'tls.cert'"),
         (Use.BATCH_READ, {"tls.ca": "c"}, "need a path that begins with tls://"),
-        (Use.BATCH_READ, {"keepAliveInterval": "90s"}, "'keepAliveInterval' must be shorter"),
         (Use.STREAM_READ, {}, "'positions' must be set for readStream"),
         (Use.STREAM_READ, {"positions": "wal"}, "'walDir' is missing"),
         (Use.STREAM_READ, {"positions": "none", "walDir": "/d"}, "'walDir' is for positions=wal"),
@@ -270,8 +257,6 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"positions": "server", "maxRows": "2"}, "'maxRows' is for live streams"),
         (Use.BATCH_READ, {"positions": "server", "maxDuration": "2s"}, "'maxDuration' is for live streams"),
         (Use.BATCH_READ, {"positions": "server", "endingPosition": "earliest"}, "would read nothing"),
-        (Use.BATCH_READ, {"interaction": "fnf"}, "is for sinks"),
-        (Use.BATCH_READ, {"requestData": "x", "requestDataBase64": "eA=="}, "exclude each other"),
         (Use.BATCH_READ, {"metadataBase64": "eA==", "metadataMimeType": "text/plain"}, "needs composite metadata"),
         (Use.BATCH_WRITE, {"interaction": "stream"}, "is for sources"),
         (Use.BATCH_READ, {"positions": "server", "route": "r" * 248}, "'route' is too long: with '.offsets' behind it"),
@@ -290,7 +275,6 @@ def test_options_that_do_not_fit_together_are_refused(use: Use, given: dict[str,
         (Use.STREAM_READ, {"positions": "none"}, "stream", "none"),
         (Use.STREAM_READ, {"positions": "wal", "walDir": "/d", "interaction": "channel"}, "channel", "wal"),
         (Use.BATCH_WRITE, {}, "response", None),
-        (Use.STREAM_WRITE, {"interaction": "fnf", "delivery": "bestEffort"}, "fnf", None),
     ],
 )
 def test_what_depends_on_the_use_is_filled_in(
@@ -306,3 +290,15 @@ def test_what_was_checked_can_be_checked_again() -> None:
 
     assert checked(options, Use.BATCH_READ) == options
     assert attrs.has(type(options))
+
+
+@pytest.mark.parametrize(("name", "advice"), GONE.items())
+def test_an_option_of_before_says_what_to_do(name: str, advice: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parsed(**{name: "1"})
+    assert str(caught.value) == f"option {name!r} is gone: {advice}. Leave it out"
+    assert f"| `{name}` |" in page("docs/spark.md")
+
+
+def test_there_are_few_options() -> None:
+    assert len(ROWS) <= 45

@@ -75,7 +75,7 @@ def test_every_row_of_every_partition_is_read(serving: Serving) -> None:
     assert column(batches, "position") == [*range(5000), *range(300)]
     assert column(batches, "partition") == [0] * 5000 + [2] * 300
     assert column(batches, "data")[4999:5001] == [b"row 4999", b"row 0"]
-    assert max(batch.num_rows for batch in batches) <= 4096
+    assert max(batch.num_rows for batch in batches) <= 8192
 
 
 def test_positions_bound_a_read(serving: Serving) -> None:
@@ -131,7 +131,7 @@ def test_a_reader_that_stops_early_cancels_and_has_had_little_sent(serving: Serv
             said.append("cancelled")
 
     serving(responder)
-    reader = BatchReader(options(route="endless", positions="none", batchRows=100, credit=64), None)
+    reader = BatchReader(options(route="endless", positions="none", batch_rows=100, credit=64), None)
     [partition] = reader.partitions()
     rows = reader.read(partition)
     assert next(rows).num_rows == 100

@@ -169,7 +169,7 @@ def test_a_payload_with_other_rows_than_its_metadata_says_is_refused() -> None:
 
 
 def test_rows_are_cut_at_the_number_of_rows() -> None:
-    pending = Pending(options(batchRows=4), 0, None)
+    pending = Pending(options(batch_rows=4), 0, None)
 
     full = [*pending.add(Chunk(0, [b"x"] * 3, None, 0)), *pending.add(Chunk(3, [b"x"] * 10, None, 0))]
 
@@ -180,7 +180,7 @@ def test_rows_are_cut_at_the_number_of_rows() -> None:
 
 
 def test_rows_are_handed_on_once_they_are_large_enough() -> None:
-    pending = Pending(options(batchBytes=100), 0, None)
+    pending = Pending(options(batch_bytes=100), 0, None)
 
     assert list(pending.add(Chunk(0, [bytes(60)], None, 0))) == []
     [batch] = pending.add(Chunk(1, [bytes(60)], None, 0))
@@ -189,7 +189,7 @@ def test_rows_are_handed_on_once_they_are_large_enough() -> None:
 
 @pytest.mark.parametrize("metadata", [None, bytes(10)])
 def test_rows_are_cut_at_their_bytes(metadata: bytes | None) -> None:
-    pending = Pending(options(batchBytes=100), 0, None)
+    pending = Pending(options(batch_bytes=100), 0, None)
     size = 50 if metadata else 60
     chunk = Chunk(0, [bytes(size)] * 7, [metadata] * 7 if metadata else None, 0)
 
@@ -202,7 +202,7 @@ def test_rows_are_cut_at_their_bytes(metadata: bytes | None) -> None:
 
 
 def test_the_number_of_rows_holds_where_bytes_are_cut_as_well() -> None:
-    pending = Pending(options(batchBytes=100, batchRows=2), 0, None)
+    pending = Pending(options(batch_bytes=100, batch_rows=2), 0, None)
 
     full = list(pending.add(Chunk(0, [bytes(30)] * 5, None, 0)))
 
@@ -210,7 +210,7 @@ def test_the_number_of_rows_holds_where_bytes_are_cut_as_well() -> None:
 
 
 def test_arrow_payloads_are_joined_up_to_the_number_of_rows_and_never_cut() -> None:
-    pending = Pending(options(batchRows=4, payload="arrow"), 0, SCHEMA)
+    pending = Pending(options(batch_rows=4, payload="arrow"), 0, SCHEMA)
     small, large = ipc(batch_of([1, 2])), ipc(batch_of(range(9)))
 
     full = [batch for data in (small, small, large) for batch in pending.add(Chunk(0, [data], None, 0))]

@@ -144,7 +144,7 @@ def test_what_is_handed_on_at_a_time_is_bounded(size: int) -> None:
 @pytest.mark.parametrize(("rows_per_request", "expected"), [(None, [10]), (4, [4, 4, 2]), (100, [10])])
 def test_arrow_payloads_hold_so_many_rows(rows_per_request: int | None, expected: list[int]) -> None:
     rows = pa.RecordBatch.from_pylist([{"id": number, "name": f"n{number}"} for number in range(10)])
-    made = encoder(options(payload="arrow", rowsPerRequest=rows_per_request), columns(id=LongType()))
+    made = encoder(options(payload="arrow", rows_per_request=rows_per_request), columns(id=LongType()))
     found = requests(made, rows)
 
     tables = [pa.ipc.open_stream(payload.data).read_all() for payload in found]

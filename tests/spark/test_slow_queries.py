@@ -49,14 +49,14 @@ def log(serving: Callable[[Responder], None]) -> CountedLog:
 
 def of_batch() -> Iterator[Any]:
     """The record batches of a batch read."""
-    reader = BatchReader(options(batchRows=BATCH, credit=CREDIT), None)
+    reader = BatchReader(options(batch_rows=BATCH, credit=CREDIT), None)
     [partition] = reader.partitions()
     return reader.read(partition)
 
 
 def of_stream() -> Iterator[Any]:
     """The record batches of one micro-batch."""
-    given = options(Use.STREAM_READ, batchRows=BATCH, credit=CREDIT, startingPosition="earliest")
+    given = options(Use.STREAM_READ, batch_rows=BATCH, credit=CREDIT, startingPosition="earliest")
     reader = ServerStreamReader(given, None)
     start = reader.initialOffset()
     [partition] = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))

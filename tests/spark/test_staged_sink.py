@@ -130,13 +130,18 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
             await trio.sleep_forever()
         await channel.send(json.dumps({"rows": stage.rows, "elements": stage.elements}).encode())
 
-    chosen = options(delivery="exactlyOnce", stageRoute="losing.stage", readTimeout="5s")
+    @responder.request_response("losing.abort")
+    async def abort(request: Payload) -> bytes:
+        said = json.loads(request.data)
+        return json.dumps({"dropped": await ledger.abort(said["sink"], said["attempts"])}).encode()
+
+    chosen = options(route="losing", delivery="exactlyOnce", readTimeout="5s")
     async with served(responder) as connections:
         report = await deliver_rows(connections, chosen, 50)
         assert not lost
         assert [rows for _, rows in report.attempts] == [50]
         assert ledger.staged == [name for name, _ in report.attempts]
-        await commit(connections, chosen, SINK, 0, report.attempts)
+        await commit(connections, ONCE, SINK, 0, report.attempts)
 
     assert await rows_in(log) == numbers(50)
 
@@ -312,7 +317,5 @@ async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(
             await commit(connections, ONCE, SINK, 5, [("a", 4)])
 
 
-def test_the_routes_can_be_named() -> None:
+def test_the_routes_are_behind_that_of_the_sink() -> None:
     assert Routes.of(ONCE) == Routes("orders.stage", "orders.commit", "orders.abort")
-    named = options(delivery="exactlyOnce", stageRoute="a", commitRoute="b", abortRoute="c")
-    assert Routes.of(named) == Routes("a", "b", "c")

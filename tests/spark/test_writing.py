@@ -123,10 +123,8 @@ def test_skipped_rows_are_counted_in_the_message_and_told_on_the_driver(caplog: 
 def test_arrow_payloads_are_written_once_too() -> None:
     rows = pa.RecordBatch.from_pylist([{"id": number} for number in range(100)])
     with sink() as server:
-        writer = batch_writer(
-            server.uri, schema_of(id=LongType()), payload="arrow", delivery="exactlyOnce", rowsPerRequest=30
-        )
-        message = writer.write(iter([rows, rows]))
+        writer = batch_writer(server.uri, schema_of(id=LongType()), payload="arrow", delivery="exactlyOnce")
+        message = writer.write(iter([rows.slice(start, 30) for start in (0, 30, 60, 90)] * 2))
         writer.commit([message])
         records = server.records()
 
@@ -243,14 +241,14 @@ def test_wrong_columns_are_refused_when_the_write_is_planned() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"interaction": "fnf"}, "'interaction' of 'fnf' does not go with delivery=atLeastOnce"),
-        ({"delivery": "bestEffort", "interaction": "channel"}, "does not go with delivery=bestEffort, which takes fnf"),
-        ({"delivery": "exactlyOnce", "interaction": "response"}, "delivery=exactlyOnce, which takes channel"),
-        ({"rowsPerRequest": 10}, "'rowsPerRequest' needs payload=arrow"),
-        ({"stageRoute": "s"}, "'stageRoute' needs delivery=exactlyOnce"),
-        ({"metadataMimeType": "text/plain"}, "a sink needs composite metadata"),
+        ({"interaction": "fnf"}, "'interaction' of 'fnf' is none of stream, channel, response"),
         ({"interaction": "stream"}, "'interaction' of 'stream' is for sources"),
-        ({"delivery": "twice"}, "'delivery' of 'twice' is none of exactlyOnce, atLeastOnce, bestEffort"),
+        ({"delivery": "bestEffort"}, "'delivery' of 'bestEffort' is gone: it promised nothing"),
+        ({"delivery": "exactlyOnce", "interaction": "response"}, "delivery=exactlyOnce, which takes channel"),
+        ({"rowsPerRequest": 10}, "option 'rowsPerRequest' is gone: an Arrow payload has the rows of a record batch"),
+        ({"stageRoute": "s"}, "option 'stageRoute' is gone: it is the route and '.stage'. Leave it out"),
+        ({"metadataMimeType": "text/plain"}, "a sink needs composite metadata"),
+        ({"delivery": "twice"}, "'delivery' of 'twice' is none of exactlyOnce, atLeastOnce"),
         ({"walDir": "/tmp"}, "'walDir' is not for write: it is for readStream"),
     ],
 )

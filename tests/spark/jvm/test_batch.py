@@ -118,7 +118,7 @@ def test_no_secret_is_in_plans_and_errors(
 
 def test_a_limit_ends_the_stream(spark: SparkSession, start_server: StartServer) -> None:
     server = start_server("10")
-    frame = load(spark, server, route="ticks", positions="none", batchRows=100, credit=64)
+    frame = load(spark, server, route="ticks", positions="none", credit=64)
 
     assert frame.limit(5).count() == 5
     deadline = time.monotonic() + PATIENCE
@@ -148,7 +148,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
 ) -> None:
     server = start_server("2500", "2500")
     attempts = spark.sparkContext.accumulator(0)
-    frame = load(spark, server, route="slow", batchMaxDelayMs=50)
+    frame = load(spark, server, route="slow")
 
     def noting(found: Iterable[Row]) -> Iterable[tuple[int, int]]:
         context = TaskContext.get()

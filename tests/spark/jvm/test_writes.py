@@ -91,10 +91,10 @@ def test_a_batch_arrives_once(options: dict[str, str], spark: SparkSession, sink
 
 def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: Sink) -> None:
     frame = spark.range(0, 1000, 1, 1).selectExpr("id", "CAST(id AS STRING) AS name", "id / 2 AS half")
-    write(frame, sink.uri, payload="arrow", delivery="exactlyOnce", rowsPerRequest=300)
+    write(frame, sink.uri, payload="arrow", delivery="exactlyOnce")
 
     tables = [pa.ipc.open_stream(row).read_all() for row in sink.rows]
-    assert [count for _, _, count in sink.dump()["orders"]] == [300, 300, 300, 100]
+    assert [count for _, _, count in sink.dump()["orders"]] == [1000]
     assert pa.concat_tables(tables).to_pylist() == [
         {"id": number, "name": str(number), "half": number / 2} for number in range(1000)
     ]
@@ -132,7 +132,7 @@ def test_refused_rows_fail_the_job_or_are_skipped(spark: SparkSession, sink: Sin
             [NUMBERS],
             "append",
             {"route": "nowhere", "delivery": "exactlyOnce", "auth.type": "bearer", "auth.token": "s3cret"},
-            "option 'stageRoute': there is no route 'nowhere.stage' at tcp://127.0.0.1",
+            "option 'route': there is no route 'nowhere.stage' at tcp://127.0.0.1",
         ),
     ],
     ids=["another column", "wrong type", "overwrite", "unknown option", "no route", "no stage"],
