@@ -17,6 +17,7 @@ from rsocket_trio.spark.background import background
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
+from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options, place_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
@@ -241,6 +242,7 @@ class ListedSource(NamedTuple):
     latest: int
 
 
+@in_one_line
 def list_sources(uri: str, pattern: str = "*", options: Mapping[str, str] | None = None) -> list[ListedSource]:
     """Return the partitions of the sources that the server at ``uri`` has, by route.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -9,6 +11,7 @@ import trio
 
 from rsocket_trio import Connection, Payload
 from rsocket_trio.errors import RSocketError, StreamError
+from rsocket_trio.replay.source_list import SOURCES_ROUTE, read_sources
 from rsocket_trio.spark.connections import PASSING, Pool, target_of
 from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options
@@ -20,6 +23,8 @@ T = TypeVar("T")
 
 DIAGNOSIS_TIMEOUT = 3.0
 """Seconds that a server has to answer a diagnosis. The user waits for the error in the meantime."""
+SHOWN_SOURCES = 10
+"""Names of sources that an error repeats at most."""
 
 
 async def explaining(
@@ -41,14 +46,17 @@ async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception
     by_position = options.positions == "server"
     if not isinstance(error, StreamError):
         return unread(error, options)
-    kind = None
+    kind, others = None, ""
     try:
         with trio.move_on_after(DIAGNOSIS_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:
-                if not by_position:
-                    kind = "replayable" if await _is_replayable(connection, options) else None
-                elif is_missing_route(error) and not await _is_replayable(connection, options):
-                    kind = "live" if await _is_there(connection, options) else "missing"
+                replayable = await _is_replayable(connection, options)
+                if not by_position and replayable:
+                    kind = "replayable"
+                elif is_missing_route(error) and not replayable:
+                    kind = "live" if by_position and await _is_there(connection, options) else "missing"
+                if kind == "missing":
+                    others = await _other_sources(connection, options.route)
     except (RSocketError, *PASSING):
         pass  # the first error says enough
     where = f"route {options.route!r} at {options.shown_uris}"
@@ -62,7 +70,7 @@ async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception
             f"add_source ({error}); set positions=none (in streams also wal) to read it as it comes"
         )
     if kind == "missing":
-        return SourceError(f"option 'route': there is no {where}: {error}")
+        return SourceError(f"option 'route': there is no {where}: {error}{others}")
     return unread(error, options, options.route + OFFSETS_ROUTE if by_position and is_missing_route(error) else None)
 
 
@@ -92,6 +100,19 @@ async def _is_replayable(connection: Connection, options: Options) -> bool:
     except (StreamError, ValueError):
         return False
     return True
+
+
+async def _other_sources(connection: Connection, route: str) -> str:
+    """Return what to say of the sources that the server has: the one with a similar name, or their names."""
+    try:
+        answer = await connection.request_response(json.dumps({"pattern": "*"}).encode(), route=SOURCES_ROUTE)
+        found = [source.route for source in read_sources(answer.data)]
+    except (StreamError, ValueError):
+        return ""  # a server that does not list them
+    if near := difflib.get_close_matches(route, found, n=1, cutoff=0.75):
+        return f"; did you mean {near[0]!r}?"
+    more = f" and {len(found) - SHOWN_SOURCES} more" if len(found) > SHOWN_SOURCES else ""
+    return f"; its sources are {', '.join(found[:SHOWN_SOURCES])}{more}" if found else ""
 
 
 async def _is_there(connection: Connection, options: Options) -> bool:

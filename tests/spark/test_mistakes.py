@@ -79,6 +79,23 @@ async def test_a_missing_route_of_a_live_read_is_named_at_once(autojump_clock: M
 
 
 @pytest.mark.parametrize(
+    ("route", "said"),
+    [("logs", "'logs.offsets'; did you mean 'log'?"), ("nowhere", "'nowhere.offsets'; its sources are log, other")],
+)
+async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
+    route: str, said: str, autojump_clock: MockClock
+) -> None:
+    responder = routes()
+    add_source(responder, "other", MemoryLog(1))
+    chosen = options(route=route)
+    async with served(responder) as connections:
+        with pytest.raises(SourceError) as caught:
+            await explaining(connections, chosen, ask_bounds, connections, chosen)
+
+    assert str(caught.value).endswith(said)
+
+
+@pytest.mark.parametrize(
     ("route", "message"),
     [
         ("log", "readStream: server, because route 'log' at memory://spark can be read by position"),
