@@ -8,6 +8,7 @@
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
 #              make -k gate goes on after what fails
+# make cluster  the recipes of docs/spark-cluster.md, on a standalone Spark of two workers: five minutes
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
 # make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; typed calls
 #              against Spring, in all forms
@@ -38,6 +39,8 @@ AERON_JAVA := build/aeron
 KAFKA_JAVA := build/kafka
 RSOCKET_JAVA := build/rsocket-java
 RSOCKET_GO := build/rsocket-go
+SPARK_CONNECT := build/spark-connect
+SPARK_VENV := build/spark-venv
 PEERS := benchmarks/peers
 # What tests need from Debian, each behind the command that it brings.
 SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven go:golang-go \
@@ -51,7 +54,7 @@ SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks
 SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka soak peers peers-spring clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka cluster soak peers peers-spring clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -145,6 +148,10 @@ gate-conformance: $(VENV)/.dev
 gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
 	$(BIN)/python -m qa.kafka
 
+# What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
+cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
+	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q tests/spark/cluster
+
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30
 	$(BIN)/python -m qa.resume --cuts 1000 --dialect rsocket/1.0
@@ -211,6 +218,17 @@ $(SPRING)/.built: $(JS)/spring/pom.xml $(wildcard $(JS)/spring/src/*.java)
 	else \
 	  echo "mvn or javac not found: no Spring peer"; \
 	fi
+
+# Apart from the environment of the tests: pandas and numpy are not to be needed there.
+$(SPARK_CONNECT)/.built: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) 'grpcio>=1.76' \
+	  'grpcio-status>=1.76' 'googleapis-common-protos>=1.71' 'pandas>=2.2,<3' 'zstandard>=0.25' 'pyyaml>=6'
+	@touch $@
+
+$(SPARK_VENV)/.built: pyproject.toml $(shell find rsocket_trio pyspark_rsocket -name '*.py') | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check . 'pyarrow>=18' venv-pack2 setuptools
+	@touch $@
 
 # What can't be built is left out of the benchmarks, which name it; its test is skipped, or fails where CI is set.
 $(RSOCKET_JAVA)/.built: $(PEERS)/java/pom.xml $(wildcard $(PEERS)/java/src/*.java)

@@ -1,7 +1,7 @@
 """A job for a cluster: reads rows, writes them once, and does both as streams. What it found is a line of JSON.
 
-Its argument is JSON: ``read`` and ``write`` are options, ``folder`` is for checkpoints; ``tables`` has it use tables of a
-metastore; ``live`` are the options of a stream that is read through a log, until it had ``rows`` of them.
+Its argument is JSON: ``read`` and ``write`` are options, ``folder`` is for checkpoints; ``tables`` has it use tables of
+a metastore; ``live`` are the options of a stream that is read through a log, until it had ``rows`` of them.
 """
 
 from __future__ import annotations
@@ -23,29 +23,51 @@ def main() -> None:
         builder = builder.enableHiveSupport()
     spark = builder.getOrCreate()
     found: dict[str, Any] = {}
-    read, write, folder = given.get("read"), given.get("write"), given["folder"]
-    if read is not None:
-        rows = spark.read.format("rsocket").options(**read).load()
-        found["read"] = rows.count()
-        found["workers"] = len(set(rows.rdd.map(lambda _: os.getppid()).collect()))
-    if write is not None:
-        selected = "data", "CAST(partition AS STRING) AS key"
-        if given.get("tables"):
-            listed = ", ".join(f"{name} '{value}'" for name, value in read.items())
-            spark.sql(f"CREATE TABLE log USING rsocket OPTIONS ({listed}, startingPosition 'earliest')")
-            listed = ", ".join(f"{name} '{value}'" for name, value in write.items())
-            spark.sql(f"CREATE TABLE orders USING rsocket OPTIONS ({listed}, schema 'data BINARY, key STRING')")
-            spark.sql(f"INSERT INTO orders SELECT {', '.join(selected)} FROM log")
-            stream = spark.readStream.table("log")
-        else:
-            rows.selectExpr(*selected).write.format("rsocket").mode("append").options(**write).save()
-            stream = spark.readStream.format("rsocket").options(startingPosition="earliest", **read).load()
-        sink = stream.selectExpr(*selected).writeStream.format("rsocket").options(**write)
-        sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+    folder = given["folder"]
+    if "read" in given:
+        found["read"] = copy(
+            spark,
+            given["read"],
+            given["write"],
+            folder,
+            with_tables=given.get("tables", False),
+            with_stream=given.get("streams", True),
+        )
+        # The parent of a worker forks those of one executor.
+        parents = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid())
+        found["workers"] = len(set(parents.collect()))
     if given.get("live"):
         found["live"] = live(spark, given["live"], given["rows"], folder)
     print("FOUND " + json.dumps(found), flush=True)
     spark.stop()
+
+
+def copy(
+    spark: SparkSession,
+    read: dict[str, str],
+    write: dict[str, str],
+    folder: str,
+    *,
+    with_tables: bool,
+    with_stream: bool,
+) -> int:
+    """Copy all rows, as a batch and as a stream if it is wanted, and return how many there are."""
+    selected = "data", "CAST(partition AS STRING) AS key"
+    if with_tables:
+        listed = ", ".join(f"{name} '{value}'" for name, value in read.items())
+        spark.sql(f"CREATE TABLE log USING rsocket OPTIONS ({listed}, startingPosition 'earliest')")
+        listed = ", ".join(f"{name} '{value}'" for name, value in write.items())
+        spark.sql(f"CREATE TABLE orders USING rsocket OPTIONS ({listed}, schema 'data BINARY, key STRING')")
+        rows, stream = spark.table("log"), spark.readStream.table("log")
+        spark.sql(f"INSERT INTO orders SELECT {', '.join(selected)} FROM log")
+    else:
+        rows = spark.read.format("rsocket").options(**read).load()
+        stream = spark.readStream.format("rsocket").options(startingPosition="earliest", **read).load()
+        rows.selectExpr(*selected).write.format("rsocket").mode("append").options(**write).save()
+    if with_stream:
+        sink = stream.selectExpr(*selected).writeStream.format("rsocket").options(**write)
+        sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+    return rows.count()
 
 
 def live(spark: SparkSession, options: dict[str, str], rows: int, folder: str) -> list[int]:

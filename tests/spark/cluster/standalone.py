@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -60,6 +61,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
@@ -137,19 +140,27 @@ class Cluster:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        **settings: str,
+        **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run a script by ``spark-submit``; settings have ``_`` for their dots."""
         given = {**SETTINGS, **{f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}}
-        confs = [part for name, value in given.items() for part in ("--conf", f"{name}={value}")]
+        env = environment() if env is None else env
         submit = spark_home() / "bin" / "spark-submit"
-        return self.run([submit, "--master", self.url, *confs, script, *arguments], env, folder)
+        return self.run([submit, "--master", self.url, *confs(given, env), script, *arguments], env, folder)
+
+
+def confs(settings: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """Return the arguments for settings, and for executors to find the packages that ``env`` finds."""
+    if "PYTHONPATH" in env:
+        settings = {**settings, "spark.executorEnv.PYTHONPATH": env["PYTHONPATH"]}
+    return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
 
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """A master and its workers of one core each, for as long as the block."""
-    env = environment()
+    # Executors have the environment of their worker: what they find is for the job to say.
+    env = environment(PYTHONPATH=None)
     started: list[Process] = []
     java = [str(spark_home() / "bin" / "spark-class")]
     here = ["--host", "127.0.0.1", "--webui-port", "0"]

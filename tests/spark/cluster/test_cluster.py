@@ -1,0 +1,308 @@
+"""The recipes of docs/spark-cluster.md on a standalone cluster of two workers.
+
+``make test`` plays the first one; with ``RSOCKET_TRIO_WHOLE_CLUSTER`` in the environment, as ``make cluster`` sets it,
+all of them are played. What those need beside is made by ``make cluster``: packages for Connect, and a venv.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trustme
+
+from rsocket_trio import Payload, Responder
+from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
+from tests.blocks import ROOT, blocks, page
+from tests.missing import require
+from tests.spark.cluster.standalone import SETTINGS, Cluster, cluster, confs, environment, spark_home, start
+from tests.spark.session import require_spark
+from tests.spark.sinks import Server
+
+WHOLE = "RSOCKET_TRIO_WHOLE_CLUSTER" in os.environ
+whole = pytest.mark.skipif(not WHOLE, reason="make cluster plays it")
+ROWS = 500
+"""Rows in each of two partitions."""
+HERE = Path(__file__).parent
+CONNECT = ROOT / "build" / "spark-connect"
+"""The packages that a client of Spark Connect needs."""
+CHECK = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rsocket_trio.spark.check import main; sys.exit(main())"
+"""The check, which only the driver finds."""
+VENV = ROOT / "build" / "spark-venv"
+"""A venv of this package and pyarrow, without Spark."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> None:
+    """In place of the one for all tests: the cluster runs until the last of them."""
+
+
+class Served(Server):
+    """A server with a source, a sink and a live stream; over TLS if ``folder`` is given, where the files then are."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.source, self.log = MemoryLog(2), MemoryLog(2)
+        for partition in range(2):
+            elements = [Element(b"%d" % (2 * number + partition)) for number in range(ROWS)]
+            trio.run(self.source.append_all, {partition: elements})
+        responder = Responder()
+        add_source(responder, "log", self.source)
+        add_sink(responder, "orders", Ledger(self.log))
+
+        @responder.request_stream("live")
+        async def live(request: Payload) -> AsyncIterator[bytes]:
+            for number in range(ROWS):
+                yield b"%d" % number
+            await trio.sleep_forever()
+
+        if folder is None:
+            super().__init__(responder)
+            return
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        client = authority.issue_cert("client")
+        client.private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+        super().__init__(responder, "tls://127.0.0.1:0", ssl_context=context)
+
+    def job(self, folder: Path, **more: Any) -> str:
+        """Return the argument of the job."""
+        read = {"path": self.uri, "route": "log", "positions": "server"}
+        write = {"path": self.uri, "route": "orders", "delivery": "exactlyOnce"}
+        return json.dumps({"read": read, "write": write, "folder": str(folder), **more})
+
+    def rows(self) -> Counter[int]:
+        """Return how often each number counts."""
+
+        async def read() -> Counter[int]:
+            found: Counter[int] = Counter()
+            for partition in range(2):
+                position, end = self.log.bounds(partition)
+                while position < end:
+                    records = list(await self.log.read_some(partition, position, end))
+                    found.update(int(record.data) for record in records)
+                    position = records[-1].end
+            return found
+
+        return self.run(read)
+
+
+SERVED_AT = "tcp://orders.example:7878"
+"""The server of the page's code."""
+CODE = {
+    name: block.text
+    for block in blocks(page("docs/spark-cluster.md"))
+    for name, first in (("client", "# client.py"), ("pipeline", "# transformations/orders.py"))
+    if block.text.startswith(first)
+}
+TWICE = Counter(dict.fromkeys(range(2 * ROWS), 2))
+"""Each row once by the batch, and once by the stream."""
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    require_spark()
+    with cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    found = Served()
+    yield found
+    found.stop()
+
+
+def found_by(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return what a job found."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("FOUND "))
+    return found
+
+
+def test_a_job_on_two_workers_reads_and_writes(spark_cluster: Cluster, served: Served, tmp_path: Path) -> None:
+    # The stream is left to the other recipes: its processes take as long as all the rest.
+    done = spark_cluster.submit(HERE / "job.py", served.job(tmp_path, streams=False), folder=tmp_path)
+
+    assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
+    assert served.rows() == Counter(range(2 * ROWS))
+
+
+@whole
+def test_a_job_on_two_workers_has_tables_in_a_metastore(spark_cluster: Cluster, served: Served, tmp_path: Path) -> None:
+    # Derby is the metastore: its files are where the job runs.
+    done = spark_cluster.submit(
+        HERE / "job.py", served.job(tmp_path, tables=True), folder=tmp_path, sql_warehouse_dir=str(tmp_path / "tables")
+    )
+
+    assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
+    assert served.rows() == TWICE
+
+
+@whole
+def test_the_check_finds_every_interpreter_in_order(spark_cluster: Cluster) -> None:
+    done = check(spark_cluster)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "interpreter",
+        *("driver", "look-up", "planner", "executor"),
+    ]
+
+
+@whole
+def test_the_check_says_which_interpreter_lacks_what(spark_cluster: Cluster, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    done = check(spark_cluster, PYSPARK_PYTHON=str(bare / "bin" / "python"), PYTHONPATH=None)
+
+    assert done.returncode == 1
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert rows["driver"].endswith("-")
+    for place in ("look-up", "planner", "executor"):
+        assert rows[place].rstrip().endswith("rsocket-trio; pyarrow; trio; attrs"), done.stdout
+
+
+def check(spark_cluster: Cluster, **env: str | None) -> subprocess.CompletedProcess[str]:
+    """Run the check against the cluster, in a folder that no interpreter finds the package in."""
+    found = environment(**env)
+    return spark_cluster.run(
+        [sys.executable, "-c", CHECK, "--master", spark_cluster.url, *confs(SETTINGS, found)], found
+    )
+
+
+@whole
+def test_an_archive_of_a_venv_serves_where_nothing_is_installed(
+    spark_cluster: Cluster, served: Served, tmp_path: Path
+) -> None:
+    require(None if (VENV / ".built").exists() else "the venv is missing: make cluster")
+    archive = tmp_path / "venv.tar.gz"
+    subprocess.run([VENV / "bin" / "venv-pack", "--prefix", VENV, "--output", archive, "--quiet"], check=True)
+    (tmp_path / "environment").symlink_to(VENV)
+    env = environment(PYSPARK_PYTHON="./environment/bin/python", PYTHONPATH=None)
+    done = spark_cluster.submit(
+        HERE / "job.py", served.job(tmp_path), env=env, folder=tmp_path, archives=f"{archive}#environment"
+    )
+
+    assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
+    assert served.rows() == TWICE
+
+
+@whole
+@pytest.mark.parametrize("way", ["same-path", "sent-along"])
+def test_files_of_tls_are_found_by_every_interpreter(way: str, spark_cluster: Cluster, tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    files = {"tls.ca": tmp_path / "ca.pem", "tls.cert": tmp_path / "client.pem"}
+    settings: dict[str, Any] = {}
+    if way == "sent-along":
+        settings = {"files": ",".join(str(one) for one in files.values())}
+        files = {name: Path(path.name) for name, path in files.items()}
+    options = {name: str(path) for name, path in files.items()}
+    given = json.loads(served.job(tmp_path))
+    given = {**given, "read": given["read"] | options, "write": given["write"] | options}
+    try:
+        done = spark_cluster.submit(HERE / "job.py", json.dumps(given), folder=tmp_path, **settings)
+
+        assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
+        assert served.rows() == TWICE
+    finally:
+        served.stop()
+
+
+@whole
+def test_a_live_stream_goes_through_a_log_that_all_workers_see(
+    spark_cluster: Cluster, served: Served, tmp_path: Path
+) -> None:
+    live = {"path": served.uri, "route": "live", "positions": "wal", "walDir": str(tmp_path / "wal")}
+    job = json.dumps({"folder": str(tmp_path), "live": live, "rows": ROWS})
+    done = spark_cluster.submit(HERE / "job.py", job, folder=tmp_path)
+
+    assert found_by(done) == {"live": list(range(ROWS))}
+
+
+@pytest.fixture(scope="module")
+def connect(spark_cluster: Cluster) -> Iterator[str]:
+    """The URI of a server of Spark Connect on the cluster."""
+    require(None if (CONNECT / ".built").exists() else "packages for Spark Connect are missing: make cluster")
+    env = connect_environment()
+    given = {
+        **SETTINGS,
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.log.level": "INFO",
+        "spark.sql.warehouse.dir": str(spark_cluster.folder / "tables"),
+    }
+    kind = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    server = start(
+        [
+            *(spark_home() / "bin" / "spark-submit", "--master", spark_cluster.url),
+            *(*kind, *confs(given, env), "spark-internal"),
+        ],
+        spark_cluster.folder / "connect.log",
+        {**env, "SPARK_DAEMON_MEMORY": "512m"},
+    )
+    try:
+        yield f"sc://127.0.0.1:{server.wait_for(r'Spark Connect server started at: .*?:([0-9]+)')}"
+    finally:
+        server.stop()
+
+
+def connect_environment() -> dict[str, str]:
+    """Return the environment of a client of Connect."""
+    return environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(CONNECT)]))
+
+
+@whole
+def test_a_client_of_connect_reads_and_writes(
+    connect: str, spark_cluster: Cluster, served: Served, tmp_path: Path
+) -> None:
+    env = connect_environment()
+    done = spark_cluster.run([sys.executable, HERE / "connect_job.py", connect, served.job(tmp_path)], env)
+
+    assert found_by(done) == {"read": 2 * ROWS}
+    assert served.rows() == TWICE
+
+
+@whole
+def test_the_page_shows_a_client_of_connect(connect: str, spark_cluster: Cluster, served: Served) -> None:
+    code = CODE["client"].replace("sc://spark.example:15002", connect).replace(SERVED_AT, served.uri)
+    done = spark_cluster.run([sys.executable, "-c", code], connect_environment())
+
+    assert done.stdout.split() == [str(2 * ROWS)], done.stderr
+
+
+@whole
+def test_the_check_goes_through_connect(connect: str, spark_cluster: Cluster) -> None:
+    done = spark_cluster.run([sys.executable, "-c", CHECK, "--master", connect], connect_environment())
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@whole
+def test_a_declarative_pipeline_has_the_source_and_the_sink(
+    connect: str, spark_cluster: Cluster, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "spark-pipeline.yml").write_text(
+        f"name: orders\nstorage: file://{tmp_path}/storage\nlibraries:\n  - glob:\n      include: transformations/**\n"
+    )
+    (tmp_path / "transformations" / "orders.py").write_text(CODE["pipeline"].replace(SERVED_AT, served.uri))
+    done = spark_cluster.run(
+        [spark_home() / "bin" / "spark-pipelines", "--remote", connect, "run"], connect_environment(), folder=tmp_path
+    )
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    assert served.rows() == Counter(range(2 * ROWS))
