@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -38,9 +38,10 @@ def load(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
     monkeypatch.setattr("rsocket_trio.analytics.local_spark.local_session", this_session)
 
-    def made(*arguments: str) -> tuple[int, str, str]:
+    def made(*arguments: str, master: str | None = "local[2]") -> tuple[int, str, str]:
         capfd.readouterr()
-        code = commands.main(["load", "--master", "local[2]", *arguments], standalone_mode=False)
+        where = [] if master is None else ["--master", master]
+        code = commands.main(["load", *where, *arguments], standalone_mode=False)
         return code, *capfd.readouterr()
 
     return made
@@ -68,6 +69,36 @@ def test_json_says_the_same(load: Load, uri: str) -> None:
     assert said["items"] == 2 * said["ok"]
     assert (said["seed"], said["errors"], said["interrupted"]) == (3, {}, False)
     assert said["latency"]["max"] < PATIENCE
+
+
+def test_json_of_spark_is_that_of_workers(load: Load, uri: str) -> None:
+    mix = ("--mix", "response:echo weight=3", "--mix", "stream:twenty take=4")
+    arguments = (uri, *mix, "--rate", "0..40@0.5,40@0.5", "--seed", "4", "--json")
+
+    of_spark = json.loads(load(*arguments)[1])
+    of_workers = json.loads(load(*arguments, master=None)[1])
+
+    assert shape(of_spark) == shape(of_workers)
+    assert of_spark["due"] == of_workers["due"] > 0
+    for name in of_spark["shares"]:
+        assert of_spark["shares"][name]["due"] == of_workers["shares"][name]["due"]
+
+
+def shape(said: Any) -> Any:
+    """Return the keys of an object and those below, without its seconds and errors, which come as they may."""
+    if not isinstance(said, dict):
+        return type(said) if isinstance(said, list | dict | str | bool) else None
+    return {key: shape(value) for key, value in said.items() if key not in ("seconds", "errors")}
+
+
+def test_the_limit_is_found_with_spark(load: Load, uri: str) -> None:
+    arguments = ("-r", "echo", "--rate", "20", "--seconds", "0.3", "--max-rate", "40", "--bound-latency", "10")
+    code, out, err = load(uri, *arguments, "--find-limit", "--json")
+
+    said = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (said["limit"], said["of"]) == (40.0, "max_rate")
+    assert [trial["held"] for trial in said["trials"]] == [True, True]
 
 
 @pytest.mark.parametrize(
