@@ -214,6 +214,9 @@ def make_load(said: dict[str, Any]) -> int:
     except WorkerError as error:
         show(error.summary, said)
         raise Failure(str(error), FAILED) from error
+    if summary.interrupted and not summary.measured and not said["as_json"]:
+        complain(starting.SAID)
+        return INTERRUPTED
     show(summary, said)
     if summary.interrupted:
         return INTERRUPTED

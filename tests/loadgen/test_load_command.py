@@ -189,6 +189,25 @@ async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
     assert 0 < said["measured"] < PATIENCE
 
 
+async def test_ctrl_c_before_the_load_is_said_in_a_line() -> None:
+    responder, asked = Responder(), trio.Event()
+
+    @responder.request_response("slow")
+    async def slow(request: Payload) -> bytes:
+        asked.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
+            async with started(uri, "-r", "slow", "--rate", "50", "--workers", "2") as process:
+                await asked.wait()
+                os.killpg(process.pid, signal.SIGINT)
+                assert await ended(process) == Ended(130, "", "rsocket-trio: interrupted\n")
+            nursery.cancel_scope.cancel()
+
+
 async def test_no_worker_outlives_a_command_that_is_killed() -> None:
     with trio.fail_after(PATIENCE):
         async with (
