@@ -1,9 +1,14 @@
-"""Trades go into Spark, bars of a minute come out, and each trade counts exactly once.
+"""A market from end to end: a service takes trades, Spark turns them into bars of a minute, the service answers them.
 
-python examples/spark_pipeline.py            a server in a process of its own, and a Spark job; ends by itself
-python examples/spark_pipeline.py server     the server alone, until Ctrl-C
+    python examples/spark_pipeline.py            a server as a process, traders, and a Spark job; ends by itself
+    python examples/spark_pipeline.py server     the server alone, until Ctrl-C
 
-Needs `pip install rsocket-trio[spark]`, and Java 17 or newer, or the extra `spark-jre`.
+Traders call ``Market``, a typed service, which appends their trades to a log that can be replayed. To Spark that log is
+the table ``trades``: it is read as a stream, cut into windows of a minute, and the bars go back into the server, where
+each counts exactly once. The job runs twice, as one that is started every hour would, and goes on where it was. In the
+end the bars are a table of SQL, and the service tells them to anybody who asks.
+
+Needs `pip install rsocket-trio[spark,services]`, and Java 17 or newer, or the extra `spark-jre`.
 """
 
 from __future__ import annotations
@@ -13,71 +18,176 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from rsocket_trio import Responder, open_connection, serve
 from rsocket_trio.replay import Ledger, MemoryLog, add_sink, add_source
+from rsocket_trio.services import Service, Stream, request_response, request_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SYMBOLS = {"ADA": 100, "BOB": 40, "EVE": 7}
+PARTITIONS = 2
 MINUTES = 5
 TRADES_A_MINUTE = 40
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+# The service
+
+
+@dataclass
+class Trade:
+    symbol: str
+    price: int
+    size: int
+    at: str
+
+
+@dataclass
+class Bar:
+    minute: str
+    symbol: str
+    high: int
+    low: int
+    volume: int
+
+
+class Market(Service, Protocol, route="market"):
+    """What traders and readers call."""
+
+    @request_response
+    async def place(self, trades: list[Trade]) -> int: ...
+    @request_stream
+    def bars(self, symbol: str) -> Stream[Bar]: ...
+
+
+class MarketServer:
+    """The market: a log of trades, which Spark reads, and a log of bars, which it writes."""
+
+    def __init__(self) -> None:
+        # A FileLog and a FileLedger keep them on a disk, a KafkaLog and a KafkaLedger in topics.
+        self.trades = MemoryLog(partitions=PARTITIONS)
+        self.results = MemoryLog()
+
+    @request_response
+    async def place(self, trades: list[Trade]) -> int:
+        """Keep trades. Return how many there are now."""
+        for trade in trades:
+            # Trades of a symbol stay in order: they are all in one partition.
+            key = trade.symbol.encode()
+            await self.trades.append(json.dumps(asdict(trade)), partition=zlib.crc32(key) % PARTITIONS, key=key)
+        return sum(self.trades.bounds(partition)[1] for partition in self.trades.partitions())
+
+    @request_stream
+    async def bars(self, symbol: str) -> AsyncIterator[Bar]:
+        """Yield the bars of a symbol."""
+        async with aclosing(self.results.read(0, *self.results.bounds(0))) as records:
+            async for record in records:
+                bar = Bar(**json.loads(record.data))
+                if bar.symbol == symbol:
+                    yield bar
 
 
 async def run_server() -> None:
-    """Serve trades that can be replayed, and take bars in that count once."""
-    trades, bars = MemoryLog(partitions=2), MemoryLog()
-    responder = Responder()
-    add_source(responder, "trades", trades)
-    add_sink(responder, "bars", Ledger(bars))
-    add_source(responder, "bars.log", bars)
-    number = 0
-    for minute in range(MINUTES):
-        for second in range(TRADES_A_MINUTE):
-            for partition, (symbol, price) in enumerate(SYMBOLS.items()):
-                number += 1
-                trade = {"symbol": symbol, "price": price + number % 7, "size": 1 + number % 3}
-                trade["at"] = f"2026-01-05T09:{minute:02}:{second:02}Z"
-                await trades.append(json.dumps(trade).encode(), partition=partition % 2)
-    # What comes later closes the bars before it.
-    for partition in trades.partitions():
-        await trades.append(
-            b'{"symbol": "END", "price": 0, "size": 0, "at": "2026-01-05T09:59:00Z"}', partition=partition
-        )
+    """Serve the market: to traders, and to Spark."""
+    market, responder = MarketServer(), Responder()
+    responder.serve_as(Market, market)
+    add_source(responder, "trades", market.trades)
+    add_sink(responder, "bars", Ledger(market.results))
+    add_source(responder, "bars.log", market.results)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"]))
         print(f"listening {uri}", flush=True)
 
 
-def run_job(uri: str, checkpoint: str) -> None:
-    """Turn the trades that there are into bars, batch after batch."""
+# The traders and the readers
+
+
+def trades_of(minutes: range) -> Iterator[Trade]:
+    """Yield the trades of some minutes of a morning."""
+    for minute in minutes:
+        for second in range(TRADES_A_MINUTE):
+            for place, (symbol, price) in enumerate(SYMBOLS.items()):
+                number = (minute * TRADES_A_MINUTE + second) * len(SYMBOLS) + place + 1
+                at = f"2026-01-05T09:{minute:02}:{second:02}Z"
+                yield Trade(symbol, price + number % 7, 1 + number % 3, at)
+
+
+async def trade(uri: str, minutes: range, *, close: bool = False) -> int:
+    """Place the trades of some minutes; with ``close`` also one that is so late that it closes all bars before it."""
+    async with open_connection(uri) as connection:
+        market = connection.remote(Market)
+        count = await market.place(list(trades_of(minutes)))
+        if close:
+            count = await market.place([Trade("END", 0, 0, "2026-01-05T09:59:00Z")])
+    return count
+
+
+async def read_bars(uri: str) -> list[Bar]:
+    """Ask the service for all bars."""
+    bars: list[Bar] = []
+    async with open_connection(uri) as connection:
+        for symbol in SYMBOLS:
+            async with connection.remote(Market).bars(symbol) as stream:
+                bars += [bar async for bar in stream]
+    return sorted(bars, key=lambda bar: (bar.minute, bar.symbol))
+
+
+# The job
+
+
+@contextmanager
+def spark_session(uri: str, scratch: str) -> Iterator[SparkSession]:
+    """Start Spark for the block, with the server's logs as the tables ``trades`` and ``bars``."""
     from pyspark.sql import SparkSession
-    from pyspark.sql import functions as f
 
     from rsocket_trio.spark import ensure_java, register
 
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need this Python, with this package
     builder = SparkSession.builder.master("local[2]").appName("bars")
-    for key, value in {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m",
-        "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }.items():
+    for key, value in {**SETTINGS, "spark.sql.warehouse.dir": scratch}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
+    tables = {"trades": "trades", "bars": "bars.log"}
+    for name, route in tables.items():
+        spark.sql(
+            f"CREATE TABLE {name} USING rsocket OPTIONS (uri '{uri}', route '{route}', positions 'server', "
+            "startingPosition 'earliest', maxRowsPerTrigger '400')"
+        )
+    try:
+        yield spark
+    finally:
+        for name in tables:
+            spark.sql(f"DROP TABLE {name}")
+        spark.stop()
+
+
+def make_bars(spark: SparkSession, uri: str, checkpoint: str) -> None:
+    """Turn the trades that came since the last time into bars, batch after batch."""
+    from pyspark.sql import functions as f
+
     trades = (
-        spark.readStream.format("rsocket")
-        .options(route="trades", positions="server", startingPosition="earliest", maxRowsPerTrigger="400")
-        .load(uri)
+        spark.readStream.table("trades")
         # Decoded in the JVM: nothing of this runs in Python.
         .select(
             f.from_json(f.col("data").cast("string"), "symbol STRING, price INT, size INT, at TIMESTAMP").alias("t")
@@ -88,9 +198,9 @@ def run_job(uri: str, checkpoint: str) -> None:
     bars = trades.groupBy(f.window("at", "1 minute"), "symbol").agg(
         f.max("price").alias("high"), f.min("price").alias("low"), f.sum("size").alias("volume")
     )
-    said = f.struct(f.date_format("window.start", "HH:mm").alias("minute"), "symbol", "high", "low", "volume")
+    bar = f.struct(f.date_format("window.start", "HH:mm").alias("minute"), "symbol", "high", "low", "volume")
     query = (
-        bars.select(f.to_json(said).alias("data"), f.col("symbol").alias("key"))
+        bars.select(f.to_json(bar).alias("data"), f.col("symbol").alias("key"))
         .writeStream.format("rsocket")
         .options(route="bars", delivery="exactlyOnce", checkpointLocation=checkpoint)
         # A bar is written when its minute and that of the watermark are over.
@@ -99,16 +209,19 @@ def run_job(uri: str, checkpoint: str) -> None:
         .start(uri)
     )
     query.awaitTermination()
-    spark.stop()
 
 
-async def read_bars(uri: str) -> list[dict[str, Any]]:
-    """The bars, as any client reads them."""
-    async with open_connection(uri) as connection:
-        bounds = json.loads((await connection.request_response(route="bars.log.offsets")).data)["0"]
-        wanted = {"partition": 0, "from": bounds["earliest"], "to": bounds["latest"]}
-        async with connection.request_stream(json.dumps(wanted), route="bars.log") as items:
-            return [json.loads(item.data) async for item in items]
+def ask_the_table(spark: SparkSession) -> list[str]:
+    """Ask the table of bars for the day's figures of each symbol."""
+    rows = spark.sql(
+        """
+        SELECT symbol, min(low) AS low, max(high) AS high, sum(volume) AS volume, count(*) AS bars
+        FROM (SELECT from_json(string(data), 'symbol STRING, high INT, low INT, volume INT') AS bar FROM bars)
+        LATERAL VIEW inline(array(bar)) AS symbol, high, low, volume
+        GROUP BY symbol ORDER BY symbol
+        """
+    )
+    return [f"{row.symbol}: {row.low} to {row.high}, {row.volume} traded in {row.bars} bars" for row in rows.collect()]
 
 
 def main() -> None:
@@ -120,19 +233,25 @@ def main() -> None:
         return
     command = [sys.executable, __file__, "server"]
     with (
-        tempfile.TemporaryDirectory() as checkpoint,
+        tempfile.TemporaryDirectory() as scratch,
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
     ):
         try:
             assert server.stdout is not None
             uri = server.stdout.readline().split()[1]
-            run_job(uri, checkpoint)
+            with spark_session(uri, scratch) as spark:
+                trio.run(trade, uri, range(3))
+                make_bars(spark, uri, os.path.join(scratch, "checkpoint"))
+                print(f"{len(trio.run(read_bars, uri))} bars are complete after three minutes")
+                trio.run(partial(trade, uri, range(3, MINUTES), close=True))
+                make_bars(spark, uri, os.path.join(scratch, "checkpoint"))
+                lines = ask_the_table(spark)
             bars = trio.run(read_bars, uri)
         finally:
             server.terminate()
-    for bar in sorted(bars, key=lambda bar: (bar["minute"], bar["symbol"])):
-        print("{minute} {symbol}: {low} to {high}, {volume} traded".format(**bar))
-    print(f"{len(bars)} bars, {sum(bar['volume'] for bar in bars)} traded in all")
+    for bar in bars:
+        print("{minute} {symbol}: {low} to {high}, {volume} traded".format(**asdict(bar)))
+    print("the day in SQL:", *lines, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The example of a pipeline runs, and its bars are those of its trades."""
+"""The example of a pipeline runs, its bars are those of its trades, and the service and the table tell the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ def test_the_pipeline_ends_with_the_bars_of_all_trades(
     sizes = {"ADA": 2, "BOB": 3, "EVE": 1}
     prices = {"ADA": 100, "BOB": 40, "EVE": 7}
     assert lines == [
-        f"09:{minute:02} {symbol}: {prices[symbol]} to {prices[symbol] + 6}, {40 * sizes[symbol]} traded"
-        for minute in range(5)
-        for symbol in sizes
-    ] + [f"15 bars, {5 * 40 * 6} traded in all"]
+        "3 bars are complete after three minutes",
+        *(
+            f"09:{minute:02} {symbol}: {prices[symbol]} to {prices[symbol] + 6}, {40 * sizes[symbol]} traded"
+            for minute in range(5)
+            for symbol in sizes
+        ),
+        "the day in SQL:",
+        *(
+            f"{symbol}: {prices[symbol]} to {prices[symbol] + 6}, {200 * sizes[symbol]} traded in 5 bars"
+            for symbol in sizes
+        ),
+    ]
+    # What it made in the catalog is gone with it.
+    assert not spark.catalog.tableExists("trades")
+    assert not spark.catalog.tableExists("bars")
