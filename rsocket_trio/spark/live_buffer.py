@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import struct
 import threading
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import trio
 from pyspark.sql.datasource import InputPartition
@@ -27,10 +25,9 @@ from rsocket_trio.errors import readable
 from rsocket_trio.replay.compaction import SUFFIX
 from rsocket_trio.replay.elements import Element, Record, now_us
 from rsocket_trio.replay.errors import LogLocked
-from rsocket_trio.replay.locking import DirectoryLock
+from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.packs import flattened
 from rsocket_trio.replay.segment_records import PACKED, Damage, decode_segment_header, records
-from rsocket_trio.replay.segments import Segments
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.live import chunk_of, subscribed
@@ -44,11 +41,13 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 OVERHEAD = 100
 """Bytes that an element takes beside its data and metadata, about: empty ones fill a store, too."""
-RECEIVED_AT = struct.Struct(">Q")
-"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
 SEGMENT_BYTES = 8 * 2**20
 """Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
-IDENTITY: Final = {"id": str, "f": str, "epoch": int}
+IDENTITY: Final = {"v": int, "id": str, "f": str, "epoch": int, "base": int}
+IDENTITY_FILE: Final = "wal.json"
+WAL_VERSION: Final = 2
+"""The version of ``wal.json``: that of the form before ``FileLog`` is 1."""
+PARTITION: Final = Path("log", "partition-0")
 LOCK_TIMEOUT = 10.0
 """Seconds that a query waits for the process of the one before it to go."""
 
@@ -279,31 +278,24 @@ def check_buffered(store: Store, start: int, end: int) -> None:
 # In a log on files
 
 
-def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator[Chunk]:
-    """Yield the elements between two indexes, in chunks of at most ``rows``.
+def chunks_between(directory: Path, start: int, end: int, rows: int, base: int = 0) -> Iterator[Chunk]:
+    """Yield the elements between two indexes of a log, in chunks of at most ``rows``; ``base`` is the first index.
 
     Raise ``DataLossError`` if one of them is missing or can't be read.
     """
     chunk: Chunk | None = None
-    for record in _records(directory, start, end):
-        received_at, metadata = _opened(record)
+    for record in _records(directory / PARTITION, start - base, end - base):
+        received_at = record.timestamp or 0
         if chunk is not None and (len(chunk.datas) >= rows or chunk.received_at != received_at):
             yield chunk
             chunk = None
         if chunk is None:
-            chunk = Chunk(record.position, [], [], received_at)
+            chunk = Chunk(base + record.position, [], [], received_at)
         assert chunk.metadatas is not None
         chunk.datas.append(record.data)
-        chunk.metadatas.append(metadata)
+        chunk.metadatas.append(record.metadata)
     if chunk is not None:
         yield chunk
-
-
-def _opened(record: Record) -> tuple[int, bytes | None]:
-    """Return the time an element came, in microseconds, and its own metadata."""
-    packed = record.metadata or b""
-    (received_at,) = RECEIVED_AT.unpack_from(packed)
-    return received_at, packed[RECEIVED_AT.size + 1 :] if len(packed) > RECEIVED_AT.size else None
 
 
 def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
@@ -346,148 +338,161 @@ class WalError(Exception):
 class WalPartition(InputPartition):
     """Elements that stand in the log, for one task."""
 
-    def __init__(self, directory: str, start: int, end: int) -> None:
+    def __init__(self, directory: str, start: int, end: int, base: int = 0) -> None:
         super().__init__((start, end))
         self.directory = directory
         self.start = start
         self.end = end
+        self.base = base
 
     def __repr__(self) -> str:
         return f"WalPartition({self.start} to {self.end})"
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """Return the elements, in chunks of up to so many."""
-        return chunks_between(Path(self.directory), self.start, self.end, rows)
+        return chunks_between(Path(self.directory), self.start, self.end, rows, self.base)
 
 
 class WalStore(Store):
-    """Elements in a log on files. Opening blocks: it reads the end of the log, and cuts off a torn tail.
+    """Elements in a ``FileLog``, which tasks read as files; make one with ``opened``.
 
-    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. Raise ``LogLocked`` while
-    another process writes, ``CheckpointError`` for the log of another query, ``CorruptLog`` and ``OSError``.
+    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. An element has the index of its
+    position and, where the log had to begin anew, a base that ``wal.json`` holds beside the log.
     """
 
-    def __init__(self, directory: Path, options: Options) -> None:
+    def __init__(self, directory: Path, options: Options, log: FileLog, said: dict[str, Any]) -> None:
         super().__init__(options.wal_max_bytes)
-        self._directory = directory / "log"
-        self._identity = directory / "wal.json"
-        self._lock = _locked(directory)
-        # Adding, releasing and closing run in threads of their own, and the files take one of them at a time.
-        self._turn = threading.Lock()
-        try:
-            self.id, self._epoch = self._claim(options.fingerprint)
-            self._segments = self._opened()
-        except BaseException:
-            self._lock.release()
-            raise
-        self.truncated = self._segments.truncated
-        self.begin, self.end = self._segments.earliest, self._segments.latest
+        self.directory = directory
+        self._log = log
+        self.id, self._epoch, self.base = said["id"], said["epoch"], said["base"]
+        self.truncated = log.truncated
+        self._look()
         if self.end > self.begin:
-            self._count(self.end - self.begin, self._segments.size)
+            self._count(self.end - self.begin, log.size)
 
-    def _opened(self, first: int = 0) -> Segments:
-        return Segments(self._directory, segment_bytes=SEGMENT_BYTES, first=first, partition=0)
+    @classmethod
+    async def opened(cls, directory: Path, options: Options) -> Self:
+        """Open the log of ``directory``, and cut off a torn tail.
 
-    def begin_anew(self, index: int) -> None:
-        """Drop all elements, and number new ones from an index on. Blocks; only while nothing is added."""
-        with self._turn:
-            self.check_epoch()
-            self._segments.close()
-            for path in sorted(self._directory.glob(f"*{SUFFIX}"), reverse=True):
-                path.unlink()
-            self._segments = self._opened(index)
-            self.begin = self.end = index
-            self._forget_sizes()
+        Raise ``LogLocked`` while another process writes, ``CheckpointError`` for the log of another query or of the
+        former form, ``CorruptLog`` and ``OSError``.
+        """
+        refuse_former(directory)
+        log = await _open_unlocked(directory / "log")
+        try:
+            return cls(directory, options, log, await trio.to_thread.run_sync(_claim, directory, options.fingerprint))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await log.aclose()
+            raise
+
+    def _look(self) -> None:
+        earliest, latest = self._log.bounds(0)
+        self.begin, self.end = self.base + earliest, self.base + latest
+
+    async def begin_anew(self, index: int) -> None:
+        """Drop all elements, and number new ones from an index on. Only while nothing is added."""
+        await trio.to_thread.run_sync(self.check_epoch)
+        await self._log.aclose()
+        await trio.to_thread.run_sync(self._drop_files)
+        # The files first: should this process end here, the log ends before the checkpoint again, as it did.
+        said = _said(self.directory) | {"base": index}
+        await trio.to_thread.run_sync(_replace, self.directory / IDENTITY_FILE, json.dumps(said).encode())
+        self.base = index
+        self._log = await _open_unlocked(self.directory / "log")
+        self._look()
+        self._forget_sizes()
+
+    def _drop_files(self) -> None:
+        for path in sorted((self.directory / PARTITION).glob(f"*{SUFFIX}"), reverse=True):
+            path.unlink()
 
     async def write(self, batch: list[Payload]) -> None:
         """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
-        received_at = RECEIVED_AT.pack(now_us())
-        batch_elements = [
-            Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
-            for payload in batch
-        ]
-        # Not abandoned when cancelled: the thread must not write to a file that is being closed.
+        now = now_us()
+        elements = [Element(payload.data, payload.metadata, timestamp=now) for payload in batch]
         try:
-            await trio.to_thread.run_sync(self._append, batch_elements)
+            await self._log.append_all({0: elements})
         except OSError as error:
             # No OSError: the intake would take it for a lost connection, and each try would cost another credit.
             raise WalError(
-                f"option 'walDir': {self._directory.parent} can't be written: {error.strerror or error}. What it holds "
+                f"option 'walDir': {self.directory} can't be written: {error.strerror or error}. What it holds "
                 "is read; start the query again when there is room"
             ) from error
-
-    def _append(self, elements: list[Element]) -> None:
-        with self._turn:
-            self._segments.append(elements)
-            self.end = self._segments.latest
+        self.end = self.base + self._log.bounds(0)[1]
 
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
         """Return the elements between two indexes."""
         ranges = split([Range(0, start, end)], pieces) if end > start else []
-        return [WalPartition(str(self._directory), one.start, one.end) for one in ranges]
+        return [WalPartition(str(self.directory), one.start, one.end, self.base) for one in ranges]
 
     async def release(self, before: int) -> None:
         """Delete the files below an index. Raise ``DataLossError`` where another process has taken the log over."""
-        await trio.to_thread.run_sync(self._release, before)
-
-    def _release(self, before: int) -> None:
-        with self._turn:
-            self.check_epoch()
-            self._segments.trim(before)
-            self.begin = self._segments.earliest
+        await trio.to_thread.run_sync(self.check_epoch)
+        await self._log.trim(0, max(before - self.base, 0))
+        self.begin = self.base + self._log.bounds(0)[0]
 
     async def aclose(self) -> None:
         """Close the files, and let others write."""
-        await trio.to_thread.run_sync(self._close)
-        self._lock.release()
-
-    def _close(self) -> None:
-        with self._turn:
-            self._segments.close()
+        await self._log.aclose()
 
     def check_epoch(self) -> None:
         """Raise ``DataLossError`` if another process opened the log meanwhile: locks do not hold on every network."""
-        if self._said()["epoch"] != self._epoch:
-            raise DataLossError(f"{self._directory} was taken over by another query: two may not share a walDir")
-
-    def _claim(self, fingerprint: str) -> tuple[str, int]:
-        try:
-            found = self._said()
-        except FileNotFoundError:
-            found = {"v": 1, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0}
-        if found["f"] != fingerprint:
-            raise CheckpointError(
-                f"{self._identity.parent} holds the log of a query with other options: choose another walDir"
-            )
-        found["epoch"] += 1
-        _replace(self._identity, json.dumps(found).encode())
-        return found["id"], found["epoch"]
-
-    def _said(self) -> dict[str, Any]:
-        """Return the content of ``wal.json``. Raise ``CheckpointError`` if it is damaged."""
-        content = self._identity.read_bytes()
-        try:
-            found = json.loads(content)
-            if any(type(found[key]) is not kind for key, kind in IDENTITY.items()):
-                raise TypeError("of another type")
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise CheckpointError(
-                f"{self._identity} is damaged, so nobody knows which query the log beside it belongs to: it holds "
-                f"{readable(content[:100]) or 'nothing'}. Restore it, or choose another walDir and another checkpoint"
-            ) from error
-        return dict(found)
+        if _said(self.directory)["epoch"] != self._epoch:
+            raise DataLossError(f"{self.directory / 'log'} was taken over by another query: two may not share a walDir")
 
 
-def _locked(directory: Path) -> DirectoryLock:
-    """Return the lock, as soon as the process that had it is gone."""
-    deadline = time.monotonic() + LOCK_TIMEOUT
+async def _open_unlocked(directory: Path) -> FileLog:
+    """Return the open log, as soon as the process that had it is gone."""
+    deadline = trio.current_time() + LOCK_TIMEOUT
     while True:
+        log = FileLog(directory, segment_bytes=SEGMENT_BYTES)
         try:
-            return DirectoryLock(directory)
+            await log.open()
         except LogLocked:
-            if time.monotonic() >= deadline:
+            if trio.current_time() >= deadline:
                 raise
-            time.sleep(0.1)
+        else:
+            return log
+        await trio.sleep(0.1)
+
+
+def refuse_former(directory: Path) -> None:
+    """Raise ``CheckpointError`` if a directory holds a log of the form before ``FileLog``."""
+    if any((directory / "log").glob(f"*{SUFFIX}")):
+        raise CheckpointError(
+            f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it to "
+            "the end (trigger availableNow), then choose another walDir and another checkpointLocation"
+        )
+
+
+def _claim(directory: Path, fingerprint: str) -> dict[str, Any]:
+    """Return what ``wal.json`` says, with an epoch of this process's own."""
+    try:
+        found = _said(directory)
+    except FileNotFoundError:
+        found = {"v": WAL_VERSION, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0, "base": 0}
+    if found["f"] != fingerprint:
+        raise CheckpointError(f"{directory} holds the log of a query with other options: choose another walDir")
+    found["epoch"] += 1
+    _replace(directory / IDENTITY_FILE, json.dumps(found).encode())
+    return found
+
+
+def _said(directory: Path) -> dict[str, Any]:
+    """Return the content of ``wal.json``. Raise ``CheckpointError`` if it is damaged."""
+    path = directory / IDENTITY_FILE
+    content = path.read_bytes()
+    try:
+        found = json.loads(content)
+        if any(type(found[key]) is not kind for key, kind in IDENTITY.items()):
+            raise TypeError("of another type")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CheckpointError(
+            f"{path} is damaged, so nobody knows which query the log beside it belongs to: it holds "
+            f"{readable(content[:100]) or 'nothing'}. Restore it, or choose another walDir and another checkpoint"
+        ) from error
+    return dict(found)
 
 
 def _replace(path: Path, data: bytes) -> None:

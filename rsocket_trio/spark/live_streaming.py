@@ -193,16 +193,21 @@ class WalStreamReader(LiveStreamReader):
     def _store(self) -> WalStore:
         options = self._options
         assert options.wal_dir is not None
-        return WalStore(Path(options.wal_dir), options)
+        return self._background.run(partial(WalStore.opened, Path(options.wal_dir), options))
 
     def _to_offset(self, index: int) -> dict[str, Any]:
-        return {"v": VERSION, "f": self._options.fingerprint, "wal": self._store.id, "index": index}
+        return {"v": VERSION, "f": self._options.fingerprint, "log": self._store.id, "index": index}
 
     def _from_offset(self, offset: Mapping[str, Any]) -> int:
         check_offset(offset, self._options.fingerprint)
-        if offset.get("wal") != self._store.id:
+        if "wal" in offset:
             raise CheckpointError(
-                f"the checkpoint belongs to the log {offset.get('wal')!r}, option 'walDir' holds {self._store.id!r}"
+                "the checkpoint is of the former form of positions=wal. Let the version that wrote it read its log to "
+                "the end (trigger availableNow), then choose another checkpointLocation and another walDir"
+            )
+        if offset.get("log") != self._store.id:
+            raise CheckpointError(
+                f"the checkpoint belongs to the log {offset.get('log')!r}, option 'walDir' holds {self._store.id!r}"
             )
         return int(offset["index"])
 
@@ -216,4 +221,4 @@ class WalStreamReader(LiveStreamReader):
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{lost}; with failOnDataLoss=false it goes on with what comes from now on")
         logger.warning("%s. It goes on with what comes from now on", lost)
-        store.begin_anew(index)
+        self._background.run(partial(store.begin_anew, index))

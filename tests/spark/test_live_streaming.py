@@ -25,6 +25,7 @@ from rsocket_trio.replay import LogLocked
 from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.spark import live_buffer
 from rsocket_trio.spark.live_buffer import (
+    PARTITION,
     Intake,
     MemoryStore,
     WalError,
@@ -282,8 +283,8 @@ def test_a_log_goes_on_where_it_was(ticker: Ticker, tmp_path: Path) -> None:
     second.stop()
 
 
-def store(directory: Path, **more: Any) -> WalStore:
-    return WalStore(directory, options(Use.STREAM_READ, positions="wal", walDir=directory, **more))
+async def store(directory: Path, **more: Any) -> WalStore:
+    return await WalStore.opened(directory, options(Use.STREAM_READ, positions="wal", walDir=directory, **more))
 
 
 def payloads(count: int, size: int = 100) -> list[Payload]:
@@ -291,37 +292,37 @@ def payloads(count: int, size: int = 100) -> list[Payload]:
 
 
 async def test_a_torn_tail_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
-    log = store(tmp_path)
+    log = await store(tmp_path)
     await log.write(payloads(9))
     await log.write(payloads(3))
     await log.aclose()
-    [segment] = (tmp_path / "log").glob("*.segment")
+    [segment] = (tmp_path / PARTITION).glob("*.segment")
     segment.write_bytes(segment.read_bytes()[:-7])
 
-    again = store(tmp_path)
+    again = await store(tmp_path)
 
     # What came together is torn together.
     assert (again.begin, again.end) == (0, 9)
     assert again.truncated > 0
     await again.write(payloads(1))
-    assert [chunk.start for chunk in chunks_between(tmp_path / "log", 8, 10, 100)] == [8, 9]
+    assert [chunk.start for chunk in chunks_between(tmp_path, 8, 10, 100)] == [8, 9]
     await again.aclose()
 
 
 async def test_committed_files_are_deleted_and_later_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_buffer, "SEGMENT_BYTES", 1000)
-    log = store(tmp_path)
+    log = await store(tmp_path)
     for _ in range(5):
         await log.add(payloads(10))
-    files = len(list((tmp_path / "log").glob("*.segment")))
+    files = len(list((tmp_path / PARTITION).glob("*.segment")))
     await log.release(25)
 
-    assert 0 < len(list((tmp_path / "log").glob("*.segment"))) < files
+    assert 0 < len(list((tmp_path / PARTITION).glob("*.segment"))) < files
     assert 0 < log.begin <= 25
-    datas = [data for chunk in chunks_between(tmp_path / "log", 25, 50, 7) for data in chunk.datas]
+    datas = [data for chunk in chunks_between(tmp_path, 25, 50, 7) for data in chunk.datas]
     assert datas == [payload.data for _ in range(5) for payload in payloads(10)][25:]
     with pytest.raises(DataLossError, match="does not hold element 0 any more"):
-        list(chunks_between(tmp_path / "log", 0, 50, 7))
+        list(chunks_between(tmp_path, 0, 50, 7))
     await log.aclose()
 
 
@@ -358,7 +359,7 @@ def test_a_full_disk_ends_the_query_and_loses_nothing_that_was_acknowledged(
 async def test_what_comes_while_files_are_deleted_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = store(tmp_path)
+    log = await store(tmp_path)
     await log.add(payloads(3))
     deleting, added = threading.Event(), threading.Event()
 
@@ -370,46 +371,46 @@ async def test_what_comes_while_files_are_deleted_is_in_the_log(
                 added.wait(0.2)
             super().sync_directory(path)
 
-    monkeypatch.setattr(log._segments, "_filesystem", Disk())
+    monkeypatch.setattr(log._log._partitions[0], "_filesystem", Disk())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.release, log.end)
         await trio.to_thread.run_sync(deleting.wait, PATIENCE)
         await log.add([Payload(b"meanwhile")])
         added.set()
 
-    assert [chunk.datas for chunk in chunks_between(tmp_path / "log", 3, 4, 100)] == [[b"meanwhile"]]
+    assert [chunk.datas for chunk in chunks_between(tmp_path, 3, 4, 100)] == [[b"meanwhile"]]
     await log.aclose()
 
 
 async def test_what_is_not_in_the_log_is_named(tmp_path: Path) -> None:
-    log = store(tmp_path)
+    log = await store(tmp_path)
     await log.write(payloads(10))
     with pytest.raises(DataLossError, match=r"ends at element 10, planned was 12|can't be read"):
-        list(chunks_between(tmp_path / "log", 5, 12, 7))
+        list(chunks_between(tmp_path, 5, 12, 7))
     with pytest.raises(DataLossError, match="elements 5 to 11 were planned"):
         check_buffered(log, 5, 12)
     await log.aclose()
 
 
 async def test_a_damaged_log_is_named(tmp_path: Path) -> None:
-    log = store(tmp_path)
+    log = await store(tmp_path)
     await log.write(payloads(10))
     await log.aclose()
-    [segment] = (tmp_path / "log").glob("*.segment")
+    [segment] = (tmp_path / PARTITION).glob("*.segment")
     data = bytearray(segment.read_bytes())
     data[300] ^= 1
     segment.write_bytes(data)
 
     with pytest.raises(DataLossError, match=r"can't be read at offset .*CRC"):
-        list(chunks_between(tmp_path / "log", 0, 10, 7))
+        list(chunks_between(tmp_path, 0, 10, 7))
 
 
 async def test_the_log_waits_for_the_disk_once_for_what_came_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = store(tmp_path)
+    log = await store(tmp_path)
     syncs: list[int] = []
-    monkeypatch.setattr(log._segments._filesystem, "sync", syncs.append)
+    monkeypatch.setattr(log._log._partitions[0]._filesystem, "sync", syncs.append)
     await log.add(payloads(10))
     await log.add(payloads(10))
 
@@ -419,16 +420,17 @@ async def test_the_log_waits_for_the_disk_once_for_what_came_together(
 
 async def test_two_writers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_buffer, "LOCK_TIMEOUT", 0.05)
-    log = store(tmp_path)
+    log = await store(tmp_path)
     with pytest.raises(LogLocked, match="has a writer already"):
-        store(tmp_path)
+        await store(tmp_path)
     await log.aclose()
 
 
 async def test_where_locks_do_not_hold_the_epoch_tells(tmp_path: Path) -> None:
-    log = store(tmp_path)
-    log._lock.release()
-    usurper = store(tmp_path)
+    log = await store(tmp_path)
+    assert log._log._lock is not None
+    log._log._lock.release()
+    usurper = await store(tmp_path)
 
     with pytest.raises(DataLossError, match="taken over by another query"):
         await log.release(0)
@@ -438,19 +440,33 @@ async def test_where_locks_do_not_hold_the_epoch_tells(tmp_path: Path) -> None:
 
 
 async def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
-    await store(tmp_path).aclose()
+    await (await store(tmp_path)).aclose()
 
     with pytest.raises(CheckpointError, match="holds the log of a query with other options"):
-        store(tmp_path, route="other")
+        await store(tmp_path, route="other")
 
 
 def test_a_checkpoint_of_another_log_is_refused(ticker: Ticker, tmp_path: Path) -> None:
     reader = WalStreamReader(wanted(positions="wal", walDir=tmp_path), None)
-    at = reader.initialOffset() | {"wal": "other"}
+    at = reader.initialOffset() | {"log": "other"}
 
     with pytest.raises(CheckpointError, match="belongs to the log 'other'"):
         reader.latestOffset(at, ALL)
     reader.stop()
+
+
+def test_a_checkpoint_and_a_log_of_the_former_form_are_refused_with_what_to_do(ticker: Ticker, tmp_path: Path) -> None:
+    reader = WalStreamReader(wanted(positions="wal", walDir=tmp_path / "new"), None)
+    at = reader.initialOffset()
+    del at["log"]
+    with pytest.raises(CheckpointError, match=r"checkpoint is of the former form.*choose another checkpointLocation"):
+        reader.latestOffset(at | {"wal": "0123"}, ALL)
+    reader.stop()
+    # The files as the released form left them.
+    former = ROOT / "tests/replay/former/log/partition-0"
+    shutil.copytree(former, tmp_path / "old" / "log")
+    with pytest.raises(CheckpointError, match=r"old holds a log of the former form.*choose another walDir"):
+        WalStreamReader(wanted(positions="wal", walDir=tmp_path / "old"), None).initialOffset()
 
 
 @pytest.fixture
@@ -501,13 +517,13 @@ def test_a_log_that_ends_before_the_checkpoint_takes_nothing_new_for_read(
     assert query()._store.begin == 30
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": "x", "f": "y", "epoch": "z"}', "\xff"])
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"v": 2, "id": "x", "f": "y", "epoch": "z", "base": 0}', "\xff"])
 async def test_a_damaged_identity_is_named(content: str, tmp_path: Path) -> None:
-    await store(tmp_path).aclose()
+    await (await store(tmp_path)).aclose()
     (tmp_path / "wal.json").write_text(content, "latin-1")
 
     with pytest.raises(CheckpointError, match=r"wal\.json is damaged"):
-        store(tmp_path)
+        await store(tmp_path)
 
 
 WRITER = """
@@ -515,7 +531,7 @@ import pathlib, sys, trio
 from tests.spark.test_live_streaming import payloads, store
 
 async def run():
-    log = store(pathlib.Path(sys.argv[1]))
+    log = await store(pathlib.Path(sys.argv[1]))
     while True:
         await log.add(payloads(10))
         print(log.end, flush=True)
@@ -532,9 +548,9 @@ def test_what_was_acknowledged_survives_a_writer_that_is_killed(tmp_path: Path) 
         acknowledged = [int(writer.stdout.readline()) for _ in range(20)]
         writer.kill()
 
-    log = store(tmp_path)
+    log = trio.run(store, tmp_path)
     assert log.end >= acknowledged[-1] == 200
-    rows = [data for chunk in chunks_between(tmp_path / "log", 0, log.end, 100) for data in chunk.datas]
+    rows = [data for chunk in chunks_between(tmp_path, 0, log.end, 100) for data in chunk.datas]
     assert rows == [payloads(10)[number % 10].data for number in range(log.end)]
     trio.run(log.aclose)
 
