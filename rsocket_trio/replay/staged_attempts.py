@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -45,6 +45,8 @@ class StagedAttempt:
         self.deadline = deadline
         self.rows = self.elements = self.size = 0
         self.sealed = self.dropped = False
+        self.share: Callable[[StagedAttempt], Awaitable[None]] | None = None
+        """Shows the complete attempt to other servers, before it is sealed."""
         self._kept: list[Element | Pack] = []
 
     async def add(self, element: Element | Pack) -> None:
@@ -67,6 +69,8 @@ class StagedAttempt:
     async def seal(self) -> None:
         """Mark the attempt as complete: from now on a commit may name it. Raise as ``add`` does."""
         await self.finish()
+        if self.share is not None:
+            await self.share(self)
         if self.dropped:
             raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
         self.sealed = True

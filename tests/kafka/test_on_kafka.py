@@ -27,7 +27,7 @@ from rsocket_trio.replay import (
     add_source,
     read_source_payload,
 )
-from rsocket_trio.replay.packs import flattened
+from rsocket_trio.replay.packs import flattened, pack_elements
 from tests.blocks import blocks, page
 from tests.kafka.broker import Broker, free_ports
 
@@ -278,8 +278,8 @@ async def test_a_batch_counts_once_wherever_it_is_committed(broker: Broker, topi
     async with (
         KafkaLog(broker.servers, topic, 2) as log,
         KafkaLog(broker.servers, topic) as same,
-        KafkaLedger(log) as a,
-        KafkaLedger(same) as b,
+        KafkaLedger(log, share=False) as a,
+        KafkaLedger(same, share=False) as b,
     ):
         await stage(a, "s", "a0", [b"0", b"1"])
         await stage(a, "s", "a1", [b"2"], partition=1)
@@ -287,7 +287,7 @@ async def test_a_batch_counts_once_wherever_it_is_committed(broker: Broker, topi
         # Its answer was lost: the writer asks another server, which takes the sink over.
         assert await b.commit("s", 0, {"a0": 2, "a1": 1}) == Commit(promoted=False, rows=0, last=0)
         await stage(a, "s", "a2", [b"3"])
-        with pytest.raises(NotStaged, match=r"attempt a2 is not staged for sink s, at this server: stage the batch"):
+        with pytest.raises(NotStaged, match=r"attempt a2 is not staged for sink s, or no longer: stage the batch"):
             await b.commit("s", 1, {"a2": 1})
         await stage(b, "s", "b2", [b"3"])
         assert await b.commit("s", 1, {"b2": 1}) == Commit(promoted=True, rows=1, last=1)
@@ -298,6 +298,44 @@ async def test_a_batch_counts_once_wherever_it_is_committed(broker: Broker, topi
 
         assert [record.data for record in await everything(log)] == [b"0", b"1", b"3", b"4"]
         assert [record.data for record in await everything(same, 1)] == [b"2"]
+
+
+async def test_any_server_commits_what_others_have_staged(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log:
+        async with KafkaLedger(log) as a, KafkaLedger(log) as b:
+            await stage(a, "s", "a0", [b"0", b"1"])
+            await stage(b, "s", "b0", [b"2"], partition=1)
+            staged = await a.begin("s", "packs", 0)
+            for first in (0, 3):
+                await staged.add(
+                    pack_elements([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)])
+                )
+            await staged.seal()
+            assert (await b.commit("s", 0, {"a0": 2, "b0": 1, "packs": 6})).promoted
+            await stage(a, "s", "left", [b"left"])
+        # After a restart of both.
+        async with KafkaLedger(log) as c:
+            assert (await c.commit("s", 1, {"left": 1})).promoted
+            assert c.staged == []
+            with pytest.raises(NotStaged):
+                await c.commit("s", 2, {"left": 1})
+
+        found = await everything(log)
+        assert [record.data for record in found] == [b"0", b"1", *[b"%d" % row for row in range(6)], b"left"]
+        assert (found[2].key, found[2].metadata) == (b"k", b"m")
+        assert [record.data for record in await everything(log, 1)] == [b"2"]
+
+
+async def test_room_is_made_for_attempts_when_another_server_has_committed_others(broker: Broker, topic: str) -> None:
+    async with (
+        KafkaLog(broker.servers, topic, 1) as log,
+        KafkaLedger(log, staged_bytes=10_000) as a,
+        KafkaLedger(log) as b,
+    ):
+        for batch in range(5):
+            await stage(a, "s", f"a{batch}", [bytes(4000)])
+            assert (await b.commit("s", batch, {f"a{batch}": 1})).promoted
+        assert len(await everything(log)) == 5
 
 
 async def test_a_ledger_knows_the_last_batches_after_a_restart(broker: Broker, topic: str) -> None:
@@ -333,7 +371,7 @@ async def test_attempts_in_a_directory_survive_a_restart(
 
 
 async def test_a_commit_that_fails_writes_nothing_and_can_be_repeated(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log) as ledger:
+    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log, share=False) as ledger:
         await stage(ledger, "s", "good", [b"good"])
         staged = await ledger.begin("s", "bad", 1)
         await staged.add(Element(bytes(2**21)))
@@ -374,13 +412,12 @@ async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic:
             add_sink(responder, "sink", KafkaLedger(log))
             uris += await nursery.start(serve, responder, "tcp://127.0.0.1:0")
         async with open_connection(uris[0]) as first, open_connection(uris[1]) as second:
+            with pytest.raises(ApplicationError, match="attempt none is not staged"):
+                await commit(second, 0, "none")
             await send(first, "one")
-            with pytest.raises(ApplicationError, match="is not staged"):
-                await commit(second, 0, "one")
-            await send(second, "two")
-            assert await commit(second, 0, "two")
-            assert not await commit(first, 0, "two")
-            assert [one.data for one in await rows(first)] == [one.data for one in await rows(second)] == [b"two"]
+            assert await commit(second, 0, "one")
+            assert not await commit(first, 0, "one")
+            assert [one.data for one in await rows(first)] == [one.data for one in await rows(second)] == [b"one"]
         nursery.cancel_scope.cancel()
 
 
