@@ -11,6 +11,7 @@ import hmac
 import logging
 import os
 import struct
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -22,8 +23,10 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 REPORT_HOST: Final = "RSOCKET_TRIO_REPORT_HOST"
 """The environment variable that names an address of the driver's machine which executors elsewhere reach."""
-REPORT_TIMEOUT = 0.5
+REPORT_TIMEOUT = 2.0
 """Seconds that the end of a task waits for its report at most."""
+SILENCE = 60.0
+"""Seconds for which a process does not try again to reach a collector: waiting for it would delay every task."""
 RECEIVE_TIMEOUT = 5.0
 """Seconds that a connection to the collector may take."""
 MAX_CONNECTIONS = 256
@@ -147,14 +150,14 @@ class Collector:
                 self.totals[route].add(rows, size, reconnects)
 
 
-_unreachable: set[tuple[str, int]] = set()
-"""Collectors that could not be reached once: waiting for them again would delay every task of this process."""
+_unreachable: dict[tuple[str, int], float] = {}
+"""Collectors that could not be reached, and the time at which they are tried again."""
 
 
 async def report(address: Address, tally: Tally) -> None:
     """Tell the collector what a task counted, and wait until it has it, for a short time. Never raise for a failure."""
     host, port, token = address
-    if (host, port) in _unreachable:
+    if time.monotonic() < _unreachable.get((host, port), 0.0):
         return
     try:
         with trio.fail_after(REPORT_TIMEOUT):
@@ -162,8 +165,9 @@ async def report(address: Address, tally: Tally) -> None:
                 await stream.send_all(_REPORT.pack(token, tally.rows, tally.bytes, tally.reconnects))
                 await stream.receive_some(1)
     except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
-        if len(_unreachable) < MAX_CONNECTIONS:
-            _unreachable.add((host, port))
+        if len(_unreachable) >= MAX_CONNECTIONS:
+            _unreachable.clear()
+        _unreachable[host, port] = time.monotonic() + SILENCE
         logger.warning(
             "the driver does not hear the counts of this worker, because %s:%d can't be reached (set %s at the driver "
             "to an address of its own): %s",

@@ -21,7 +21,7 @@ from tests.spark.serving import Collected, filled, options, served
 
 @pytest.fixture(autouse=True)
 def all_are_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tallies, "_unreachable", set())
+    monkeypatch.setattr(tallies, "_unreachable", {})
     monkeypatch.delenv(REPORT_HOST, raising=False)
 
 
@@ -73,7 +73,9 @@ async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pyte
                     assert await second.receive_some() == b""
 
 
-async def test_a_collector_that_cant_be_reached_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_collector_that_cant_be_reached_is_left_alone_for_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with listening() as collector:
         address = collector.address("orders")
         assert address is not None
@@ -81,7 +83,11 @@ async def test_a_collector_that_cant_be_reached_is_tried_once(caplog: pytest.Log
         await report(address, Tally(1, 1, 1))
         await report(address, Tally(1, 1, 1))
 
-    [message] = caplog.messages
+        [message] = caplog.messages
+        monkeypatch.setattr(tallies, "_unreachable", {address[:2]: 0.0})
+        await report(address, Tally(1, 1, 1))
+
+    assert len(caplog.messages) == 2
     assert f"127.0.0.1:{address[1]} can't be reached" in message
     assert REPORT_HOST in message
 
