@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import sys
@@ -15,6 +16,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+import pyspark_rsocket
 from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark import OptionError, SinkError, SourceError
@@ -251,3 +253,17 @@ def test_a_package_that_is_new_enough_will_do(version: str, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "a_package", new)
 
     require_versions({"a_package": (4, 2)})
+
+
+def test_a_source_without_its_packages_is_found_and_says_which_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = dict(vars(pyspark_rsocket))
+    monkeypatch.setitem(sys.modules, "rsocket_trio.spark.source", None)
+    try:
+        found: Any = importlib.reload(pyspark_rsocket).DefaultSource
+
+        assert found.name() == "rsocket"
+        with pytest.raises(ImportError, match=r"import of rsocket_trio\.spark\.source halted"):
+            found({})
+    finally:
+        vars(pyspark_rsocket).clear()
+        vars(pyspark_rsocket).update(whole)
