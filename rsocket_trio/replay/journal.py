@@ -106,6 +106,8 @@ class FileLedger(Ledger):
         sink_seconds: float = SINK_SECONDS,
         filesystem: FileSystem = SYSTEM,
     ) -> None:
+        if log is not None and log.has_gaps and not isinstance(log, FileLog):
+            raise ValueError("a FileLedger counts the rows of its log: for one on Kafka there is KafkaLedger")
         self.directory = Path(directory)
         self._filesystem = filesystem
         self._log_partitions = partitions

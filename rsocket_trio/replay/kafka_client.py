@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("rsocket_trio.replay.kafka")
+log = logging.getLogger("rsocket_trio.replay")
+librdkafka_log = logging.getLogger("rsocket_trio.replay.kafka")
 # To be fenced is fatal for librdkafka, and usual here.
-logger.setLevel(logging.CRITICAL + 1)
+librdkafka_log.setLevel(logging.CRITICAL + 1)
 
 PATIENCE = 30.0
 """Seconds for which a request goes on while no broker answers."""
@@ -54,7 +55,7 @@ class Cluster:
             "reconnect.backoff.max.ms": 1000,
             # Errors are raised; librdkafka would print them, too.
             "log_level": 0,
-            "logger": logger,
+            "logger": librdkafka_log,
         }
 
     def for_admin(self) -> dict[str, Any]:
@@ -107,12 +108,16 @@ class Cluster:
             except KafkaException as error:
                 problem = error_of(error)
                 if not passes(problem):
-                    raise ValueError(f"Kafka at {self.servers} refuses {what}: {problem.str()}") from error
+                    raise ValueError(f"Kafka refuses {what}: {problem.str()}") from error
                 if trio.current_time() >= deadline:
-                    raise Rejected(
-                        f"no answer from Kafka at {self.servers} for {self.patience:g} s: {what}: {problem.str()}"
-                    ) from error
+                    raise self.no_answer(what, problem) from error
             await trio.sleep(PAUSE)
+
+    def no_answer(self, what: str, problem: KafkaError | None) -> Rejected:
+        """Return the error for a request that got no answer. Peers may see it: only the log names the servers."""
+        reason = "nothing came" if problem is None else problem.str()
+        log.warning("no answer from Kafka at %s for %g s: %s: %s", self.servers, self.patience, what, reason)
+        return Rejected(f"no answer from Kafka for {self.patience:g} s: {what}")
 
 
 def require_kafka() -> None:

@@ -243,14 +243,11 @@ class KafkaLog(ReplayableLog):
         await trio.lowlevel.checkpoint()
         while self._bounds[partition][1] <= position:
             self._check_closed()
-            looks = self._looks
             await self.refresh()
-            if self._bounds[partition][1] > position:
-                return
-            if looks + 1 == self._looks or not self._looking.locked():
+            if self._bounds[partition][1] <= position:
                 idle = trio.current_time() - self._moved_at
                 with trio.move_on_after(min(max(idle / 10, SHORTEST_POLL), LONGEST_POLL)):
-                    # ``refresh`` wakes it, an append among others, and ``aclose``.
+                    # ``refresh`` wakes it, that of an append among others, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:

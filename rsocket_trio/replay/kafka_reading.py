@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.errors import PositionExpired
 from rsocket_trio.replay.kafka_blocks import OVERHEAD, Block, block_of
 from rsocket_trio.replay.kafka_client import Cluster, passes
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
 KEPT_BLOCKS = 2
-"""Blocks of a partition that are kept for readers that follow close behind."""
+"""Blocks by consumer that are kept for readers that follow close behind."""
 MOST_MESSAGES = 50_000
 """Messages of a block, at most."""
 
@@ -94,7 +93,7 @@ class SharedReading:
         self._limiter = trio.CapacityLimiter(most)
         self._idle: list[PartitionConsumer] = []
         self._count = 0
-        self._blocks: dict[int, deque[Block]] = {}
+        self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * most)
         self._fetching: dict[tuple[int, int], ParkingLot] = {}
         self._most = most
         self._closed = False
@@ -107,8 +106,8 @@ class SharedReading:
         """
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
-            for known in self._blocks.get(partition, ()):
-                if known.start <= start < known.end:
+            for place, known in self._blocks:
+                if place == partition and known.start <= start < known.end:
                     return known
             fetching = self._fetching.get((partition, start))
             if fetching is None:
@@ -117,7 +116,7 @@ class SharedReading:
         self._fetching[partition, start] = fetched = ParkingLot()
         try:
             block = await self._fetch(partition, start, max_bytes)
-            self._blocks.setdefault(partition, deque(maxlen=KEPT_BLOCKS)).append(block)
+            self._blocks.append((partition, block))
         finally:
             # Wakes the readers of the same positions: they find the block, or one of them fetches anew.
             del self._fetching[partition, start]
@@ -126,7 +125,8 @@ class SharedReading:
 
     def forget(self, partition: int) -> None:
         """Drop the blocks of a partition whose records were deleted."""
-        self._blocks.pop(partition, None)
+        for kept in [one for one in self._blocks if one[0] == partition]:
+            self._blocks.remove(kept)
 
     async def aclose(self) -> None:
         """Close all consumers, once those that fetch have returned."""
@@ -163,11 +163,8 @@ class SharedReading:
                 if block is not None:
                     return block
                 if trio.current_time() >= deadline:
-                    raise Rejected(
-                        f"nothing came from Kafka at {self._cluster.servers} for {self._cluster.patience:g} s: "
-                        f"partition {partition} of topic {self._topic!r} from {start} on"
-                        + ("" if consumer.problem is None else f": {consumer.problem.str()}")
-                    )
+                    what = f"partition {partition} of topic {self._topic!r} from {start} on"
+                    raise self._cluster.no_answer(what, consumer.problem)
 
     @asynccontextmanager
     async def _consumer_at(self, partition: int, start: int) -> AsyncGenerator[PartitionConsumer, None]:

@@ -7,15 +7,17 @@ import logging
 import uuid
 from collections.abc import Iterable
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
-from rsocket_trio import ApplicationError, Connection, Responder, RSocketError, open_connection, serve
+from rsocket_trio import ApplicationError, Connection, Rejected, Responder, open_connection, serve
 from rsocket_trio.replay import (
     Commit,
     Element,
+    FileLedger,
     KafkaLedger,
     KafkaLog,
     NotStaged,
@@ -263,12 +265,20 @@ async def test_appends_of_many_tasks_share_transactions(broker: Broker, topic: s
     assert sorted(int(record.data) for record in records) == list(range(200))
 
 
-async def test_without_the_topic_or_a_broker_the_error_says_so(broker: Broker, topic: str) -> None:
+async def test_without_the_topic_or_a_broker_the_error_says_so(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ValueError, match=f"has no topic '{topic}': give a number of partitions"):
         await KafkaLog(broker.servers, topic).open()
     [port] = free_ports(1)
-    with pytest.raises(RSocketError, match=rf"no answer from Kafka at 127\.0\.0\.1:{port} for 0\.1 s"):
+    with pytest.raises(Rejected, match=r"^no answer from Kafka for 0\.1 s: topic"):
         await KafkaLog(f"127.0.0.1:{port}", topic, patience=0.1).open()
+    assert f"no answer from Kafka at 127.0.0.1:{port}" in caplog.text
+
+
+def test_a_ledger_on_files_refuses_a_log_with_gaps(broker: Broker, topic: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="for one on Kafka there is KafkaLedger"):
+        FileLedger(tmp_path, KafkaLog(broker.servers, topic))
 
 
 # The ledger
