@@ -143,7 +143,7 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
             yield _pack(block, low, low, start, start + LONGEST_GAP)
             start += LONGEST_GAP
         rows = min(_rows_within(block.values, low, high, min(PACK_BYTES, max_bytes)), PACK_ROWS)
-        after = bisect_left(offsets, start + NONE, low, low + rows)
+        after = bisect_left(offsets, start + LONGEST_GAP + 1, low, low + rows)
         last = offsets[after - 1] + 1
         yield _pack(block, low, after, start, last)
         max_bytes -= sum(map(len, block.values[low:after]))
