@@ -165,7 +165,8 @@ class Progress(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Take the progress of a query from ``event``, and log a line for each route."""
         progress = event.progress
-        routes = [route for source in progress.sources for route in routes_of(source)]
+        found = [(int(source.numInputRows), routes_of(source)) for source in progress.sources]
+        routes = [route for _, of_source in found for route in of_source]
         if not routes:
             return
         state = QueryState(
@@ -173,7 +174,9 @@ class Progress(StreamingQueryListener):
         )
         with self._lock:
             before = self._queries.get(state.run)
-            state.rows_total = int(progress.numInputRows) + (before.rows_total if before else 0)
+            # Those of other kinds of sources in the same query are left out.
+            state.rows_total = sum(rows for rows, of_source in found if of_source)
+            state.rows_total += 0 if before is None else before.rows_total
             self._queries[state.run] = state
         for route in routes:
             logger.log(self._level, "%s", line_of(state, route))

@@ -103,6 +103,13 @@ def test_counts_that_never_came_are_left_out_of_the_line() -> None:
     assert "received" not in progress.prometheus()
 
 
+def test_rows_of_other_sources_in_the_same_query_are_left_out() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event(source(rows=5), source(latest={"topic": {"0": 4}}, rows=70)))
+
+    assert [state.rows_total for state in progress.queries()] == [5]
+
+
 def test_the_last_progress_of_each_query_is_json() -> None:
     progress = Progress()
     for one in (event(), event(batch=4), event(run="r2", name=None)):
