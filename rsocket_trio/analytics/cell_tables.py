@@ -63,9 +63,9 @@ SPAN: Final = Query(
         FROM seen
     )
     SELECT t_from, t_to, {shorter_than(LENGTHS_S, LONGEST_S)} AS bucket_s,
-           CASE WHEN n <= {FEW} THEN {at_most(120)} ELSE {at_most(60)} END AS latency_s,
+           CASE WHEN n <= {FEW} THEN {at_most(300)} ELSE {at_most(60)} END AS latency_s,
            CAST(CASE WHEN n <= {FEW} THEN {PER_OCTAVE} ELSE {PER_OCTAVE_SHOWN} END AS INT) AS per_octave,
-           {at_most(60)} AS size_s
+           CASE WHEN n <= {FEW} THEN {at_most(300)} ELSE {at_most(60)} END AS size_s
     FROM whole
     """,
 )

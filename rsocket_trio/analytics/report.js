@@ -395,7 +395,7 @@ function drawHeatmaps() {
   const figures = shown.map((facet) => {
     const z = y.map((bucket) => starts.map((start) => facet.counts.get(bucket)?.get(start) || null));
     const trace = {
-      type: "heatmap", x: starts.map((start) => instant(start + SPAN.latency / 2)), y, xgap: starts.length < (isNarrow() ? 30 : 90) ? 1 : 0, ygap: isNarrow() ? 0 : 1,
+      type: "heatmap", x: starts.map((start) => instant(start + SPAN.latency / 2)), y, xgap: starts.length < (isNarrow() ? 30 : 90) ? 1 : 0, ygap: isNarrow() || y.length > 40 ? 0 : 1,
       z: z.map((line) => line.map((n) => n === null ? null : Math.log10(n))), zmin: 0, zmax: Math.max(0.5, Math.log10(most)),
       colorscale: [[0, css("heat0")], [0.35, css("heat1")], [0.7, css("heat2")], [1, css("heat3")]], hoverongaps: false,
       customdata: z.map((line, at) => line.map((n, place) => n === null ? "" : `${when(starts[place])}, ${duration(2 ** (y[at] / SHOWN_PER_OCTAVE))} to ${duration(2 ** ((y[at] + 1) / SHOWN_PER_OCTAVE))}: ${count(n)} requests`)),
@@ -622,6 +622,11 @@ function drawSizes() {
   for (const bucket of buckets) { low = Math.min(low, bucket); high = Math.max(high, bucket); }
   const x = Array.from({length: high - low + 1}, (_, at) => low + at);
   const ordered = [...found].sort((a, b) => b[1].n - a[1].n || (a[0] < b[0] ? -1 : 1));
+  if (ordered.length > MOST + 1) {
+    const rest = new Map();
+    for (const [, {sums}] of ordered.splice(MOST)) for (const [bucket, n] of sums) addTo(rest, bucket, n);
+    ordered.push(["other kinds", {sums: rest}]);
+  }
   const data = ordered.map(([name, {sums}], rank) => ({
     type: "bar", name, marker: {color: colour(rank)}, x: x.map((_, at) => at), y: x.map((bucket) => sums.get(bucket) || 0),
     customdata: x.map((bucket) => `${name}: ${count(sums.get(bucket) || 0)} of ${bytes(2 ** bucket)} to ${bytes(2 ** (bucket + 1) - 1)}`),

@@ -62,6 +62,8 @@ DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
     "connection_routes": ("capture_id", "conn_id", "route"),
 }
 """The tables that charts are drawn from, and their columns."""
+LISTS: Final = frozenset({"slow_requests", "slow_frames", "starved_pairs", "connection_timeline"})
+"""Those of them that are meant to be cut: a page lists the first."""
 
 
 def page_data(answers: Mapping[str, Answer]) -> dict[str, object]:
@@ -377,11 +379,16 @@ def _cards(answers: Mapping[str, Answer]) -> list[Card]:
 
 def _health(answers: Mapping[str, Answer]) -> list[Card]:
     health = _rows(answers, "capture_health")
+    cut = sum(answers[name].more for name in DRAWN if name in answers and name not in LISTS)
     bad = {"drops": "frames dropped by the capture", "missing_rows": "rows missing", "unpaired": "requests without end"}
     return [
         Card("frames", "frames", f"{_sum(health, 'frames'):,}"),
         Card("connections", "connections", f"{_sum(health, 'connections'):,}"),
         *(Card(name, said, f"{_sum(health, name):,}", bad=_sum(health, name) > 0) for name, said in bad.items()),
+        *(
+            [Card("cut", "tables that were too long for this page, so that charts lack a part", f"{cut}", bad=True)]
+            * bool(cut)
+        ),
     ]
 
 

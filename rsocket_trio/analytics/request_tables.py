@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.sql import PER_OCTAVE, ROUTES, SHOWN, SHOWN_ROUTE, TOP, Query, bucket_of, percentile
+from rsocket_trio.analytics.sql import (
+    ROUTES,
+    SHOWN,
+    SHOWN_ROUTE,
+    TOP,
+    Query,
+    bucket_of,
+    cell_of,
+    percentile,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SLOW: Final = 200
-"""The slowest requests that are listed."""
+SLOW: Final = 400
+"""Slow requests that are listed at most: the slowest of each route, interaction and peer, then those of each time."""
+SLOW_AT_A_TIME: Final = 2
+"""Slow requests of each route and interaction that are listed of each cell of time."""
 SLOW_FRAMES: Final = 60
 """Frames of each of them that are listed, and its last one."""
 NEAR: Final = 20_000
@@ -128,37 +139,65 @@ STARVED: Final = Query(
     """,
 )
 
-# The tenth slowest of a route lies in the bucket where the sum from above reaches ten: only what is not below that is
-# put in order.
+# A page that is filtered by route, peer or time needs the slowest of these. The tenth slowest lies in the bucket where
+# the sum from above reaches ten: only what is not below that is put in order.
 SLOW_STREAMS: Final = Query(
     "slow_streams",
-    ("interactions", "latency_histogram", "shown_routes", "shown_peers"),
+    ("interactions", "latency_cells", "capture_span", "shown_routes", "shown_peers"),
     f"""
-    WITH summed AS (
-        SELECT role, route_id, bucket, sum(sum(n)) OVER (PARTITION BY role, route_id ORDER BY bucket DESC) AS above
-        FROM {{latency_histogram}} WHERE metric = 'total' GROUP BY role, route_id, bucket
-    ), least_of AS (
-        SELECT role, route_id, CAST(floor(pow(2, coalesce(max(CASE WHEN above >= {TOP} THEN bucket END), min(bucket))
-                                               / CAST({PER_OCTAVE} AS DOUBLE))) AS BIGINT) - 1 AS us
-        FROM summed GROUP BY role, route_id
+    WITH counted AS (
+        SELECT t_from, role, coalesce(route, '') AS route, interaction, coalesce(peer, '') AS peer, bucket, n
+        FROM {{latency_cells}} WHERE metric = 'total'
+    ), of_peers AS (
+        SELECT role, route, interaction, peer, min(bucket) AS least FROM (
+            SELECT role, route, interaction, peer, bucket, sum(sum(n)) OVER (
+                PARTITION BY role, route, interaction, peer ORDER BY bucket DESC
+            ) - sum(n) AS above
+            FROM counted GROUP BY role, route, interaction, peer, bucket
+        ) AS downwards WHERE above < {TOP} GROUP BY role, route, interaction, peer
+    ), of_times AS (
+        SELECT t_from, role, route, interaction, min(bucket) AS least FROM (
+            SELECT t_from, role, route, interaction, bucket, sum(sum(n)) OVER (
+                PARTITION BY t_from, role, route, interaction ORDER BY bucket DESC
+            ) - sum(n) AS above
+            FROM counted GROUP BY t_from, role, route, interaction, bucket
+        ) AS downwards WHERE above < {SLOW_AT_A_TIME} GROUP BY t_from, role, route, interaction
+    ), bounds AS (
+        SELECT unix_micros(joined.t_from) AS cell, role, route, interaction, peer,
+               CAST(floor(pow(2, least / CAST(per_octave AS DOUBLE))) AS BIGINT) - 1 AS us, latency_s
+        FROM (
+            SELECT of_times.t_from, of_peers.role, of_peers.route, of_peers.interaction, peer,
+                   least(of_peers.least, of_times.least) AS least
+            FROM of_peers JOIN of_times ON of_peers.role = of_times.role AND of_peers.route = of_times.route
+             AND of_peers.interaction = of_times.interaction
+        ) AS joined CROSS JOIN {{capture_span}} AS span
+    ), slow AS (
+        SELECT these.*, shown_peers.peer, {SHOWN_ROUTE} AS shown_route, {cell_of("these.t_start", "latency_s")} AS cell
+        FROM {{interactions}} AS these CROSS JOIN {{capture_span}} AS span {SHOWN}
+        WHERE total_us >= (SELECT min(us) FROM bounds)
     ), ranked AS (
-        SELECT these.*, row_number() OVER (
-                   PARTITION BY these.role, these.route_id
+        SELECT slow.*, row_number() OVER (
+                   PARTITION BY slow.role, slow.shown_route, slow.interaction, slow.peer
                    ORDER BY total_us DESC, t_start, capture_id, conn_id, stream_id
-               ) AS route_place
-        FROM {{interactions}} AS these JOIN least_of
-          ON these.role = least_of.role AND coalesce(these.route_id, 0) = coalesce(least_of.route_id, 0)
+               ) AS of_peer, row_number() OVER (
+                   PARTITION BY slow.cell, slow.role, slow.shown_route, slow.interaction
+                   ORDER BY total_us DESC, t_start, capture_id, conn_id, stream_id
+               ) AS of_time
+        FROM slow JOIN bounds ON slow.cell = bounds.cell AND slow.role = bounds.role
+         AND coalesce(slow.shown_route, '') = bounds.route AND slow.interaction = bounds.interaction
+         AND coalesce(slow.peer, '') = bounds.peer
         WHERE total_us >= us
-    ), placed AS (
-        SELECT these.*, shown_peers.peer, {SHOWN_ROUTE} AS shown_route,
-               row_number() OVER (
-                   ORDER BY total_us DESC, t_start, these.capture_id, these.conn_id, stream_id, role
-               ) AS place
-        FROM ranked AS these {SHOWN} WHERE route_place <= {TOP}
+    ), chosen AS (
+        SELECT *, row_number() OVER (
+                   ORDER BY CASE WHEN of_peer <= {TOP} THEN of_peer ELSE {TOP} + of_time END, total_us DESC, t_start,
+                            capture_id, conn_id, stream_id, role
+               ) AS turn
+        FROM ranked WHERE of_peer <= {TOP} OR of_time <= {SLOW_AT_A_TIME}
     )
-    SELECT place, capture_id, conn_id, stream_id, role, route, shown_route, interaction, peer, t_start, total_us,
-           first_us, stall_us, stalls, outcome, error_code, n_in, n_out, bytes_in, bytes_out
-    FROM placed WHERE place <= {SLOW}
+    SELECT row_number() OVER (ORDER BY total_us DESC, t_start, capture_id, conn_id, stream_id, role) AS place,
+           capture_id, conn_id, stream_id, role, route, shown_route, interaction, peer, t_start, total_us, first_us,
+           stall_us, stalls, outcome, error_code, n_in, n_out, bytes_in, bytes_out
+    FROM chosen WHERE turn <= {SLOW}
     """,
 )
 

@@ -82,8 +82,8 @@ INPUTS: Final = {"requesters": "interactions", "responders": "interactions"}
 VIEWS: Final = (*TABLES, *BY_NAME)
 KEPT: Final = (
     *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "cancelled_streams", "error_minutes"),
-    *("frame_sizes", "capture_span", "shown_routes", "shown_peers", "cells", "request_cells", "slow_streams"),
-    *("slow_marks", "slow_frames"),
+    *("frame_sizes", "capture_span", "shown_routes", "shown_peers", "cells", "request_cells"),
+    *("latency_cells", "slow_streams", "slow_marks", "slow_frames"),
 )
 """Tables that an engine computes once: others read each of them, and each is much smaller than its sources."""
 
@@ -139,8 +139,8 @@ REPORT_TABLES: Final = (
     ReportTable("frame_sizes", "minute, side, dir, frame_name, bucket"),
     ReportTable("size_cells", "t_from, dir, frame_name, route, peer, bucket", 200_000),
     ReportTable("stream_rate", "second, side, dir, interaction", 50_000),
-    ReportTable("slow_requests", "place", 200),
-    ReportTable("slow_frames", "place, seq", 20_000),
+    ReportTable("slow_requests", "place", 400),
+    ReportTable("slow_frames", "place, seq", 30_000),
     ReportTable("client_server", "streams DESC, route, interaction"),
     ReportTable("capture_health", "capture_id, side"),
 )

@@ -67,6 +67,14 @@ def test_a_table_that_is_too_long_says_that_there_is_more(told: Mapping[str, Ans
     assert "Errors by minute (200 rows, and more that are not shown)" in text
 
 
+def test_charts_that_lack_rows_say_so(told: Mapping[str, Answer]) -> None:
+    latency = told["latency_cells"]
+    cut = {**told, "latency_cells": Answer(latency.view, latency.columns, latency.rows, more=True)}
+
+    assert "too long for this page" not in render(told, title="whole")
+    assert "<b>1</b> tables that were too long for this page" in render(cut, title="cut")
+
+
 def test_a_capture_in_which_nothing_happened_has_a_page_as_well(told: Mapping[str, Answer]) -> None:
     nothing = {name: Answer(name, answer.columns, ()) for name, answer in told.items()}
 

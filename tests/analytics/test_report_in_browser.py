@@ -287,6 +287,9 @@ def test_a_time_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     for chart in ("rate", "latency", "outcomes", "traffic", "errors"):
         assert all(begin <= x < end for trace in seen[chart]["data"] for x in trace["x"]), chart
     assert all(begin <= x < end for trace in seen["heatmap"]["data"] for x in trace["x"])
+    assert 0 < seen["slowest"]["rows"] <= 20
+    began = tab.run("[...document.querySelectorAll('.slow tr.row')].map((row) => row.children[0].textContent)")
+    assert all(begin[11:] <= time < end[11:] for time in began)
     # Each connection was there all the time.
     assert [chart for chart in CHARTS if seen[chart] == whole[chart]] in ([], ["connections"])
     assert tab.said == []
