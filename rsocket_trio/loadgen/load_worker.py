@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
 
@@ -17,7 +19,8 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 def main() -> None:
-    """Make the part of a load that comes through stdin."""
+    """Make the part of a load that comes through stdin. The second argument is the level of the log."""
+    logging.basicConfig(level=int(sys.argv[2]))
     words, counts = os.dup(STDIN), os.dup(STDOUT)
     # What handlers of warnings or libraries print is not ours to send.
     os.dup2(STDERR, STDOUT)

@@ -7,6 +7,7 @@ they counted each second: one that dies takes a second of counts with it, and no
 
 from __future__ import annotations
 
+import logging
 import secrets
 import signal
 import subprocess
@@ -42,6 +43,8 @@ from rsocket_trio.loadgen.summary import Summary, summarize
 HOME = str(Path(__file__).parents[2])
 BOOT = "import sys; sys.path.append(sys.argv[1]); from rsocket_trio.loadgen.load_worker import main; main()"
 """The program of a worker: this library, wherever it is. What it is to do comes through its pipe, secrets included."""
+logger = logging.getLogger("rsocket_trio")
+
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start, beside those to connect and to have its first request answered."""
 LEAD = 0.25
@@ -158,11 +161,13 @@ class Crew:
 
     async def _started(self, number: int) -> Worker:
         # In a group of its own: Ctrl-C in a terminal is for us, and workers are told what to do.
+        level = logger.getEffectiveLevel()
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-c", BOOT, HOME],
+            [sys.executable, "-c", BOOT, HOME, str(level)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._spoken,
+            # Log lines that are wanted go where ours go; without them the last line is kept as the reason of a death.
+            stderr=None if level < logging.WARNING else self._spoken,
             process_group=0,
         )
         return Worker(number, process)

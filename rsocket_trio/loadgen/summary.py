@@ -116,10 +116,10 @@ class Summary:
         """Return whether the generator was the limit: it could not keep the schedule, so the server got less.
 
         Its thread was busy all the time, or far behind, and requests were begun late, waited, or were not answered in
-        time. A closed loop has no schedule.
+        time. A closed loop has no schedule: there it is enough to be busy.
         """
         if self.plan.arrivals == CLOSED:
-            return False
+            return self.busy >= BUSY
         behind, latency = (self.total.quantiles(of)["p99"] or 0.0 for of in (measures.BEHIND, measures.LATENCY))
         if behind > max(FAR_BEHIND, SHARE_OF_LAG * latency):
             return True
@@ -248,10 +248,11 @@ def _words(summary: Summary) -> Iterable[str]:
         first = " ".join(f"{name} {milliseconds(time)}" for name, time in total.quantiles(measures.FIRST_ITEM).items())
         yield f"{total.items} items; ms until the first: {first}"
     if summary.limited:
-        behind = milliseconds(total.quantiles(measures.BEHIND)["p99"])
+        behind = total.quantiles(measures.BEHIND)["p99"]
+        late = "" if behind is None else f", and begun requests {milliseconds(behind)} ms late (p99)"
         yield (
-            f"the generator was the limit: a task was busy {summary.busy:.0%} of its time, and begun requests {behind} "
-            "ms late (p99); use more tasks, or another machine"
+            f"the generator was the limit: a task was busy {summary.busy:.0%} of its time{late}; "
+            "use more tasks, or another machine"
         )
     elif summary.plan.arrivals != CLOSED:
         lag, latency = (total.quantiles(of)["p99"] or 0.0 for of in (measures.LAG, measures.LATENCY))

@@ -245,7 +245,19 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     with trio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             async with counting(20) as (uri, enough, _):
-                arguments = ("-r", "count", "--rate", "50", "--seconds", "2", "--timeout", "1", "--json")
+                arguments = (
+                    "-r",
+                    "count",
+                    "--rate",
+                    "50",
+                    "--seconds",
+                    "2",
+                    "--timeout",
+                    "1",
+                    "--json",
+                    "--log",
+                    "info",
+                )
                 process = await stack.enter_async_context(started(uri, *arguments))
                 await enough.wait()
             code, out, err = await ended(process)
@@ -253,7 +265,10 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     said = json.loads(out)
     assert code == 3
     assert said["errors"]["ConnectionLost"] > 0
-    assert err == f"the load ended without a connection: {said['lost']}\n"
+    *log, last = err.splitlines()
+    assert last == f"the load ended without a connection: {said['lost']}"
+    # Workers log, too.
+    assert [line for line in log if uri in line and line.startswith("INFO:rsocket_trio")]
     assert said["lost"].startswith("ConnectionLost: ")
 
 

@@ -73,3 +73,12 @@ def test_a_summary_is_json() -> None:
     assert found["latency"] == dict.fromkeys(["p50", "p90", "p99", "p99.9", "max"], 0.001003519)
     assert [each["second"] for each in found["seconds"]] == [0, 1]
     assert "service" not in found
+
+
+def test_a_closed_loop_is_limited_by_a_generator_that_is_busy() -> None:
+    rows = [*counted(10, 0.001), (0, "busy", "", None, 950_000)]
+    found = summarize(plan(rate=None, arrivals="closed"), rows, seed=1)
+
+    assert found.limited
+    assert "the generator was the limit: a task was busy 95% of its time; use more tasks" in str(found)
+    assert not summarize(plan(rate=None, arrivals="closed"), counted(10, 0.001), seed=1).limited
