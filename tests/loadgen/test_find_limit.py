@@ -63,14 +63,14 @@ async def found(wanted: Plan, bound: Bound, **terms: Any) -> Limit:
             return limit
 
 
-@pytest.mark.parametrize("first", [3.0, 80.0])
+@pytest.mark.parametrize("first", [12.0, 80.0])
 async def test_the_limit_of_a_known_server_is_found(first: float, autojump_clock: trio.testing.MockClock) -> None:
     """It serves 50 requests a second. A trial of 5 s finds an overload of 2 % with a bound of 0.1 s."""
     async with served(one_at_a_time(0.02)):
         wanted = plan(route="work", rate=first, seconds=5.0, in_flight=100_000)
-        limit = await found(wanted, Bound(latency=0.1), precision=0.02)
+        limit = await found(wanted, Bound(latency=0.1), precision=0.04)
 
-    assert limit.rate == pytest.approx(50, rel=0.05)
+    assert limit.rate == pytest.approx(50, rel=0.06)
     assert limit.of == "server"
     assert limit.broken is not None
     assert "p99 was" in limit.broken.reason
@@ -79,7 +79,7 @@ async def test_the_limit_of_a_known_server_is_found(first: float, autojump_clock
 
 async def test_random_arrivals_need_room_so_the_limit_is_lower(autojump_clock: trio.testing.MockClock) -> None:
     async with served(one_at_a_time(0.02)):
-        wanted = plan(route="work", rate=40.0, seconds=10.0, arrivals="poisson", in_flight=100_000)
+        wanted = plan(route="work", rate=40.0, seconds=5.0, arrivals="poisson", in_flight=100_000)
         limit = await found(wanted, Bound(latency=0.1))
 
     assert limit.rate is not None
@@ -235,7 +235,7 @@ async def test_workers_search_until_the_highest_rate(uri: str) -> None:
     trials: list[Trial] = []
     with trio.fail_after(PATIENCE):
         limit = await find_limit(
-            uri, route="echo", rate=20, seconds=0.4, max_rate=40, bound=Bound(latency=10.0), on_trial=trials.append
+            uri, route="echo", rate=20, seconds=0.3, max_rate=40, bound=Bound(latency=10.0), on_trial=trials.append
         )
 
     assert (limit.rate, limit.of) == (40.0, "max_rate")

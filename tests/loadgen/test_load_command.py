@@ -133,16 +133,14 @@ async def test_json_says_the_same(uri: str) -> None:
     ("arguments", "code", "said"),
     [
         (("-r", "nowhere"), 5, "Rejected: no request_response handler for route 'nowhere'"),
-        (("-r", "full"), 6, "ApplicationError: full"),
-        (("-r", "never", "--timeout", "0.2"), 8, "TooSlowError: the first request was not answered within 0.2 s"),
         (("--trust-cert", "/nowhere.pem"), 2, "/nowhere.pem"),
     ],
-    ids=["route", "handler", "silence", "file"],
+    ids=["route", "file"],
 )
 async def test_a_load_that_cannot_be_made_fails_in_a_line(
     arguments: tuple[str, ...], code: int, said: str, uri: str
 ) -> None:
-    found = await load(uri, "--rate", "10", "--workers", "2", *arguments)
+    found = await load(uri, "--rate", "10", *arguments)
 
     assert (found.code, found.out) == (code, "")
     assert said in found.err
@@ -273,24 +271,25 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
 
 
 async def test_the_limit_is_found_and_said(uri: str) -> None:
-    arguments = ("-r", "echo", "--find-limit", "--rate", "20", "--seconds", "0.4", "--max-rate", "40")
+    arguments = ("-r", "echo", "--find-limit", "--rate", "20", "--seconds", "0.3", "--max-rate", "20")
     code, out, err = await load(uri, *arguments, "--bound-latency", "10", "--bound-errors", "0.1")
 
     assert (code, err) == (0, "")
-    first, second, bound, why = out.splitlines()
-    assert (first.split()[0], second.split()[0]) == ("20/s", "40/s")
-    assert bound == "held 40 requests/s: p99 at most 10000 ms, errors at most 10.00%"
+    trial, bound, why = out.splitlines()
+    assert trial.startswith("20/s  ")
+    assert trial.endswith("  held")
+    assert bound == "held 20 requests/s: p99 at most 10000 ms, errors at most 10.00%"
     assert why == "it was the highest rate to try"
 
 
 async def test_no_limit_is_a_failure_and_json_has_the_trials(uri: str) -> None:
-    arguments = ("-r", "full", "--find-limit", "--no-probe", "--rate", "20", "--seconds", "0.1", "--json")
+    arguments = ("-r", "full", "--find-limit", "--no-probe", "--rate", "10", "--seconds", "0.15", "--json")
     code, out, err = await load(uri, *arguments)
 
     said = json.loads(out)
     assert (code, err) == (1, "")
     assert (said["limit"], said["of"]) == (None, "server")
-    assert [trial["rate"] for trial in said["trials"]] == [20.0, 20.0, 10.0, 10.0]
+    assert [trial["rate"] for trial in said["trials"]] == [10.0, 10.0]
 
 
 def test_this_machine_counts_what_a_thread_wants() -> None:

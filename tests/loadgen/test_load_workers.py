@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -86,19 +86,11 @@ async def test_a_message_that_is_cut_short_is_the_end(cut: int) -> None:
     assert await receive(words) is None
 
 
-@pytest.mark.parametrize(
-    ("at", "route", "said"),
-    [
-        (None, "nowhere", "Rejected: no request_response handler for route 'nowhere'"),
-        ("tcp://127.0.0.1:1", "echo", "ConnectionLost: tcp://127.0.0.1:1: connection refused"),
-    ],
-    ids=["route", "server"],
-)
-async def test_where_one_cannot_begin_none_does(at: str | None, route: str, said: str, uri: str) -> None:
+async def test_where_one_cannot_begin_none_does(uri: str) -> None:
     with trio.fail_after(PATIENCE), pytest.raises(LoadError) as caught:
-        await run_workers(at or uri, route=route, rate=10, seconds=1, tasks=2)
+        await run_workers(uri, route="nowhere", rate=10, seconds=1, tasks=2)
 
-    assert str(caught.value) == said
+    assert str(caught.value) == "Rejected: no request_response handler for route 'nowhere'"
 
 
 async def test_invalid_terms_and_files_start_nothing(uri: str) -> None:
@@ -135,19 +127,8 @@ async def test_a_load_that_is_stopped_before_it_began_is_empty(uri: str) -> None
     assert (summary.interrupted, summary.total.due, summary.measured) == (True, 0, 0)
 
 
-def kill(number: int) -> None:
-    os.kill(number, signal.SIGKILL)
-
-
-def pause(number: int) -> None:
-    os.kill(number, signal.SIGSTOP)
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"), [(kill, "was ended by SIGKILL"), (pause, "said nothing for 3 s")], ids=["killed", "hung"]
-)
-async def test_a_worker_that_is_gone_ends_the_load_and_its_counts_are_kept(
-    harm: Callable[[int], None], said: str, uri: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_hangs_ends_the_load_and_its_counts_are_kept(
+    uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_workers, "SILENCE", 3.0)
     before = set(workers())
@@ -156,14 +137,14 @@ async def test_a_worker_that_is_gone_ends_the_load_and_its_counts_are_kept(
     def watch(summary: Summary) -> None:
         if summary.total.ok > 30 and not harmed:
             harmed.append(max(set(workers()) - before))
-            harm(harmed[0])
+            os.kill(harmed[0], signal.SIGSTOP)
 
     plan = Plan(uri=uri, route="echo", rate=50, seconds=1000, tasks=2)
     with trio.fail_after(PATIENCE), pytest.raises(WorkerError) as caught:
         await load_workers.run_plan(plan, watch=watch)
 
     text = str(caught.value)
-    assert said in text
+    assert "said nothing for 3 s" in text
     assert f"of 2 (process {harmed[0]})" in text
     assert "s after the start" in text
     summary = caught.value.summary
@@ -196,7 +177,7 @@ def test_rows_of_workers_add_up_and_facts_do_not() -> None:
 
 async def test_a_generator_that_cannot_do_more_says_that_it_was_the_limit(uri: str) -> None:
     with trio.fail_after(PATIENCE):
-        summary = await run_workers(uri, route="echo", rate=200_000, seconds=1, timeout=0.5)
+        summary = await run_workers(uri, route="echo", rate=60_000, seconds=0.5, timeout=0.3)
 
     assert summary.limited
     assert "the generator was the limit: " in str(summary)
@@ -205,7 +186,7 @@ async def test_a_generator_that_cannot_do_more_says_that_it_was_the_limit(uri: s
 
 async def test_a_server_that_can_do_no_more_is_not_the_generators_limit(uri: str) -> None:
     with trio.fail_after(PATIENCE):
-        summary = await run_workers(uri, route="never", rate=50, seconds=1, timeout=0.3, in_flight=2, probe=False)
+        summary = await run_workers(uri, route="never", rate=50, seconds=0.5, timeout=0.2, in_flight=2, probe=False)
 
     assert summary.total.late > 0
     assert not summary.limited
