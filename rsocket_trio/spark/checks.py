@@ -8,7 +8,7 @@ import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.spark.options import EARLIEST, LATEST, OptionError, Options, Use, route_name
-from rsocket_trio.spark.protocol import OFFSETS_ROUTE
+from rsocket_trio.spark.protocol import ACK_ROUTE, OFFSETS_ROUTE
 from rsocket_trio.transports.schemes import parse_uri
 
 SOURCES = ("stream", "channel", "response")
@@ -24,6 +24,8 @@ def checked(options: Options, use: Use) -> Options:
         options = attrs.evolve(options, positions="server")
     if options.interaction is None:
         options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])
+    if options.reader is not None and options.ack_route is None and options.positions == "server":
+        options = attrs.evolve(options, ack_route=("*" if options.reads_several else options.route) + ACK_ROUTE)
     for check in (_auth, _tls, _read if reads else _write, *CHECKS[use]):
         check(options)
     return attrs.evolve(options, positions="none") if reads and options.positions is None else options
@@ -69,8 +71,9 @@ def _stream_read(options: Options) -> None:
         raise OptionError("option 'walDir' is missing: positions=wal keeps its log there")
     if options.positions != "wal" and options.wal_dir is not None:
         raise OptionError("option 'walDir' is for positions=wal")
-    if options.positions != "server" and options.ack_route is not None:
-        raise OptionError("option 'ackRoute' needs positions=server")
+    for name, given in (("ackRoute", options.ack_route), ("reader", options.reader)):
+        if options.positions != "server" and given is not None:
+            raise OptionError(f"option {name!r} needs positions=server")
 
 
 def _batch_read(options: Options) -> None:
@@ -146,6 +149,11 @@ def _write(options: Options) -> None:
             f"option 'interaction' of {options.interaction!r} does not go with delivery={options.delivery}, which "
             f"takes {' or '.join(fitting)}"
         )
+    if options.batch is not None:
+        if options.sink_id is None:
+            raise OptionError("option 'batch' needs 'sinkId': the server keeps the last batch of each sink")
+        if options.delivery != "exactlyOnce":
+            raise OptionError(f"option 'batch' needs delivery=exactlyOnce, not {options.delivery}")
     if options.metadata_mime != COMPOSITE_METADATA:
         raise OptionError("a sink needs composite metadata: leave out 'metadataMimeType'")
     if options.delivery == "exactlyOnce":

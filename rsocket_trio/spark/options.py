@@ -24,6 +24,7 @@ import attrs
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routing import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
+from rsocket_trio.replay.named_readers import reader_name
 from rsocket_trio.replay.route_requests import LONGEST_SINK
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.transports.schemes import parse_uri
@@ -89,6 +90,14 @@ def route_names(written: str) -> tuple[str, ...]:
         if found.count(one) > 1:
             raise ValueError(f"names {one!r} twice")
     return found
+
+
+def name_of_reader(written: str) -> str:
+    """Parse the name of a reader."""
+    try:
+        return reader_name(written)
+    except ValueError:
+        raise ValueError("is no name of a reader: 1 to 64 letters, digits, '-', '_' and '.'") from None
 
 
 def short(longest: int) -> Parser:
@@ -433,10 +442,12 @@ class Options:
     fail_on_data_loss: bool = row("failOnDataLoss", flag, "true", Use.READ, "fail where rows are gone that should be there; else count them in a warning and go on")
     wal_dir: str | None = row("walDir", words, None, Use.STREAM_READ, "directory of the log, on a file system that every executor sees; for `positions=wal`")
     wal_max_bytes: int = row("walMaxBytes", size(), "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory, and 100 more for each payload; then the producer waits")
-    ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route")
+    ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route", shown_default="with `reader`: route + `.ack`")
+    reader: str | None = row("reader", name_of_reader, None, Use.STREAM_READ, "name under which the server keeps how far this query is, 1 to 64 letters, digits, `-`, `_` and `.`: it drops no row before; with `positions=server`")
     delivery: str = row("delivery", delivery_guarantee, "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
     sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
+    batch: int | None = row("batch", number(0), None, Use.BATCH_WRITE, "number of a batch in `foreachBatch`, with `sinkId`: counts once, as `delivery=exactlyOnce`, and is skipped if the server has it or a later one")
     error_policy: str = row("errorPolicy", choice("fail", "skip"), "fail", Use.WRITE, "`skip` counts rows that the server refused, and goes on")
     connect_timeout: float = row("connectTimeout", seconds, "10s", Use.ANY, "for one try to connect")
     read_timeout: float = row("readTimeout", seconds, "60s", Use.ANY, "for an answer, and between two payloads of a range; after it the connection is taken for lost")
@@ -557,6 +568,8 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
         raise OptionError("option 'route' is missing")
     if len(routes) > 1:
         raise OptionError(f"options {routes[0]!r} and {routes[1]!r} exclude each other")
+    if "batch" in found:
+        found.setdefault("delivery", "exactlyOnce")
     return Options(**{"route": ""} | found)
 
 

@@ -15,6 +15,7 @@ from rsocket_trio.replay.element_metadata import POSITION
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 
 OFFSETS_ROUTE: Final = ".offsets"
+ACK_ROUTE: Final = ".ack"
 PACK_ROUTE: Final = ".pack"
 
 EXPIRED: Final = PositionExpired.default_code
@@ -36,6 +37,7 @@ def encode_range(partition: int, start: int, end: int | None, packs: Sequence[st
     return json.dumps(said).encode()
 
 
-def encode_ends(positions: Mapping[int, int]) -> bytes:
-    """Encode the data of an acknowledgement: all rows below these positions were committed."""
-    return json.dumps({str(partition): positions[partition] for partition in sorted(positions)}).encode()
+def encode_ends(positions: Mapping[int, int], reader: str | None = None) -> bytes:
+    """Encode the data of an acknowledgement: all rows below these positions were committed, by ``reader`` if named."""
+    said: dict[str, Any] = {str(partition): positions[partition] for partition in sorted(positions)}
+    return json.dumps(said if reader is None else said | {"reader": reader}).encode()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from rsocket_trio import ApplicationError, Connection, ConnectionLost, RemoteProtocolError
+from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
@@ -19,6 +19,7 @@ from rsocket_trio.replay.elements import Record, now_us
 from rsocket_trio.spark.asking import bounds_at
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.mistakes import is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import (
     AHEAD,
@@ -286,11 +287,27 @@ class Fetch:
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:
-    """Tell the server the committed positions: late, twice or never are possible. A failure logs a warning."""
+    """Tell the server the committed positions: late, twice or never are possible. A failure logs a warning.
+
+    A named reader waits for the answer: a server refuses one reader too many.
+    """
     assert options.ack_route is not None
+    data, route = encode_ends(ends, options.reader), options.ack_route
     try:
         with trio.fail_after(options.read_timeout):
             async with pool.connection(target_of(options)) as connection:
-                await connection.fire_and_forget(encode_ends(ends), route=options.ack_route)
+                if options.reader is None or not await _is_answered(connection, data, route):
+                    await connection.fire_and_forget(data, route=route)
     except (RSocketError, OSError, trio.TooSlowError, ValueError) as error:
-        logger.warning("the server was not told on %s what was committed: %s", options.ack_route, str(error))
+        logger.warning("the server was not told on %s what was committed: %s", route, str(error))
+
+
+async def _is_answered(connection: Connection, data: bytes, route: str) -> bool:
+    """Ask on a route, and return whether there is one that answers."""
+    try:
+        await connection.request_response(data, route=route)
+    except Rejected as error:
+        if is_missing_route(error):
+            return False
+        raise
+    return True

@@ -167,7 +167,8 @@ async def commit(
 
     ``once``: the sink has no other batch, and the server may forget it some day.
 
-    Raise ``SinkError`` when the server does not have them, or had a later batch of this sink already.
+    Raise ``SinkError`` when the server does not have them, or had a later batch of this sink already; a batch whose
+    number the option ``batch`` gave counted before then.
     """
     route = Routes.of(options).commit
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
@@ -195,7 +196,7 @@ async def commit(
             f"route {route!r} says that it {'promoted' if promoted else 'had'} batch {batch} of sink {sink!r}, and yet "
             f"that the last is {last}: it is not known whether the rows count"
         )
-    if not promoted and last > batch:
+    if not promoted and last > batch and options.batch is None:
         raise SinkError(
             f"batch {batch} of sink {sink!r} was not written: the server has batch {last} of that sink already. "
             "Another checkpoint wrote to it: set another 'sinkId'"

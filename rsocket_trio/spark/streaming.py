@@ -247,6 +247,9 @@ class ServerStreamReader(StreamReader):
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint begins."""
         self._first = self._initial
+        if self._options.reader is not None:
+            # From now on the server keeps what this query has yet to read.
+            self._acknowledge(self._initial)
         return to_offset(self._options.fingerprint, self._initial)
 
     @in_one_line
@@ -322,14 +325,16 @@ class ServerStreamReader(StreamReader):
     @in_one_line
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge the rows below ``end`` to the server, if the options ask for that."""
-        options = self._options
-        if options.ack_route is not None:
-            ends: dict[str, dict[int, int]] = {}
-            for (route, partition), position in from_offset(end, options.fingerprint).items():
-                ends.setdefault(route, {})[partition] = position
-            for route, by_partition in ends.items():
-                of_route = options.of_route(route)
-                self._background.start(partial(acknowledge, self._background.pool, of_route, by_partition))
+        if self._options.ack_route is not None:
+            self._acknowledge(from_offset(end, self._options.fingerprint))
+
+    def _acknowledge(self, positions: PositionMap) -> None:
+        ends: dict[str, dict[int, int]] = {}
+        for (route, partition), position in positions.items():
+            ends.setdefault(route, {})[partition] = position
+        for route, by_partition in ends.items():
+            of_route = self._options.of_route(route)
+            self._background.start(partial(acknowledge, self._background.pool, of_route, by_partition))
 
     def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
         """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""

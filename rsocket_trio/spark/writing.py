@@ -111,7 +111,9 @@ class Writer:
                 here = background()
                 attempts = [attempt for one in written for attempt in one.attempts]
                 if not here.run(partial(commit, here.pool, options, sink, batch, attempts, once)):
-                    logger.warning("batch %d of sink %s had been committed before: written once", batch, sink)
+                    logger.warning(
+                        "batch %d of sink %s had been committed before, or a later one: it is skipped", batch, sink
+                    )
         skipped = sum(one.skipped for one in written)
         if skipped:
             first = next(one.problem for one in written if one.skipped)
@@ -133,7 +135,10 @@ class Writer:
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
-    """The writer of ``df.write``. Each write is a sink with one batch; under a ``sinkId`` it counts once for ever."""
+    """The writer of ``df.write``. Each write is a sink with one batch; under a ``sinkId`` it counts once for ever.
+
+    With the option ``batch`` the sink goes on, and a batch counts that is above the last.
+    """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
@@ -142,7 +147,7 @@ class BatchWriter(Writer, DataSourceArrowWriter):
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch: all tasks have succeeded."""
-        self._commit(messages, 0, once=self._options.sink_id is None)
+        self._commit(messages, self._options.batch or 0, once=self._options.sink_id is None)
 
     @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -112,6 +112,9 @@ def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, 
         (Use.STREAM_READ, "walMaxBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "walMaxBytes", "999999999999g", "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "ackRoute", "r" * 256, "has 256 bytes"),
+        (Use.STREAM_READ, "reader", "a/b", "is no name of a reader: 1 to 64 letters"),
+        (Use.STREAM_READ, "reader", "", "is no name of a reader"),
+        (Use.BATCH_WRITE, "batch", "-1", "must be at least 0"),
         (Use.BATCH_WRITE, "sinkId", "s" * 257, "has 257 characters, the limit is 256"),
     ],
 )
@@ -246,6 +249,13 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.STREAM_READ, {"positions": "none", "interaction": "response"}, "is for read"),
         (Use.STREAM_READ, {"positions": "none", "startingPosition": "earliest"}, "needs positions=server"),
         (Use.STREAM_READ, {"positions": "none", "ackRoute": "a"}, "'ackRoute' needs positions=server"),
+        (Use.STREAM_READ, {"positions": "none", "reader": "a"}, "'reader' needs positions=server"),
+        (Use.BATCH_WRITE, {"batch": "1"}, "'batch' needs 'sinkId'"),
+        (
+            Use.BATCH_WRITE,
+            {"batch": "1", "sinkId": "a", "delivery": "atLeastOnce"},
+            "'batch' needs delivery=exactlyOnce",
+        ),
         (Use.STREAM_READ, {"positions": "server", "interaction": "channel"}, "does not go with positions=server"),
         (Use.STREAM_READ, {"positions": "server", "requestData": "x"}, "does not go with positions=server"),
         (Use.STREAM_READ, {"positions": "server", "metadataMimeType": "text/plain"}, "needs composite metadata"),
@@ -283,6 +293,21 @@ def test_what_depends_on_the_use_is_filled_in(
     options = checked(parsed(use, **given), use)
 
     assert (options.interaction, options.positions) == (interaction, positions)
+
+
+def test_a_batch_is_written_exactly_once() -> None:
+    assert checked(parsed(Use.BATCH_WRITE, batch="3", sinkId="a"), Use.BATCH_WRITE).delivery == "exactlyOnce"
+
+
+@pytest.mark.parametrize(
+    ("given", "route"),
+    [({}, "log.ack"), ({"ackRoute": "heard"}, "heard"), ({"route": None, "routes": "a,b"}, "*.ack")],
+)
+def test_a_reader_acknowledges_on_the_route_of_its_source(given: dict[str, Any], route: str) -> None:
+    wanted = {"path": "tcp://127.0.0.1:1", "route": "log", "positions": "server", "reader": "billing", **given}
+    options = parse_options({name: text for name, text in wanted.items() if text is not None}, Use.STREAM_READ)
+
+    assert checked(options, Use.STREAM_READ).ack_route == route
 
 
 def test_what_was_checked_can_be_checked_again() -> None:

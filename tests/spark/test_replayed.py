@@ -24,7 +24,7 @@ from rsocket_trio import (
     Setup,
     serve,
 )
-from rsocket_trio.replay import Record, add_source
+from rsocket_trio.replay import Record, add_source, named_readers
 from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.asking import ask_bounds
 from rsocket_trio.spark.options import Use
@@ -357,6 +357,39 @@ async def test_the_server_hears_what_was_committed(autojump_clock: MockClock) ->
         await trio.sleep(0.1)
 
     assert heard == [encode_ends({0: 7, 1: 5})] == [b'{"0": 7, "1": 5}']
+
+
+async def test_a_named_reader_is_known_to_the_server(autojump_clock: MockClock) -> None:
+    async with served_log({0: 10, 1: 5}) as (connections, log):
+        given = options(Use.STREAM_READ, ackRoute="log.ack", reader="billing")
+        await acknowledge(connections, given, {1: 5, 0: 7})
+
+        assert log.readers()["billing"].ends == {0: 7, 1: 5}
+
+
+async def test_a_reader_too_many_is_a_warning(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_readers, "READERS", 0)
+    async with served_log({0: 10}) as (connections, _):
+        await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack", reader="billing"), {0: 7})
+
+    assert "was not told on log.ack what was committed: 0 readers have acknowledged" in caplog.text
+
+
+async def test_a_named_reader_is_told_to_a_route_that_only_listens(autojump_clock: MockClock) -> None:
+    heard = []
+    responder = Responder()
+
+    @responder.fire_and_forget("log.ack")
+    def ack(request: Payload) -> None:
+        heard.append(request.data)
+
+    async with served(responder) as connections:
+        await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack", reader="a.b"), {0: 7})
+        await trio.sleep(0.1)
+
+    assert heard == [b'{"0": 7, "reader": "a.b"}']
 
 
 async def test_an_acknowledgement_that_fails_is_a_warning(

@@ -341,6 +341,30 @@ def test_a_volume_is_waited_for_and_not_for_ever() -> None:
     assert not volume.is_worthwhile(1, limit)
 
 
+def test_a_named_reader_is_known_from_its_first_position_on(serving: Serving) -> None:
+    log = trio.run(filled, {0: 10})
+    responder = Responder()
+    add_source(responder, "log", log)
+    serving(responder)
+
+    query = Query(given(startingPosition='{"0": 3}', reader="billing"))
+    assert ends_of(log, "billing", {0: 3})
+    query.plan()
+    query.reader.commit(query.at)
+
+    assert ends_of(log, "billing", {0: 10})
+
+
+def ends_of(log: MemoryLog, reader: str, wanted: dict[int, int]) -> bool:
+    """Wait until a reader has acknowledged so much."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if reader in log.readers() and log.readers()[reader].ends == wanted:
+            return True
+        time.sleep(0.001)
+    return False
+
+
 def test_commits_are_acknowledged_where_that_is_asked_for(serving: Serving) -> None:
     log = trio.run(filled, {0: 10})
     acks: list[tuple[int, int]] = []

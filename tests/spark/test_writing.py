@@ -100,6 +100,20 @@ def test_each_batch_write_is_a_sink_of_its_own_and_one_that_is_named_counts_once
     assert "batch 0 of sink nightly had been committed before" in caplog.text
 
 
+def test_a_batch_counts_if_it_is_above_the_last_of_its_sink(caplog: pytest.LogCaptureFixture) -> None:
+    with sink() as server, caplog.at_level(logging.WARNING):
+        for batch in (0, 1, 1, 4, 2, 5):
+            writer = batch_writer(server.uri, sinkId="x", batch=batch)
+            writer.commit([writer.write(batches(10))])
+        assert len(server.rows()) == 40
+        assert server.ledger.sinks == {"x": 5}
+
+    skipped = [record.getMessage() for record in caplog.records]
+    assert skipped == [
+        f"batch {batch} of sink x had been committed before, or a later one: it is skipped" for batch in (1, 2)
+    ]
+
+
 def test_skipped_rows_are_counted_in_the_message_and_told_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:
     responder = Responder()
 

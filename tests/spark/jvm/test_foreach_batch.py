@@ -1,0 +1,143 @@
+"""Exactly once from ``foreachBatch``: batches that are repeated count once at each of several sinks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rsocket_trio.spark import register
+from tests.spark.jvm.conftest import Server
+from tests.spark.jvm.test_sink_kills import Process, ledger, server_of, session_in
+from tests.spark.jvm.test_writes import Sink
+from tests.spark.kills.job import foreach
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Handle = Callable[["DataFrame", int], None]
+Shape = Callable[["DataFrame"], "DataFrame"]
+
+
+class Crash(Exception):
+    """The driver dies, as far as Spark can tell: it has not noted the batch."""
+
+
+@pytest.fixture
+def sink(spark: SparkSession) -> Iterator[Sink]:
+    register(spark)
+    started = Sink()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def repeat(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[..., None]:
+    """Runs a query over the 2000 rows of a server, 400 at a time, with a crash behind a batch."""
+
+    def run(handle: Handle, mode: str = "append", shape: Shape = lambda frame: frame) -> None:
+        crashes = {1}
+
+        def crash_once(frame: DataFrame, batch: int) -> None:
+            handle(frame, batch)
+            if batch in crashes:
+                crashes.remove(batch)
+                raise Crash
+
+        rows = spark.readStream.format("rsocket").options(route="log", positions="server", startingPosition="earliest")
+        shaped = shape(rows.option("maxRowsPerTrigger", 800).load(server.uri))
+        query = shaped.writeStream.foreachBatch(crash_once).outputMode(mode)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        with pytest.raises(Exception, match="Crash"):
+            query.start().awaitTermination()
+        assert not crashes
+        query.start().awaitTermination()
+
+    return run
+
+
+def write(frame: DataFrame, sink: Sink, batch: int, name: str = "x") -> None:
+    frame.write.format("rsocket").mode("append").option("route", "orders").option("sinkId", name).option(
+        "batch", batch
+    ).save(sink.uri)
+
+
+def told(sink: Sink) -> Counter[str]:
+    return Counter(row.decode() for row in sink.rows)
+
+
+def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[..., None], sink: Sink) -> None:
+    def both(frame: DataFrame, batch: int) -> None:
+        for name in ("a", "b"):
+            made = frame.selectExpr(f"concat('{name} ', partition, ' ', position) AS data")
+            write(made, sink, batch, name)
+
+    repeat(both)
+
+    wanted = (f"{name} {partition} {position}" for name in "ab" for partition in range(2) for position in range(1000))
+    assert told(sink) == Counter(wanted)
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: Sink) -> None:
+    def results(frame: DataFrame, batch: int) -> None:
+        write(frame.selectExpr(f"concat({batch}, ': ', partition, ' has ', count) AS data"), sink, batch)
+
+    repeat(results, mode, lambda frame: frame.groupBy("partition").count())
+
+    batches = [(0, 400), (1, 800), (2, 1000)]
+    assert told(sink) == Counter(
+        f"{batch}: {partition} has {count}" for batch, count in batches for partition in (0, 1)
+    )
+
+
+def test_what_a_merge_changes_counts_once(
+    repeat: Callable[..., None], sink: Sink, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The table is a folder for each batch; the rows that a batch changes in it go to the sink."""
+
+    def merge(frame: DataFrame, batch: int) -> None:
+        new = frame.selectExpr("position % 5 AS id", "position AS value").groupBy("id").agg({"value": "max"})
+        new = new.toDF("id", "value")
+        if batch:
+            old = spark.read.parquet(str(tmp_path / f"table-{batch - 1}")).toDF("id", "before")
+            new = new.join(old, "id", "left").where("before IS NULL OR value > before").select("id", "value")
+        new.write.mode("overwrite").parquet(str(tmp_path / f"table-{batch}"))
+        changed = spark.read.parquet(str(tmp_path / f"table-{batch}"))
+        write(changed.selectExpr("to_json(struct(id, value)) AS data"), sink, batch)
+
+    repeat(merge)
+
+    found = [json.loads(row) for row in told(sink).elements()]
+    assert sorted((one["id"], one["value"]) for one in found) == sorted(
+        (id_, last - 5 + id_) for last in (400, 800, 1000) for id_ in range(5)
+    )
+
+
+def test_a_driver_and_a_server_killed_between_two_sinks_repeat_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    given: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "rows_per_batch": 400}
+    directory = tmp_path / "ledger"
+    with server_of(directory, source_rows=1200, hold=1) as (server, uri):
+        with session_in(tmp_path / "session") as session:
+            session.reads("ready")
+            session.tell("foreach", uri, given)
+            # The first sink has batch 1, which the driver does not know; the second has not.
+            reads_twice(server, "promoted 0")
+            server.reads("promoted 1")
+            session.kill()
+        server.kill()
+        with server_of(directory, uri, source_rows=1200) as (again, _):
+            foreach(spark, uri, **given)
+            again.reads("repeated 1")
+            again.reads("promoted 1")
+            assert ledger(uri) == Counter(number + more for number in range(1200) for more in (0, 1_000_000))
+
+
+def reads_twice(server: Process, line: str) -> None:
+    server.reads(line)
+    server.reads(line)
