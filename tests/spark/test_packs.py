@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Outgoing, Payload, RemoteProtocolError, Responder
+from rsocket_trio import Channel, Outgoing, Payload, Rejected, RemoteProtocolError, Responder
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.replay import Element, FileLog, Ledger, MemoryLog, Record, add_sink, add_source, source_payload
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
@@ -256,6 +256,33 @@ async def test_a_server_older_than_packs_is_read_row_by_row(autojump_clock: Mock
     async with served(responder) as connections:
         await fetch(connections, read_options(), Range(0, 0, 5000), found)
     assert found.datas == numbers(5000)
+
+
+async def test_rows_and_packs_of_servers_of_both_forms_follow_each_other(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    asked: list[int] = []
+
+    @responder.request_stream("log")
+    async def either(request: Payload, out: Outgoing) -> None:
+        start = json.loads(request.data)["from"]
+        asked.append(start)
+        rows = [Record(start + n, b"%d" % (start + n)) for n in range(7)]
+        if len(asked) % 2:
+            # It may begin below what is wanted, where another server packed other rows together.
+            low = max(start - 3, 0)
+            rows = [Record(n, b"%d" % n) for n in range(low, start + 7)]
+            await out.send(packed(rows, low))
+        else:
+            for row in rows:
+                await out.send(source_payload(row))
+        raise Rejected("closing")
+
+    found = Collected()
+    async with served(responder) as connections:
+        await fetch(connections, read_options(reconnectMaxAttempts=1), Range(0, 0, 50), found)
+    assert asked == list(range(0, 50, 7))
+    assert found.positions == list(range(50))
+    assert found.datas == numbers(50)
 
 
 async def test_a_log_on_files_is_read_in_packs_from_any_place(tmp_path: Any, autojump_clock: MockClock) -> None:

@@ -16,8 +16,22 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import Responder, serve
-from rsocket_trio.replay import Commit, Element, FileLedger, FileLog, MemoryLog, Pack, Record, add_sink, add_source
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.metadata import decode_composite, encode_composite
+from rsocket_trio.replay import (
+    Commit,
+    Element,
+    FileLedger,
+    FileLog,
+    MemoryLog,
+    Pack,
+    Record,
+    add_sink,
+    add_source,
+    sink_routes,
+    source_routes,
+)
+from rsocket_trio.replay.element_metadata import PACK
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 
 
@@ -67,6 +81,25 @@ class Watched(FileLedger):
         return done
 
 
+def as_released(route: str, responder: Responder) -> None:
+    """Have this process serve as the form before packs did: it knows no format, and an element is a row."""
+    read, answer = sink_routes.read_sink_payload, responder.request_response
+
+    def read_one(payload: Payload, **given: bool) -> object:
+        entries = [entry for entry in decode_composite(payload.metadata or b"") if entry.mime != PACK]
+        return read(Payload(payload.data, encode_composite(entries) or None), **given)
+
+    def without_packs(name: str) -> Any:
+        return (lambda function: function) if name == f"{route}.pack" else answer(name)
+
+    for place, name, replacement in (
+        (source_routes, "chosen_format", lambda wanted: None),
+        (sink_routes, "read_sink_payload", read_one),
+        (responder, "request_response", without_packs),
+    ):
+        setattr(place, name, replacement)
+
+
 async def everything(log: FileLog) -> list[Record]:
     """All that counts."""
     found: list[Record] = []
@@ -82,6 +115,8 @@ async def everything(log: FileLog) -> list[Record]:
 async def main(given: dict[str, Any]) -> None:
     """Serve until killed."""
     responder = Responder()
+    if given.get("released"):
+        as_released("orders", responder)
     rows = MemoryLog(2)
     for partition in range(2):
         count = given.get("source_rows", 0) // 2
