@@ -31,7 +31,7 @@ from rsocket_trio.replay import (
     sink_routes,
     source_routes,
 )
-from rsocket_trio.replay.element_metadata import PACK
+from rsocket_trio.replay.element_metadata import PACK, read_sink_payload
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 
 
@@ -83,7 +83,7 @@ class Watched(FileLedger):
 
 def as_released(route: str, responder: Responder) -> None:
     """Have this process serve as the form before packs did: it knows no format, and an element is a row."""
-    read, answer = sink_routes.read_sink_payload, responder.request_response
+    read, answer = read_sink_payload, responder.request_response
 
     def read_one(payload: Payload, **given: bool) -> object:
         entries = [entry for entry in decode_composite(payload.metadata or b"") if entry.mime != PACK]
