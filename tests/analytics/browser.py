@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.missing import require
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 20.0
+PATIENCE = 60.0
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--disable-sync"),
     *("--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-extensions"),
