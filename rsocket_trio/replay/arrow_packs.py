@@ -230,9 +230,11 @@ def plain_of(
     return sealed(parts)
 
 
-def arrow_of(data: pa.Array, metadata: pa.Array | None = None, key: pa.Array | None = None) -> bytes:
-    """Return rows in the format ``arrow/1``: ``data`` and the other columns as binary arrays."""
-    columns = {"data": data, "metadata": metadata, "key": key}
+def arrow_of(
+    data: pa.Array, metadata: pa.Array | None = None, key: pa.Array | None = None, headers: pa.Array | None = None
+) -> bytes:
+    """Return rows in the format ``arrow/1``: ``data`` and the other columns as binary arrays, ``headers`` as maps."""
+    columns = {"data": data, "metadata": metadata, "key": key, "headers": headers}
     batch = pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from rsocket_trio.spark.background import Producer, background
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.records import (
-    RAW_SCHEMA,
     Chunk,
     PackChunk,
+    RepeatedText,
     Rows,
     SchemaMismatchError,
     Weights,
@@ -22,6 +22,7 @@ from rsocket_trio.spark.records import (
     joined,
     raw_batch,
     raw_batch_of,
+    raw_schema,
 )
 
 
@@ -30,7 +31,7 @@ def rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chunks of a background producer as record batches; cancel it when the iterator is closed.
 
-    ``schema`` is that of Arrow payloads, ``None`` for raw rows.
+    ``schema`` has the columns of the query, ``None`` for all columns of raw rows.
     """
     stream = background().iterate(produce, Weights(options).limit)
     try:
@@ -73,7 +74,9 @@ class Pending:
         self._max_rows = options.batch_rows
         self._max_bytes = options.batch_bytes
         self._partition = partition
-        self._schema = schema
+        self._is_arrow = options.payload == "arrow"
+        self._schema = raw_schema(options) if schema is None else schema
+        self._route = RepeatedText(options.route)
         self._parts: list[Any] = []
         self._size = 0
         self.rows = 0
@@ -83,7 +86,7 @@ class Pending:
         if isinstance(chunk, PackChunk):
             yield from self._add_pack(chunk)
             return
-        if self._schema is not None:
+        if self._is_arrow:
             for batch in decoded(chunk, self._schema):
                 yield from self._keep(batch, batch.num_rows, batch.nbytes)
             return
@@ -95,7 +98,7 @@ class Pending:
         yield from self._keep(chunk, chunk.rows, size)
 
     def _add_pack(self, chunk: PackChunk) -> Iterator[pa.RecordBatch]:
-        rows = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at)
+        rows = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at, self._route, self._schema)
         average = max(chunk.size // max(chunk.count, 1), 1)
         while rows.num_rows:
             room = max(min(self._max_rows - self.rows, -(-(self._max_bytes - self._size) // average)), 1)
@@ -117,14 +120,14 @@ class Pending:
         """Return the waiting rows as one batch."""
         parts, self._parts = self._parts, []
         self.rows = self._size = 0
-        return joined(parts if self._schema is not None else self._as_batches(parts), self._schema or RAW_SCHEMA)
+        return joined(parts if self._is_arrow else self._as_batches(parts), self._schema)
 
     def _as_batches(self, parts: list[Any]) -> list[pa.RecordBatch]:
         """Return the waiting parts of raw rows as batches: each pack is one already, chunks in a row become one."""
         return [
             one
             for is_batch, some in groupby(parts, lambda part: isinstance(part, pa.RecordBatch))
-            for one in (some if is_batch else [raw_batch(self._partition, list(some))])
+            for one in (some if is_batch else [raw_batch(self._partition, list(some), self._route, self._schema)])
         ]
 
     def _keep(self, part: Any, rows: int, size: int) -> Iterator[pa.RecordBatch]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-from pyspark.sql.types import BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
+from rsocket_trio.spark.records import RAW_SCHEMA, ROUTE_COMMENT, SchemaMismatchError
 
 TEXT_OR_BYTES = (BinaryType, StringType)
 TAKEN: dict[str, tuple[type[DataType], ...]] = {
     "data": TEXT_OR_BYTES,
     "metadata": TEXT_OR_BYTES,
     "key": TEXT_OR_BYTES,
+    "headers": (MapType,),
     "route": (StringType,),
 }
 """The columns of raw rows, and their types. ``data`` must be there."""
@@ -29,6 +30,7 @@ class Columns:
     data: int
     metadata: int | None = None
     key: int | None = None
+    headers: int | None = None
     route: int | None = None
 
 
@@ -37,7 +39,7 @@ def sink_columns(schema: StructType, options: Options) -> Columns | None:
 
     Raise ``SchemaMismatchError`` that names every column that does not fit.
     """
-    names = [field.name.lower() for field in schema.fields]
+    names = ["" if is_of_source(field) else field.name.lower() for field in schema.fields]
     if options.payload == "arrow":
         problems = [] if names else ["there are none"]
     else:
@@ -49,6 +51,18 @@ def sink_columns(schema: StructType, options: Options) -> Columns | None:
     return Columns(**{name: names.index(name) for name in TAKEN if name in names})
 
 
+def is_of_source(field: StructField) -> bool:
+    """Return whether a column says where a row was read from: then it does not say where the row is to go."""
+    return field.name.lower() == "route" and (field.metadata or {}).get("comment") == ROUTE_COMMENT
+
+
+def is_header_map(found: DataType) -> bool:
+    """Return whether a map is one of names and contents; true of other types."""
+    if not isinstance(found, MapType):
+        return True
+    return isinstance(found.keyType, StringType) and isinstance(found.valueType, TEXT_OR_BYTES)
+
+
 def _problems(schema: StructType, names: Sequence[str], options: Options) -> list[str]:
     problems = []
     if "data" not in names:
@@ -56,14 +70,14 @@ def _problems(schema: StructType, names: Sequence[str], options: Options) -> lis
     for field, name in zip(schema.fields, names, strict=True):
         types = TAKEN.get(name)
         if types is None:
-            if name not in IGNORED:
+            if name and name not in IGNORED:
                 problems.append(
                     f"column {field.name!r} is none of {', '.join(TAKEN)}: leave it out, or set payload=arrow"
                 )
         elif names.count(name) > 1:
             problems.append(f"column {field.name!r} comes twice")
-        elif not isinstance(field.dataType, types):
-            wanted = " or ".join(one.typeName().upper() for one in types)
+        elif not isinstance(field.dataType, types) or not is_header_map(field.dataType):
+            wanted = "MAP<STRING,BINARY>" if name == "headers" else " or ".join(one.typeName().upper() for one in types)
             problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
     if "route" in names and (options.delivery == "exactlyOnce" or options.interaction == "channel"):
         problems.append("column 'route' needs a request for each row: interaction response")

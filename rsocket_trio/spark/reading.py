@@ -113,7 +113,7 @@ class LivePartition(InputPartition):
 class BatchReader(DataSourceReader):
     """Reads a range of a replayable route, or a live stream up to its end or a bound.
 
-    ``schema`` is that of Arrow payloads, ``None`` for raw rows. Can be pickled.
+    ``schema`` has the columns of the query, ``None`` for all columns of raw rows. Can be pickled.
     """
 
     def __init__(self, options: Options, schema: pa.Schema | None) -> None:
@@ -161,7 +161,7 @@ class PushdownReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters that can be obeyed exactly, and return the others to Spark, which applies them."""
-        if self._schema is not None:
+        if self._options.payload == "arrow":
             return filters  # columns of that name are the user's own
         kept = []
         for one in filters:

@@ -6,8 +6,8 @@ Spark compares the schema of the first batch only, and reads the others by it, s
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 import pyarrow as pa
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.arrow_packs import batch_of, constant, fixed, read_batch
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, TIME, batch_of, constant, fixed, read_batch
+from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.pack_formats import ARROW
 from rsocket_trio.replay.packs import PLAIN, Pack
 from rsocket_trio.spark.hosting import Explained
@@ -27,10 +28,32 @@ RAW_SCHEMA = pa.schema(
         ("position", pa.int64()),
         ("data", pa.binary()),
         ("metadata", pa.binary()),
-        ("received_at", pa.timestamp("us", tz="UTC")),
+        ("received_at", TIME),
+        ("route", pa.string()),
+        ("key", pa.binary()),
+        ("timestamp", TIME),
     ]
 )
-RAW_DDL = "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
+"""The columns of raw rows."""
+HEADERS_FIELD = pa.field("headers", HEADERS_TYPE)
+"""One more, with the option ``includeHeaders``."""
+ROUTE_COMMENT: Final = "the route that the row was read from"
+"""The comment of the column ``route`` of a source: a sink does not take such a column for the route to write to."""
+RAW_DDL = (
+    "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP, "
+    f"route STRING COMMENT '{ROUTE_COMMENT}', key BINARY, timestamp TIMESTAMP"
+)
+HEADERS_DDL = "headers MAP<STRING, BINARY>"
+
+
+def raw_schema(options: Options) -> pa.Schema:
+    """Return the columns of raw rows with these options."""
+    return RAW_SCHEMA.append(HEADERS_FIELD) if options.include_headers else RAW_SCHEMA
+
+
+def raw_ddl(options: Options) -> str:
+    """Return the same in Spark's notation."""
+    return f"{RAW_DDL}, {HEADERS_DDL}" if options.include_headers else RAW_DDL
 
 
 @attrs.define(slots=True)
@@ -39,7 +62,7 @@ class Chunk:
 
     ``metadatas`` is ``None`` where none of them has metadata. ``received_at`` is UTC in microseconds. An Arrow payload
     is a chunk by itself: ``part`` says which of its rows are wanted, from the first to behind the last, and how many it
-    is said to have.
+    is said to have. ``records`` have the keys, headers and times, ``None`` where none has any.
     """
 
     start: int
@@ -47,6 +70,7 @@ class Chunk:
     metadatas: list[bytes | None] | None
     received_at: int
     part: tuple[int, int, int] | None = None
+    records: list[Record] | None = attrs.field(default=None, eq=False)
 
     @property
     def rows(self) -> int:
@@ -55,11 +79,13 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Return bytes of data and metadata."""
+        """Return bytes of data and metadata, and of keys and headers where there are some."""
         return sum(self.sizes())
 
     def sizes(self) -> Iterable[int]:
-        """Return the bytes of data and metadata of each element."""
+        """Return the bytes of each element."""
+        if self.records is not None:
+            return [record.element.size for record in self.records]
         if self.metadatas is None:
             return map(len, self.datas)
         return [
@@ -70,9 +96,10 @@ class Chunk:
     def split(self, rows: int) -> tuple[Chunk, Chunk]:
         """Split the chunk into its first rows and the others."""
         head, tail = (None, None) if self.metadatas is None else (self.metadatas[:rows], self.metadatas[rows:])
+        first, others = (None, None) if self.records is None else (self.records[:rows], self.records[rows:])
         return (
-            Chunk(self.start, self.datas[:rows], head, self.received_at),
-            Chunk(self.start + rows, self.datas[rows:], tail, self.received_at),
+            Chunk(self.start, self.datas[:rows], head, self.received_at, records=first),
+            Chunk(self.start + rows, self.datas[rows:], tail, self.received_at, records=others),
         )
 
 
@@ -175,8 +202,24 @@ class SchemaMismatchError(Explained, ValueError):
     """Rows do not have the columns that the query declares; the message names each difference."""
 
 
-def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
-    """Return one batch of the rows of all chunks."""
+class RepeatedText:
+    """A text that a column repeats, kept for the next batch."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._known = pa.array([], pa.string())
+
+    def __call__(self, rows: int) -> pa.Array:
+        """Return the text so many times."""
+        if len(self._known) < rows:
+            self._known = pa.repeat(pa.scalar(self._text, pa.string()), rows)
+        return self._known[:rows]
+
+
+def raw_batch(
+    partition: int, chunks: Sequence[Chunk], route: RepeatedText | None = None, schema: pa.Schema = RAW_SCHEMA
+) -> pa.RecordBatch:
+    """Return one batch of the rows of all chunks, in the columns of ``schema``, which are some of the raw ones."""
     positions, times = array.array("q"), array.array("q")
     datas: list[bytes] = []
     metadatas: list[bytes | None] = []
@@ -189,30 +232,50 @@ def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
         if has_metadata:
             metadatas += chunk.metadatas if chunk.metadatas is not None else [None] * count
     rows = len(datas)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(array.array("i", [partition]) * rows)]),
-            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(positions)]),
-            pa.array(datas, pa.binary()),
-            pa.array(metadatas, pa.binary()) if has_metadata else pa.nulls(rows, pa.binary()),
-            pa.Array.from_buffers(RAW_SCHEMA.types[4], rows, [None, pa.py_buffer(times)]),
-        ],
-        schema=RAW_SCHEMA,
-    )
+    columns = {
+        "partition": fixed(pa.int32(), array.array("i", [partition]) * rows),
+        "position": fixed(pa.int64(), positions),
+        "data": pa.array(datas, pa.binary()),
+        "received_at": fixed(TIME, times),
+    }
+    if route is not None:
+        columns["route"] = route(rows)
+    if has_metadata:
+        columns["metadata"] = pa.array(metadatas, pa.binary())
+    if any(chunk.records is not None for chunk in chunks):
+        for name in ("key", "timestamp", "headers"):
+            if name in schema.names:
+                columns[name] = pa.array(_of_records(chunks, name), schema.field(name).type)
+    return _in_schema(columns, rows, schema)
 
 
-def raw_batch_of(partition: int, rows: pa.RecordBatch, received_at: int) -> pa.RecordBatch:
-    """Return one batch of rows of a pack that came at ``received_at``, in the columns of a raw source."""
+def _of_records(chunks: Sequence[Chunk], name: str) -> Iterator[Any]:
+    """Yield the key, the time or the headers of each row."""
+    for chunk in chunks:
+        for record in [None] * len(chunk.datas) if chunk.records is None else chunk.records:
+            yield None if record is None else getattr(record, name)
+
+
+def raw_batch_of(
+    partition: int, rows: pa.RecordBatch, received_at: int, route: RepeatedText, schema: pa.Schema = RAW_SCHEMA
+) -> pa.RecordBatch:
+    """Return one batch of rows of a pack that came at ``received_at``, in the columns of ``schema``."""
     count = rows.num_rows
+    columns = {name: rows.column(name) for name in ("position", "data", "metadata", "key", "timestamp", "headers")}
+    if "partition" in schema.names:
+        columns["partition"] = fixed(pa.int32(), array.array("i", [partition]) * count)
+    if "received_at" in schema.names:
+        columns["received_at"] = constant(TIME, received_at, count)
+    if "route" in schema.names:
+        columns["route"] = route(count)
+    return _in_schema(columns, count, schema)
+
+
+def _in_schema(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of ``schema``; those that are not there are null."""
     return pa.RecordBatch.from_arrays(
-        [
-            fixed(pa.int32(), array.array("i", [partition]) * count),
-            rows.column("position"),
-            rows.column("data"),
-            rows.column("metadata"),
-            constant(RAW_SCHEMA.field("received_at").type, received_at, count),
-        ],
-        schema=RAW_SCHEMA,
+        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema],
+        schema=schema,
     )
 
 

@@ -133,7 +133,9 @@ class Cursor:
         if self._arrow:
             return [Chunk(start, [payload.data], None, received_at, (low, high, place.count))]
         self._check_single(place)
-        return [Chunk(start, [payload.data], None if place.metadata is None else [place.metadata], received_at)]
+        if place.key is None and place.headers is None and place.timestamp is None:
+            return [Chunk(start, [payload.data], None if place.metadata is None else [place.metadata], received_at)]
+        return [Chunk(start, [payload.data], [place.metadata], received_at, records=[place])]
 
     def _pass_gap(self, placed: Placed) -> None:
         """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is
@@ -160,10 +162,13 @@ def _append(chunks: list[Rows], more: list[Rows]) -> None:
             and isinstance(chunk, Chunk)
             and last.metadatas is not None
             and chunk.metadatas is not None
+            and (last.records is None) is (chunk.records is None)
             and last.start + len(last.datas) == chunk.start
         ):
             last.datas += chunk.datas
             last.metadatas += chunk.metadatas
+            if last.records is not None and chunk.records is not None:
+                last.records += chunk.records
         else:
             chunks.append(chunk)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -15,8 +15,9 @@ from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
-from rsocket_trio.replay.arrow_packs import arrow_of, pack_rows, plain_of
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, arrow_of, pack_rows, plain_of
 from rsocket_trio.replay.element_metadata import (
+    HEADERS,
     KEY,
     PACK,
     RECORD_METADATA,
@@ -25,8 +26,8 @@ from rsocket_trio.replay.element_metadata import (
     read_sink_payload,
     sink_payload,
 )
-from rsocket_trio.replay.elements import LONGEST_ENTRY
-from rsocket_trio.replay.packs import PLAIN, Pack, elements_of
+from rsocket_trio.replay.elements import LONGEST_ENTRY, LONGEST_NAME
+from rsocket_trio.replay.packs import PLAIN, Pack, elements_of, encode_headers
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
@@ -41,6 +42,7 @@ OVERHEAD = 64
 
 _WRITE_HEAD = encode_mime(WRITE)
 _KEY_HEAD = encode_mime(KEY)
+_HEADERS_HEAD = encode_mime(HEADERS)
 _METADATA_HEAD = encode_mime(RECORD_METADATA)
 
 
@@ -146,7 +148,11 @@ class Encoder:
         """Yield the rows of a batch in packs; none where a row has to be looked at alone."""
         data = binary(batch, columns.data)
         others = [None if index is None else binary(batch, index) for index in (columns.metadata, columns.key)]
-        longest = (pc.max(pc.binary_length(one)).as_py() or 0 for one in others if one is not None)
+        headers = None if columns.headers is None else header_maps(batch, columns.headers)
+        if headers is not None and not are_sendable(headers):
+            return
+        others.append(headers)
+        longest = (pc.max(pc.binary_length(one)).as_py() or 0 for one in others[:2] if one is not None)
         if data.null_count or max(longest, default=0) > LONGEST_ENTRY:
             return
         rows = pack_rows(data)
@@ -161,7 +167,7 @@ class Encoder:
 
     def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
         datas = values(batch, columns.data)
-        plain = columns.key is columns.metadata is columns.route is None
+        plain = columns.key is columns.metadata is columns.route is columns.headers is None
         if plain and None not in datas:
             self._row += len(datas)
             payloads = self._plain(datas)
@@ -188,7 +194,8 @@ class Encoder:
             nothing if index is None else values(batch, index)
             for index in (columns.key, columns.metadata, columns.route)
         )
-        for data, key, metadata, route in zip(datas, keys, metadatas, routes, strict=True):
+        maps = nothing if columns.headers is None else header_maps(batch, columns.headers).to_pylist()
+        for data, key, metadata, route, headers in zip(datas, keys, metadatas, routes, maps, strict=True):
             self._row += 1
             try:
                 if data is None:
@@ -196,6 +203,8 @@ class Encoder:
                 said = self._route(route)
                 if key is not None:
                     said += entry(_KEY_HEAD, fitting("key", key))
+                if headers is not None:
+                    said += entry(_HEADERS_HEAD, fitting("headers", encoded_headers(headers)))
                 if metadata is not None:
                     said += entry(_METADATA_HEAD, fitting("metadata", metadata))
             except RowError as error:
@@ -244,6 +253,28 @@ def binary(batch: pa.RecordBatch, index: int) -> pa.Array:
     """Return a column of bytes or text as an array of bytes."""
     column = batch.column(index)
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+
+
+def header_maps(batch: pa.RecordBatch, index: int) -> pa.Array:
+    """Return a column of headers as maps of text to bytes."""
+    column = batch.column(index)
+    return column if column.type.equals(HEADERS_TYPE) else column.cast(HEADERS_TYPE)
+
+
+def are_sendable(headers: pa.Array) -> bool:
+    """Return whether all headers can be sent, as far as a look at the whole column tells."""
+    names = pc.max(pc.binary_length(headers.keys)).as_py() or 0
+    return headers.items.null_count == 0 and names <= LONGEST_NAME and headers.nbytes <= LONGEST_ENTRY
+
+
+def encoded_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Encode the headers of a row. Raise ``RowError`` for a name that is too long, or that has no content."""
+    for name, content in headers:
+        if (length := len(name.encode())) > LONGEST_NAME:
+            raise RowError(f"column 'headers' has a name of {length} bytes, the limit is {LONGEST_NAME}")
+        if content is None:
+            raise RowError(f"column 'headers' has null for {name!r}")
+    return encode_headers({name: content for name, content in headers if content is not None})
 
 
 def values(batch: pa.RecordBatch, index: int) -> list[Any]:

@@ -26,7 +26,7 @@ from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.options import ALIASES, ROWS, TABLE_PREFIX, OptionError, Options, Use, parse_options
 from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
-from rsocket_trio.spark.records import RAW_DDL, RAW_SCHEMA, SchemaMismatchError, mismatch
+from rsocket_trio.spark.records import SchemaMismatchError, mismatch, raw_ddl, raw_schema
 from rsocket_trio.spark.streaming import RefusedStreamReader, ServerStreamReader, StreamReader
 from rsocket_trio.spark.writing import BatchWriter, StreamWriter
 
@@ -87,7 +87,7 @@ class RSocketDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns of a read without a schema of its own, and of a table that is created without columns."""
         options = self._parsed or parse_options(self._given)
-        found = options.schema or RAW_DDL
+        found = options.schema or raw_ddl(options)
         if options.schema is None and options.payload == "arrow":
             raise OptionError(
                 "option 'payload' arrow needs the columns: .schema('id BIGINT, ...'), or option 'schema' of a table"
@@ -206,19 +206,23 @@ def table_options(schema: StructType) -> dict[str, str] | None:
 
 
 def columns(options: Options, schema: StructType) -> pa.Schema | None:
-    """Return the schema of Arrow payloads, ``None`` for raw rows.
+    """Return the columns of a query, ``None`` for all columns of raw rows.
 
-    Raise ``SchemaMismatchError`` for other raw columns.
+    Raise ``SchemaMismatchError`` for columns that raw rows do not have.
     """
+    wanted = arrow_schema(schema)
     if options.payload == "arrow":
-        return arrow_schema(schema)
-    problem = mismatch(RAW_SCHEMA, arrow_schema(schema))
-    if problem or schema.fieldNames() != RAW_SCHEMA.names:
+        return wanted
+    there = raw_schema(options)
+    if schema.fieldNames() == there.names and not mismatch(there, wanted):
+        return None
+    some = pa.schema([there.field(name) for name in wanted.names if name in there.names])
+    if problem := mismatch(some, wanted):
         raise SchemaMismatchError(
-            f"with payload=raw the columns are {RAW_DDL}: leave out .schema(...), or set payload=arrow"
-            + (f" ({problem})" if problem else "")
+            f"with payload=raw the columns are {', '.join(there.names)}: leave out .schema(...), which may name some "
+            f"of them, or set payload=arrow ({problem})"
         )
-    return None
+    return some
 
 
 def register(spark: SparkSession) -> None:

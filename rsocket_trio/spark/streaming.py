@@ -175,7 +175,7 @@ class Volume:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The base of stream readers: its options are checked when Spark first asks, and it is pickled without state.
 
-    ``schema`` is that of Arrow payloads, ``None`` for raw rows.
+    ``schema`` has the columns of the query, ``None`` for all columns of raw rows.
     """
 
     def __init__(self, options: Options, schema: pa.Schema | None) -> None:

@@ -14,6 +14,7 @@ from rsocket_trio.spark.batching import Pending, decoded, sliced
 from rsocket_trio.spark.records import (
     RAW_SCHEMA,
     Chunk,
+    RepeatedText,
     SchemaMismatchError,
     arrow_batches,
     fitted,
@@ -47,7 +48,8 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def test_raw_rows_are_columns() -> None:
-    batch = raw_batch(3, [Chunk(7, [b"a", b""], None, 1_000_001), Chunk(20, [b"c"], [b"meta"], 2_000_000)])
+    chunks = [Chunk(7, [b"a", b""], None, 1_000_001), Chunk(20, [b"c"], [b"meta"], 2_000_000)]
+    batch = raw_batch(3, chunks, RepeatedText("log"))
 
     assert batch.schema.equals(RAW_SCHEMA, check_metadata=True)
     assert batch.to_pydict() == {
@@ -60,6 +62,9 @@ def test_raw_rows_are_columns() -> None:
             dt.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=dt.UTC),
             dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC),
         ],
+        "route": ["log", "log", "log"],
+        "key": [None, None, None],
+        "timestamp": [None, None, None],
     }
     batch.validate(full=True)
 

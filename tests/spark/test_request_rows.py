@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
 from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
+from rsocket_trio.replay.elements import Element
 from rsocket_trio.spark.columns import Columns, sink_columns
-from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
+from rsocket_trio.spark.records import RAW_SCHEMA, ROUTE_COMMENT, SchemaMismatchError
 from rsocket_trio.spark.request_rows import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
 from tests.spark.deliveries import ORIGIN, batch, encoder, numbers, options, write_of
 
@@ -29,9 +30,13 @@ def test_columns_are_found_wherever_they_stand() -> None:
 
 
 def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
-    source = columns(**dict.fromkeys(RAW_SCHEMA.names, BinaryType()))
+    types: dict[str, DataType] = dict.fromkeys(RAW_SCHEMA.names, BinaryType())
+    source = columns(**types, headers=MapType(StringType(), BinaryType()))
+    source.fields[5] = StructField("route", StringType(), metadata={"comment": ROUTE_COMMENT})
 
-    assert sink_columns(source, options()) == Columns(data=2, metadata=3)
+    assert sink_columns(source, options()) == Columns(data=2, metadata=3, key=6, headers=8)
+    # Also where rows of another route can't be written.
+    assert sink_columns(source, options(delivery="exactlyOnce")) == Columns(data=2, metadata=3, key=6, headers=8)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,17 @@ def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
         (columns(data=IntegerType()), {}, "column 'data' is INT, wanted is BINARY or STRING"),
         (columns(data=BinaryType(), key=LongType()), {}, "column 'key' is BIGINT, wanted is BINARY or STRING"),
         (columns(data=BinaryType(), route=BinaryType()), {}, "column 'route' is BINARY, wanted is STRING"),
-        (columns(data=BinaryType(), price=LongType()), {}, "column 'price' is none of data, metadata, key, route"),
+        (
+            columns(data=BinaryType(), price=LongType()),
+            {},
+            "'price' is none of data, metadata, key, headers, route",
+        ),
+        (columns(data=BinaryType(), headers=BinaryType()), {}, "'headers' is BINARY, wanted is MAP<STRING,BINARY>"),
+        (
+            columns(data=BinaryType(), headers=MapType(StringType(), LongType())),
+            {},
+            "'headers' is MAP<STRING,BIGINT>, wanted is MAP<STRING,BINARY>",
+        ),
         (columns(data=BinaryType(), Data=BinaryType()), {}, "column 'Data' comes twice"),
         (EVERYTHING, {"interaction": "channel"}, "column 'route' needs a request for each row"),
         (EVERYTHING, {"delivery": "exactlyOnce"}, "column 'route' needs a request for each row"),
@@ -95,6 +110,43 @@ def test_key_metadata_and_route_go_along() -> None:
     assert set(plain) & {KEY, RECORD_METADATA} == set()
     assert decode_route(bytes(plain[ROUTING])) == ["orders"]
     assert [write_of(payload)["seq"] for payload in (first, second)] == [0, 1]
+
+
+def test_headers_go_along() -> None:
+    wanted = columns(data=BinaryType(), headers=MapType(StringType(), StringType()))
+    schema = pa.schema([("data", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))])
+    headers = [[("a", "x"), ("b", "")], None, []]
+    rows = pa.RecordBatch.from_pydict({"data": [b"1", b"2", b"3"], "headers": headers}, schema=schema)
+    found = [read_sink_payload(payload).element for payload in requests(encoder(options(), wanted), rows)]
+
+    assert [one.headers for one in found if isinstance(one, Element)] == [{"a": b"x", "b": b""}, None, {}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ([("a", None)], "column 'headers' has null for 'a'"),
+        ([("n" * 65_536, b"")], "column 'headers' has a name of 65536 bytes, the limit is 65535"),
+        ([("a", bytes(2**24))], "column 'headers' has 16777223 bytes"),
+    ],
+    ids=["null", "name", "content"],
+)
+def test_headers_that_can_not_be_sent_are_named(headers: list[tuple[str, bytes | None]], problem: str) -> None:
+    wanted = columns(data=BinaryType(), headers=MapType(StringType(), BinaryType()))
+    schema = pa.schema([("data", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
+    rows = pa.RecordBatch.from_pylist([{"data": b"1"}, {"data": b"2", "headers": headers}], schema=schema)
+
+    for form in (None, "plain/1"):
+        made = Encoder(
+            sink_columns(wanted, options(delivery="exactlyOnce")),
+            options(delivery="exactlyOnce"),
+            ORIGIN,
+            is_staged=True,
+            is_routed=False,
+            form=form,
+        )
+        with pytest.raises(RowError, match=f"row 2 of the task can't be sent: {problem}"):
+            requests(made, rows)
 
 
 def test_a_stage_says_nothing_that_its_opening_said() -> None:

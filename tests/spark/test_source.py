@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 import pyspark_rsocket
 from rsocket_trio.spark import OptionError, RSocketDataSource, SchemaMismatchError
@@ -28,6 +37,9 @@ RAW = (
     .add("data", BinaryType())
     .add("metadata", BinaryType())
     .add("received_at", TimestampType())
+    .add("route", StringType())
+    .add("key", BinaryType())
+    .add("timestamp", TimestampType())
 )
 ROWS = StructType().add("id", LongType())
 
@@ -89,8 +101,12 @@ def test_a_source_can_be_pickled_and_shows_no_secret() -> None:
 
 
 def test_columns_of_raw_rows_are_known() -> None:
-    assert source().schema() == "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
+    assert source().schema() == (
+        "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP, "
+        "route STRING COMMENT 'the route that the row was read from', key BINARY, timestamp TIMESTAMP"
+    )
     assert RAW.fieldNames() == RAW_SCHEMA.names
+    assert source(includeHeaders="true").schema().endswith(", timestamp TIMESTAMP, headers MAP<STRING, BINARY>")
 
 
 def test_columns_of_arrow_payloads_are_the_users() -> None:
@@ -101,10 +117,28 @@ def test_columns_of_arrow_payloads_are_the_users() -> None:
     assert reader._schema.names == ["id"]
 
 
-@pytest.mark.parametrize("schema", [ROWS, StructType(RAW.fields[:4]), StructType(RAW.fields[::-1])])
-def test_other_columns_for_raw_rows_are_refused(schema: StructType) -> None:
-    with pytest.raises(SchemaMismatchError, match=r"leave out .schema\(...\), or set payload=arrow"):
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (ROWS, "column 'id' is missing"),
+        (StructType([*RAW.fields[:4], *ROWS.fields]), "column 'id' is missing"),
+        (StructType([RAW.fields[0], RAW.fields[0]]), "column 'partition' comes twice"),
+        (StructType([StructField("position", IntegerType())]), "column 'position' is int64, wanted is int32"),
+        (StructType([StructField("headers", MapType(StringType(), BinaryType()))]), "column 'headers' is missing"),
+        (StructType([StructField("data", BinaryType(), nullable=False)]), "column 'data' may be null"),
+    ],
+)
+def test_other_columns_for_raw_rows_are_refused(schema: StructType, problem: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=rf"leave out .schema\(...\), which may name some .*{problem}"):
         source().reader(schema)
+
+
+@pytest.mark.parametrize("names", [RAW_SCHEMA.names[:5], ["data"], ["timestamp", "key", "position"]])
+def test_some_columns_of_raw_rows_may_be_named(names: list[str]) -> None:
+    reader: Any = source().reader(StructType([field for name in names for field in RAW.fields if field.name == name]))
+    assert reader._schema.names == names
+    everything: Any = source().reader(RAW)
+    assert everything._schema is None
 
 
 @pytest.mark.parametrize(("given", "message"), [({"rout": "x"}, "did you mean 'route'"), ({"credit": "x"}, "'credit'")])

@@ -1,8 +1,9 @@
 """A server for sources, as a process: python -m tests.spark.jvm.server PORT ROWS...
 
 Routes: ``log`` and ``sensors.a`` with so many rows in each partition, ``arrow`` with the same rows as Arrow payloads of
-100, ``slow`` which is ``log`` at about 1000 rows in each of its reads per second, ``ticks`` which is live and endless.
-It says its URI; then each line of its input is a command, and is answered by a line.
+100, ``slow`` which is ``log`` at about 1000 rows in each of its reads per second, ``ticks`` which is live and endless,
+``written`` and ``copied`` that are also sinks. It says its URI; then each line of its input is a command, and is
+answered by a line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 import trio
 
 from rsocket_trio import Connection, Outgoing, Payload, Responder, Setup, serve
-from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
 from rsocket_trio.replay.element_metadata import source_payload
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -38,6 +39,10 @@ class Server:
         add_source(self.responder, "log", self.log, on_ack=self.acks.__setitem__)
         add_source(self.responder, "arrow", self.arrow)
         add_source(self.responder, "sensors.a", self.log)
+        for route in ("written", "copied"):
+            log = MemoryLog(2)
+            add_source(self.responder, route, log)
+            add_sink(self.responder, route, Ledger(log))
         self.responder.request_response("slow.offsets")(self.offsets)
         self.responder.request_stream("slow")(self.slow)
         self.responder.request_stream("ticks")(self.ticks)

@@ -66,6 +66,8 @@ def test_a_snippet_works(block: Any, spark: SparkSession, start_server: Callable
 
     if "ticks" in names:
         assert names["ticks"].count() == 100
+    elif "with_headers" in names:
+        assert names["with_headers"].count() == 2000
     elif "readings" in names:
         assert names["readings"].isStreaming
     else:

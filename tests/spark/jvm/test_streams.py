@@ -160,6 +160,7 @@ def test_a_pattern_of_routes_is_read_also_those_that_come_later(queries: Queries
     server.ask("append 1 5")
     query = queries.start(server.uri, sink, route=None, routePattern="sensors.*")
     eventually(lambda: len(sink.rows) == 50 + 5 + 55, query)
+    eventually(lambda: query.lastProgress, query)
     eventually(lambda: head(query) == {"sensors.a": {"0": 30, "1": 25}, "sensors.b": {"0": 30, "1": 25}}, query)
     assert sink.rows == sorted([*rows(30, 25), *rows(30, 25)])
 

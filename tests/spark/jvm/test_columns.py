@@ -1,0 +1,92 @@
+"""Keys, headers, times and routes in a real Spark: what is written comes back, and columns may be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.functions import lit
+
+from rsocket_trio.replay.elements import now_us
+from rsocket_trio.spark import register
+from tests.spark.jvm.conftest import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    """Rows with keys and headers, some without."""
+    register(spark)
+    return spark.range(0, 300, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS data",
+        "IF(id % 3 = 0, CAST(id AS STRING), NULL) AS key",
+        "IF(id % 2 = 0, map('kind', CAST(id % 7 AS STRING), 'none', ''), NULL) AS headers",
+    )
+
+
+def read(spark: SparkSession, uri: str, **options: str) -> DataFrame:
+    given = {"route": "written", "positions": "server", "includeHeaders": "true"} | options
+    return spark.read.format("rsocket").options(**given).load(uri)
+
+
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
+def test_keys_and_headers_that_are_written_come_back(
+    delivery: str, spark: SparkSession, rows: DataFrame, server: Server
+) -> None:
+    before = now_us()
+    rows.write.format("rsocket").mode("append").options(route="written", delivery=delivery).save(server.uri)
+
+    found = read(spark, server.uri)
+    assert found.columns[:5] == ["partition", "position", "data", "metadata", "received_at"]
+    assert found.columns[5:] == ["route", "key", "timestamp", "headers"]
+    texts = "transform_values(headers, (name, content) -> string(content)) AS headers"
+    same = found.selectExpr("string(data)", "string(key)", texts)
+    assert sorted(map(tuple, same.collect()), key=str) == sorted(map(tuple, rows.collect()), key=str)
+    [[first, last, routes]] = found.selectExpr(
+        "unix_micros(min(timestamp))", "unix_micros(max(timestamp))", "collect_set(route)"
+    ).collect()
+    assert before <= first <= last <= now_us()
+    assert routes == ["written"]
+
+
+def test_rows_that_were_read_are_written_on_as_they_are(
+    spark: SparkSession, rows: DataFrame, server: Server, tmp_path: Path
+) -> None:
+    rows.write.format("rsocket").mode("append").options(route="written").save(server.uri)
+    source = spark.readStream.format("rsocket").options(
+        route="written", positions="server", includeHeaders="true", startingPosition="earliest"
+    )
+    sink = source.load(server.uri).writeStream.format("rsocket").options(route="copied", delivery="exactlyOnce")
+    query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start(server.uri)
+    assert query.awaitTermination(120)
+
+    columns = ["data", "key", "string(headers['kind'])"]
+    copied, written = (
+        read(spark, server.uri, route=route).selectExpr(*columns).collect() for route in ("copied", "written")
+    )
+    assert sorted(copied, key=str) == sorted(written, key=str)
+    # A route of one's own is the route to write to.
+    chosen = read(spark, server.uri).withColumn("route", lit("copied")).limit(5)
+    chosen.write.format("rsocket").mode("append").options(route="written").save(server.uri)
+    assert read(spark, server.uri, route="copied").count() == 305
+
+
+def test_some_columns_may_be_read(spark: SparkSession, server: Server) -> None:
+    register(spark)
+    some = spark.read.format("rsocket").schema("timestamp TIMESTAMP, position BIGINT, route STRING")
+    found = some.options(routes="log,sensors.a", pushdown="false").load(server.uri)
+
+    assert found.columns == ["timestamp", "position", "route"]
+    assert found.groupBy("route").count().orderBy("route").collect() == [("log", 2000), ("sensors.a", 2000)]
+    assert found.filter("timestamp IS NULL").count() == 0
+
+
+def test_the_first_five_columns_are_read_as_ever(spark: SparkSession, server: Server) -> None:
+    register(spark)
+    former = "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
+    reader = spark.read.format("rsocket").schema(former).options(route="log", positions="server")
+
+    assert reader.load(server.uri).filter("partition = 1 AND metadata = 'm1'").count() == 1000
