@@ -150,7 +150,7 @@ gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
 
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
-	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q tests/spark/cluster
+	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30
