@@ -16,13 +16,13 @@ import outcome
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.replay.compaction import NEW, Interrupted, fresh_path
+from rsocket_trio.replay.compaction import Interrupted, fresh_path
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
-from rsocket_trio.replay.named_readers import Reader, ReaderTable, decode_readers, encode_readers
+from rsocket_trio.replay.named_readers import Reader, ReaderTable, load_readers, save_readers
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.retention import SHARE, Retention
 from rsocket_trio.replay.segment_reader import Segment
@@ -219,7 +219,7 @@ class FileLog(ReplayableLog):
         lock = DirectoryLock(self.directory)
         opened: list[Segments] = []
         try:
-            known = self._load_readers()
+            known = load_readers(self._filesystem, self.directory / READERS_FILE)
             found = {path.name for path in self.directory.glob("partition-*")}
             names = [f"partition-{number}" for number in range(self._count)]
             if more := found - set(names):
@@ -254,22 +254,6 @@ class FileLog(ReplayableLog):
 
     # Named readers: a file of them, replaced as a whole
 
-    def _load_readers(self) -> list[Reader]:
-        path = self.directory / READERS_FILE
-        self._filesystem.remove(path.with_suffix(NEW))
-        try:
-            fd = self._filesystem.open(path)
-        except FileNotFoundError:
-            return []
-        try:
-            data = self._filesystem.read(fd, self._filesystem.size(fd), 0)
-        finally:
-            self._filesystem.close(fd)
-        try:
-            return list(decode_readers(data).values())
-        except ValueError as error:
-            raise CorruptLog(path, 0, 0, str(error)) from None
-
     def _within(self, reader: Reader) -> Reader:
         """Return a reader whose ends are in the log: what a log without ``sync`` has lost, it needs again."""
         ends = {number: end for number, end in reader.ends.items() if number < self._count}
@@ -284,21 +268,11 @@ class FileLog(ReplayableLog):
         return Reader(reader.name, ends, reader.seen)
 
     async def _save_readers(self, readers: Mapping[str, Reader]) -> None:
-        await self._alone(partial(self._write_readers, encode_readers(readers.values())))
+        def save() -> None:
+            self._check_closed()
+            save_readers(self._filesystem, self.directory / READERS_FILE, readers.values())
 
-    def _write_readers(self, data: bytes) -> None:
-        self._check_closed()
-        path = self.directory / READERS_FILE
-        new = path.with_suffix(NEW)
-        self._filesystem.remove(new)
-        fd = self._filesystem.create(new)
-        try:
-            self._filesystem.write_all(fd, data, 0)
-            self._filesystem.sync(fd)
-        finally:
-            self._filesystem.close(fd)
-        self._filesystem.rename(new, path)
-        self._filesystem.sync_directory(self.directory)
+        await self._alone(save)
 
     # Retention: applied by the tasks that append, acknowledge or ask for the bounds, never by one of its own
 

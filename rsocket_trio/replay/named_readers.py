@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import attrs
 import trio
 
 from rsocket_trio.errors import Rejected, readable
+from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.values import value
 
+NEW = ".new"
 READERS = 1000
 """Named readers of a log, at most."""
 _NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
@@ -85,3 +89,34 @@ def decode_readers(data: bytes) -> dict[str, Reader]:
         }
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of readers: {error!r}") from None
+
+
+def load_readers(filesystem: FileSystem, path: Path) -> list[Reader]:
+    """Return the readers in a file, none if there is no file. Raise ``CorruptLog``."""
+    filesystem.remove(path.with_suffix(NEW))
+    try:
+        fd = filesystem.open(path)
+    except FileNotFoundError:
+        return []
+    try:
+        data = filesystem.read(fd, filesystem.size(fd), 0)
+    finally:
+        filesystem.close(fd)
+    try:
+        return list(decode_readers(data).values())
+    except ValueError as error:
+        raise CorruptLog(path, 0, 0, str(error)) from None
+
+
+def save_readers(filesystem: FileSystem, path: Path, readers: Iterable[Reader]) -> None:
+    """Replace the file by one with these readers, and wait until it is on the disk."""
+    new = path.with_suffix(NEW)
+    filesystem.remove(new)
+    fd = filesystem.create(new)
+    try:
+        filesystem.write_all(fd, encode_readers(readers), 0)
+        filesystem.sync(fd)
+    finally:
+        filesystem.close(fd)
+    filesystem.rename(new, path)
+    filesystem.sync_directory(path.parent)

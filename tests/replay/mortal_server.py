@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.replay import FileLedger, FileLog, add_sink, add_source
+from rsocket_trio.replay import FileLedger, FileLog, Ledger, Retention, add_sink, add_source
 from rsocket_trio.replay.filesystem import FileSystem
 
 
@@ -43,6 +43,11 @@ class KillingDisk(FileSystem):
             os.kill(os.getpid(), signal.SIGKILL)
         super().remove(path)
 
+    def rename(self, old: Path, new: Path) -> None:
+        if self.count():
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().rename(old, new)
+
 
 async def run(folder: Path) -> None:
     disk, responder = KillingDisk(), Responder()
@@ -55,8 +60,11 @@ async def run(folder: Path) -> None:
     async with (
         FileLog(folder / "log", 2, filesystem=disk) as log,
         FileLedger(folder / "ledger", log, filesystem=disk) as ledger,
+        FileLog(folder / "states", segment_bytes=4000, filesystem=disk) as states,
         trio.open_nursery() as nursery,
     ):
+        add_source(responder, "states", states, retention=Retention(compact=True))
+        add_sink(responder, "states", Ledger(states))
         add_source(responder, "rows", log)
         add_sink(responder, "sink", ledger)
         [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")

@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, open_connection
-from rsocket_trio.replay.element_metadata import read_source_payload
+from rsocket_trio import Connection, ConnectionLost, Payload, open_connection
+from rsocket_trio.metadata import Entry, encode_composite
+from rsocket_trio.replay.element_metadata import KEY, read_source_payload
 from tests.blocks import ROOT
 
 SERVER = Path(__file__).with_name("mortal_server.py")
@@ -95,3 +96,34 @@ async def test_a_server_killed_in_the_middle_of_commits_has_each_row_once(tmp_pa
     # Killed before the decision was written, the batch is promoted anew; killed later, it was done by the restart.
     assert outcomes[0] is True
     assert False in outcomes
+
+
+async def test_a_server_killed_while_it_compacts_has_the_last_row_of_each_key(tmp_path: Path) -> None:
+    """Each life writes to its own end; rows that nobody heard of may be there, or not."""
+    safe: dict[bytes, int] = {}
+    number = 0
+    with trio.fail_after(PATIENCE * 4):
+        for call in (40, 71, 102, 133, 164, 0):
+            async with server(tmp_path) as (client, process):
+                states = await states_of(client)
+                assert {key: states[key] >= last for key, last in safe.items()} == dict.fromkeys(safe, True)
+                assert all(states[key] in range(last, last + 200) for key, last in safe.items())
+                if not call:
+                    return
+                await client.request_response(b"%d" % call, route="die")
+                with suppress(ConnectionLost):
+                    while True:
+                        number += 1
+                        key = b"key %d" % (number % 7)
+                        row = Payload(b"%d" % number + b" " * 60, encode_composite([Entry(KEY, key)]))
+                        await client.request_response(row, route="states")
+                        safe[key] = number
+                assert await process.wait() == -signal.SIGKILL
+
+
+async def states_of(client: Connection) -> dict[bytes, int]:
+    bounds = json.loads((await client.request_response(route="states.offsets")).data)["0"]
+    request = json.dumps({"partition": 0, "from": bounds["earliest"], "to": bounds["latest"]})
+    async with client.request_stream(request, route="states", initial_request_n=4096) as items:
+        found = [read_source_payload(item) async for item in items]
+    return {record.key: int(record.data) for record in found if record.count and record.key is not None}

@@ -6,13 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rsocket_trio.spark import register
 from tests.spark.jvm.conftest import Server
+from tests.spark.jvm.test_sink_kills import Process, ledger, server_of, session_in
 from tests.spark.jvm.test_writes import Sink
+from tests.spark.kills.job import foreach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,3 +116,28 @@ def test_what_a_merge_changes_counts_once(
     assert sorted((one["id"], one["value"]) for one in found) == sorted(
         (id_, last - 5 + id_) for last in (400, 800, 1000) for id_ in range(5)
     )
+
+
+def test_a_driver_and_a_server_killed_between_two_sinks_repeat_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    given: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "rows_per_batch": 400}
+    directory = tmp_path / "ledger"
+    with server_of(directory, source_rows=1200, hold=1) as (server, uri):
+        with session_in(tmp_path / "session") as session:
+            session.reads("ready")
+            session.tell("foreach", uri, given)
+            # The first sink has batch 1, which the driver does not know; the second has not.
+            reads_twice(server, "promoted 0")
+            server.reads("promoted 1")
+            session.kill()
+        server.kill()
+        with server_of(directory, uri, source_rows=1200) as (again, _):
+            foreach(spark, uri, **given)
+            again.reads("repeated 1")
+            again.reads("promoted 1")
+            assert ledger(uri) == Counter(number + more for number in range(1200) for more in (0, 1_000_000))
+
+
+def reads_twice(server: Process, line: str) -> None:
+    server.reads(line)
+    server.reads(line)

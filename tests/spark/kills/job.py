@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from rsocket_trio.spark import RSocketDataSource, ensure_java, register
@@ -88,7 +88,22 @@ def stream(spark: SparkSession, uri: str, checkpoint: str, partitions: int, rows
     query.awaitTermination()
 
 
-JOBS: dict[str, Callable[..., None]] = {"write": write, "stream": stream}
+def foreach(spark: SparkSession, uri: str, checkpoint: str, rows_per_batch: int) -> None:
+    """All numbers of the server to two sinks, batch after batch; the second gets each number and a million."""
+
+    def both(frame: DataFrame, batch: int) -> None:
+        for sink, more in (("a", 0), ("b", 1_000_000)):
+            moved = frame.selectExpr(f"CAST(CAST(CAST(data AS STRING) AS BIGINT) + {more} AS STRING) AS data")
+            writer = moved.write.format("rsocket").mode("append").option("route", "orders")
+            writer.option("sinkId", sink).option("batch", batch).save(uri)
+
+    rows = spark.readStream.format("rsocket").option("route", "numbers").option("positions", "server")
+    rows = rows.option("startingPosition", "earliest").option("maxRowsPerTrigger", rows_per_batch)
+    query = rows.load(uri).writeStream.foreachBatch(both).option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+JOBS: dict[str, Callable[..., None]] = {"write": write, "stream": stream, "foreach": foreach}
 
 
 def main(scratch: str) -> None:
