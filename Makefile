@@ -49,7 +49,7 @@ SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
 # What make quick leaves to make test: Spark, foreign peers, load.
-SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
+SLOW := tests/spark tests/kafka tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
 # Processes that share the tests: three for each of two cores, for many tests wait for other processes. No test judges times.
 SHARED := -n 6 --dist loadscope
 

@@ -217,18 +217,24 @@ class KafkaLedger(Ledger):
         not known in time whether the batch counts, and ``Rejected`` if no broker answers.
         """
         deadline = trio.current_time() + self.log.cluster.patience
+        unknown: Exception | None = None
         while True:
             try:
                 return await super().commit(sink, batch, attempts, once=once)
             except (Fenced, UnknownOutcome) as error:
                 # Another server took the sink over, or the broker went away. The next round takes it over again, which
                 # settles what became of the transaction.
+                unknown = error
                 if trio.current_time() > deadline:
                     raise NotWritten(f"nobody knows what was written: {error}") from error
             except NotWritten:
                 # The broker aborted the transaction.
                 if trio.current_time() > deadline:
                     raise
+            except Rejected as error:
+                if unknown is None:
+                    raise
+                raise NotWritten(f"nobody knows what was written: {unknown}") from error
 
     # The parts of a commit: the base class holds the lock
 

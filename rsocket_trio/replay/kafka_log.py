@@ -373,8 +373,11 @@ class KafkaLog(ReplayableLog):
                 await self._drop_writer()
                 if trio.current_time() > deadline:
                     raise NotWritten(f"nobody knows what was written: {error}") from error
-                if await self._is_committed(rows):
-                    break
+                try:
+                    if await self._is_committed(rows):
+                        break
+                except (NotWritten, Rejected) as away:
+                    raise NotWritten(f"nobody knows what was written: {error}") from away
             else:
                 break
         await self.show({one.partition: one.first for one in rows if one.first is not None})
