@@ -25,6 +25,7 @@ from zlib import crc32
 import attrs
 import trio
 
+from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import NotStaged, NotWritten, PositionExpired
 from rsocket_trio.replay.filesystem import SYSTEM
