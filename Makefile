@@ -54,7 +54,7 @@ SLOW := tests/spark tests/kafka tests/analytics tests/loadgen tests/interop test
 SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka cluster soak peers peers-spring clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics cluster soak peers peers-spring clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -103,7 +103,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka
+gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks --full
@@ -151,6 +151,9 @@ gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
 	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster
+
+gate-analytics: $(VENV)/.dev
+	$(BIN)/python -m qa.analytics
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30

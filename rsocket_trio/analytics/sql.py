@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 DEFAULT_DIALECT: Final = "rsocket/1.0"
 TIMES: Final = ("ts", "t_start", "t_end")
-LENGTHS: Final = ("second", "minute")
+LENGTHS: Final = {"second": 1, "minute": 60}
+"""Seconds of the lengths to which times are cut."""
+WINDOW: Final = ("window.start", "window({time}, '1 {length}')")
+"""SQL that cuts a time of a stream in Spark: in a selection, and in its groups."""
+TRUNCATED: Final = ("date_trunc('{length}', {time})",) * 2
+"""The same for a table: it costs Spark much less."""
+REMAINDER: Final = ("timestamp_micros(unix_micros({time}) - unix_micros({time}) % {us})",) * 2
+"""The same in DuckDB, where ``date_trunc`` asks the calendar of a time zone for each row."""
 
 SPARK_TYPES: Final = {
     "string": "string",
@@ -76,19 +83,29 @@ PER_OCTAVE_SHOWN = 4
 """Buckets for each doubling in the heatmap: 19 % wide each."""
 
 
+FREQUENT: Final = ("PAYLOAD", "CHUNK", "NEXT", "REQUEST_N", "REQUEST_RESPONSE", "REQUEST_STREAM", "KEEPALIVE", "CANCEL")
+"""Names of most frames, in this order: an engine compares the number of a frame with each in turn."""
+
+
+def _cases(names: Mapping[int, str]) -> str:
+    def place(row: tuple[int, str]) -> int:
+        return FREQUENT.index(row[1]) if row[1] in FREQUENT else len(FREQUENT)
+
+    return " ".join(f"WHEN {number} THEN '{name}'" for number, name in sorted(names.items(), key=place))
+
+
 def frame_names(dialects: Iterable[str]) -> str:
     """Return SQL for the name of ``frame_type``; it reads ``dialect`` only if their names differ."""
     tables: dict[str, list[str]] = {}
     for dialect in dict.fromkeys(dialects):
-        cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in type_names(dialect).items())
+        cases = _cases(type_names(dialect))
         tables.setdefault(cases, []).append(dialect)
     if all(is_part_of(type_names(one), type_names(two)) for one, two in itertools.permutations(_all(tables), 2)):
         # If no number has two names, one merged table serves all dialects.
         merged: dict[int, str] = {}
         for dialect in _all(tables):
             merged.update(type_names(dialect))
-        cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in merged.items())
-        return f"CASE frame_type {cases} ELSE 'UNKNOWN' END"
+        return f"CASE frame_type {_cases(merged)} ELSE 'UNKNOWN' END"
     arms = []
     for cases, names in tables.items():
         listed = ", ".join(f"'{name}'" for name in names)
@@ -115,12 +132,12 @@ def error_names() -> str:
 
 def for_spark(sql: str, *, streams: bool = False) -> str:
     """Translate a query for Spark; the braces stay. Over a stream, times are grouped by windows, which expire."""
-    return _said(sql, "div", windows=streams)
+    return _said(sql, "div", WINDOW if streams else TRUNCATED)
 
 
 def for_duckdb(sql: str) -> str:
     """Translate a query for DuckDB, where ``DUCKDB_MACROS`` are defined; the braces stay."""
-    return _said(sql, "//")
+    return _said(sql, "//", REMAINDER)
 
 
 def ask(sql: str, **inputs: DataFrame) -> DataFrame:
@@ -130,14 +147,13 @@ def ask(sql: str, **inputs: DataFrame) -> DataFrame:
     return session.sql(for_spark(sql, streams=streams), args=None, **inputs)
 
 
-def _said(sql: str, div: str, *, windows: bool = False) -> str:
+def _said(sql: str, div: str, cut: tuple[str, str]) -> str:
     words = {"errors": error_names(), "div": div}
-    for length in LENGTHS:
+    for length, seconds in LENGTHS.items():
         for time in TIMES:
-            # Both engines have date_trunc, which costs much less than a window.
-            truncated = f"date_trunc('{length}', {time})"
-            words[f"{length}_of_{time}"] = "window.start" if windows else truncated
-            words[f"by_{length}_of_{time}"] = f"window({time}, '1 {length}')" if windows else truncated
+            chosen, grouped = (text.format(time=time, length=length, us=seconds * 1_000_000) for text in cut)
+            words[f"{length}_of_{time}"] = chosen
+            words[f"by_{length}_of_{time}"] = grouped
     return string.Template(sql).substitute(words)
 
 

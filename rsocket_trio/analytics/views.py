@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -208,6 +209,10 @@ def named(sql: str, query: Query, names: Mapping[str, str]) -> str:
 # DuckDB
 
 
+class Damaged(Exception):
+    """Raised for a file of a capture whose rows cannot be read, though its columns can. Names the file."""
+
+
 @attrs.define
 class DuckdbEngine:
     """Answers questions in DuckDB; ``connection`` has the views of ``create_duckdb_views``."""
@@ -251,7 +256,8 @@ def open_duckdb(
     """Open the capture in ``directory`` in DuckDB for the block. Raise ``Unreadable``.
 
     ``server`` and ``paired`` are those of ``create_duckdb_views``; ``settings`` those of DuckDB, as ``memory_limit``.
-    Raise ``ModuleNotFoundError`` naming the extra if DuckDB is missing.
+    A file that turns out to be damaged raises ``Damaged``. Raise ``ModuleNotFoundError`` naming the extra if DuckDB is
+    missing.
     """
     duckdb = need_duckdb()
     with tempfile.TemporaryDirectory(prefix="rsocket-trio-") as scratch:
@@ -266,11 +272,17 @@ def open_duckdb(
             connection.execute("SET TimeZone = 'UTC'; SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
             connection.execute("SET enable_progress_bar = false")
             create_duckdb_views(connection, directory, server=server, paired=paired)
-            if not paired:
-                _write_pairs(connection, Path(scratch), "interactions")
-                if server is not None:
-                    _write_pairs(connection, Path(scratch), "responders")
-            yield DuckdbEngine(connection)
+            try:
+                if not paired:
+                    _write_pairs(connection, Path(scratch), "interactions")
+                    if server is not None:
+                        _write_pairs(connection, Path(scratch), "responders")
+                yield DuckdbEngine(connection)
+            except duckdb.Error as error:
+                # What DuckDB says of a damaged page does not say in which file it is.
+                for one in (directory, *([server] if server is not None else [])):
+                    _find_damage(connection, one, paired, error)
+                raise
 
 
 def create_duckdb_views(
@@ -301,12 +313,8 @@ def create_duckdb_views(
 
 def _read_capture(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, prefix: str) -> None:
     """Create the views of the three tables of a capture, with this prefix to their names."""
-
-    def types_of(path: Path) -> dict[str, str]:
-        return _types_of(connection, path)
-
     tables = tuple(TABLES) if paired else ("frames",)
-    for table, files in capture_files(directory, tables, types_of).items():
+    for table, files in capture_files(directory, tables, partial(_types_of, connection)).items():
         name = f"{prefix}all_frames" if table == "frames" else f"{prefix}{table}"
         connection.execute(f"CREATE OR REPLACE VIEW {name} AS {_rows(table, files)}")
     frames, source = f"{prefix}frames", f"{prefix}all_frames"
@@ -336,6 +344,21 @@ def _types_of(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, st
     except duckdb.Error as error:
         raise Unreadable(f"{path}: {HALF_WRITTEN}: {first_line(error)}") from error
     return {str(row[0]): WORDS.get(str(row[1]), str(row[1]).lower()) for row in found}
+
+
+def _find_damage(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, cause: Exception) -> None:
+    """Read each file of a capture by itself. Raise ``Damaged`` for the first that cannot be read."""
+    import duckdb
+
+    tables = tuple(TABLES) if paired else ("frames",)
+    for files in capture_files(directory, tables, partial(_types_of, connection)).values():
+        for path in files.parquet:
+            try:
+                connection.execute(f"SELECT sum(hash(file) % 2) FROM read_parquet({_list((path,))}) AS file").fetchall()
+            except duckdb.OutOfMemoryException:
+                return
+            except duckdb.Error as error:
+                raise Damaged(f"{path}: it is damaged: {first_line(error)}") from cause
 
 
 def first_line(error: Exception) -> str:

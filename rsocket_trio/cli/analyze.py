@@ -119,13 +119,15 @@ def make_report(
 
 
 def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, Answer]:
-    from rsocket_trio.analytics.views import answers, first_line, need_duckdb, open_duckdb
+    from rsocket_trio.analytics.views import Damaged, answers, first_line, need_duckdb, open_duckdb
 
     duckdb = need_duckdb()
     starting.done()
     try:
         with open_duckdb(directory, server=server, paired=paired) as engine:
             return {answer.view: answer for answer in answers(engine)}
+    except Damaged as error:
+        raise Failure(f"rsocket-trio: {error}", FAILED) from error
     except duckdb.Error as error:
         raise Failure(f"DuckDB failed: {first_line(error)[:MAX_REASON]}", FAILED) from error
 

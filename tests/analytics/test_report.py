@@ -184,6 +184,9 @@ def make(directory: Path, **changes: Any) -> str:
         (["nowhere"], 2, "rsocket-trio: nowhere: no such directory\n"),
         ([], 2, "Missing argument 'DIR'"),
         (["nowhere", "--conf", "memory=4g"], 2, "a setting of Spark is given as in spark.driver.memory=4g"),
+        (["nowhere", "--engine", "polars"], 2, "'polars' is not one of 'duckdb', 'spark'"),
+        (["nowhere", "--engine", "duckdb", "--master", "local[2]"], 2, "--master local[2] is where Spark runs"),
+        (["nowhere", "--conf", "spark.a=b"], 2, "--conf spark.a is a setting of Spark: --engine spark is missing"),
     ],
 )
 def test_wrong_words_are_one_line_and_no_spark_is_started(arguments: list[str], code: int, said: str) -> None:
@@ -191,6 +194,45 @@ def test_wrong_words_are_one_line_and_no_spark_is_started(arguments: list[str], 
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("name", ["cap [x]{y,z}*a?%41 '\\b", "plain"])
+def test_the_command_needs_duckdb_and_no_java(tmp_path: Path, name: str) -> None:
+    directory = write_parquet(tmp_path / name, TABLES_BY_HAND)
+    hidden = "import sys; sys.modules.update(pyspark=None, pyarrow=None, py4j=None)"
+    code = f"{hidden}\nfrom rsocket_trio.cli.entry import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "analyze", str(directory), "--out", str(tmp_path / "report.html")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        cwd=ROOT,
+        env={"PATH": "", "JAVA_HOME": str(tmp_path)},
+    )
+
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{tmp_path / 'report.html'}\n")
+    assert "Rate, errors and duration" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_page_of_parquet_that_is_damaged_is_named_by_duckdb_too(tmp_path: Path) -> None:
+    path = damaged(tmp_path)
+
+    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"rsocket-trio: {path}: it is damaged: ")
+
+
+def damaged(directory: Path) -> Path:
+    """A capture with a file of frames whose footer is whole and whose pages are not: that file."""
+    write_parquet(directory, dict(TABLES_BY_HAND))
+    path = next(directory.rglob("frames/*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
+    path.write_bytes(content)
+    return path
 
 
 def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
@@ -204,11 +246,7 @@ def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
 
 def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
     require_spark()
-    write_parquet(tmp_path, dict(TABLES_BY_HAND))
-    path = next(tmp_path.rglob("frames/*/*.parquet"))
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
-    path.write_bytes(content)
+    path = damaged(tmp_path)
 
     done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"), "--engine", "spark")
 

@@ -1,0 +1,300 @@
+"""Cells of time, the names of routes and peers, and the slowest requests: the same in DuckDB and in Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from rsocket_trio.analytics.local_spark import spark_engine
+from rsocket_trio.analytics.sql import OTHER_PEERS, OTHER_ROUTES
+from rsocket_trio.analytics.synthetic import write_capture
+from rsocket_trio.analytics.views import REPORT_TABLES, Answer, Engine, open_duckdb
+from tests.analytics.handwritten import FRAMES, MINUTE, TABLES_BY_HAND
+from tests.analytics.test_tables import exactly
+from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Open: TypeAlias = Callable[..., AbstractContextManager[Engine]]
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = 1_000_000
+TRACE = bytes(range(16))
+RATE, LASTS = 284, 75
+
+
+@pytest.fixture(params=["duckdb", "spark"])
+def opened(request: pytest.FixtureRequest) -> Open:
+    """Opens a capture in one engine and in the other."""
+    if request.param == "duckdb":
+        return open_duckdb
+    return partial(spark_engine, request.getfixturevalue("spark"))
+
+
+def rows_of(answer: Answer, *columns: str, **where: object) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row[column] for column in columns)
+        for row in answer.dicts()
+        if all(row[column] == value for column, value in where.items())
+    ]
+
+
+def load(begins: int, rate: int, seconds: float, takes: int = 3_000) -> list[Cells]:
+    """Interactions at a constant rate, by turns of two routes."""
+    return [
+        interaction(2 * n + 1, "request_response", ("one", "two")[n % 2], begins + round(n * SECOND / rate), takes)
+        for n in range(round(rate * seconds))
+    ]
+
+
+def frames_of(interactions: list[Cells]) -> list[Cells]:
+    """The frames that they consist of."""
+    found = []
+    for row in interactions:
+        begun, number = row["t_start"] - interaction(1, "", None, 0, 0)["t_start"], row["stream_id"]
+        asked = {"interaction": "request_response", "route": row["route"], "fragments": 1}
+        found.append((begun, frame(begun, 0, "out", number, 4, 0x100, **asked)))
+        done = begun + row["total_us"]
+        found.append((done, frame(done, 0, "in", number, 10, 0x60, of=row["route"], fragments=1)))
+    return [{**row, "seq": seq} for seq, (_, row) in enumerate(sorted(found, key=lambda pair: pair[0]))]
+
+
+def capture_of(directory: Path, interactions: list[Cells], frames: list[Cells], **about: Any) -> Path:
+    first = min(row["t_start"] for row in interactions)
+    last = max(row["t_end"] for row in interactions)
+    ends = {"t_start": first, "t_end": last, **about}
+    return write_parquet(
+        directory, {"frames": frames, "interactions": interactions, "connections": [connection(**ends)]}
+    )
+
+
+# Rates
+
+
+def test_a_constant_load_is_level_in_both_engines(opened: Open, tmp_path: Path) -> None:
+    begins = MINUTE + 30 * SECOND
+    made = load(begins, RATE, LASTS)
+
+    with opened(capture_of(tmp_path, made, frames_of(made[:10]))) as engine:
+        red, cells, rates = engine.ask("red"), engine.ask("cells"), engine.ask("rate_cells")
+
+    by_cell: Counter[datetime] = Counter()
+    for t_from, per_second in rows_of(red, "t_from", "per_second"):
+        by_cell[t_from] += per_second
+    assert sorted(by_cell) == [MIDNIGHT + timedelta(seconds=90 + n) for n in range(LASTS)]
+    assert {round(rate, 3) for rate in by_cell.values()} == {float(RATE)}
+    assert {round(rate, 3) for (rate,) in rows_of(rates, "per_second")} == {RATE / 2}
+    assert {round(seconds, 3) for (seconds,) in rows_of(cells, "covered_s")} == {1.0}
+
+
+@pytest.mark.parametrize("begins_us", [30_370_000, 30_970_000, 59_999_000, 30_000_001])
+@pytest.mark.parametrize("takes", [3_000, 400_000])
+def test_it_is_level_wherever_in_a_cell_it_begins(tmp_path: Path, begins_us: int, takes: int) -> None:
+    made = load(begins_us, RATE, 4, takes)
+
+    with open_duckdb(capture_of(tmp_path, made, frames_of(made[:2]))) as engine:
+        found = engine.ask("cells")
+
+    rates = [requests / covered for requests, covered in rows_of(found, "requests", "covered_s")]
+    assert len(rates) == len({row["t_start"] // SECOND for row in made})
+    assert rates == pytest.approx([RATE] * len(rates), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "bucket_s", "rate"),
+    [(299, 1, 5), (301, 10, 5), (3599, 10, 0.5), (3601, 60, 0.5), (86_390, 60, 0.05), (86_410, 600, 0.05)],
+)
+def test_the_length_of_a_cell_follows_from_that_of_the_capture(
+    tmp_path: Path, lasts: int, bucket_s: int, rate: float
+) -> None:
+    made = [
+        interaction(2 * n + 1, "request_response", "one", 17 * SECOND + round(n * SECOND / rate), 0)
+        for n in range(int(lasts * rate) + 1)
+    ]
+
+    with open_duckdb(capture_of(tmp_path, made, frames_of(made[:2]))) as engine:
+        (span,) = rows_of(engine.ask("capture_span"), "bucket_s")
+        found = rows_of(engine.ask("cells"), "requests", "covered_s")
+
+    assert span == (bucket_s,)
+    assert [requests / covered for requests, covered in found] == pytest.approx([rate] * len(found), rel=0.001)
+
+
+def test_a_request_belongs_to_the_cell_in_which_it_begins(opened: Open, tmp_path: Path) -> None:
+    made = [
+        interaction(1, "request_response", "one", 1 * SECOND, 9 * SECOND),
+        interaction(3, "request_response", "one", 2 * SECOND - 1, 1),
+        interaction(5, "request_response", "one", 2 * SECOND, 1),
+        interaction(7, "request_response", "one", 9 * SECOND, 1),
+    ]
+
+    with opened(capture_of(tmp_path, made, frames_of(made))) as engine:
+        found = rows_of(engine.ask("red"), "t_from", "t_to", "requests")
+
+    at = [MIDNIGHT + timedelta(seconds=seconds) for seconds in range(11)]
+    assert found == [(at[1], at[2], 2), (at[2], at[3], 1), (at[9], at[10], 1)]
+
+
+def test_a_burst_is_a_rate_over_the_time_that_the_capture_covers(tmp_path: Path) -> None:
+    made = [interaction(2 * n + 1, "request_response", "one", 500_000 + n, 2) for n in range(100)]
+    frames = [frame(200_000, 0, "out", 0, 1), frame(4 * SECOND, 1, "out", 0, 3)]
+
+    with open_duckdb(capture_of(tmp_path, made, frames)) as engine:
+        ((rate, covered),) = rows_of(engine.ask("red"), "per_second", "t_to")
+
+    # The capture begins at 0.2 s, and its connection at the first request.
+    assert (rate, covered) == (125.0, MIDNIGHT + timedelta(seconds=1))
+
+
+def test_frames_alone_are_paired_and_tell_the_same(opened: Open, tmp_path: Path) -> None:
+    made = load(MINUTE + 30_500_000, 40, 12)
+
+    with opened(write_jsonl(tmp_path, {"frames": frames_of(made)}), paired=False) as engine:
+        answers = {name: engine.ask(name) for name in ("cells", "red", "slow_requests", "connection_timeline")}
+
+    rates = [requests / covered for requests, covered in rows_of(answers["cells"], "requests", "covered_s")]
+    assert rates == pytest.approx([40] * 13, rel=0.001)
+    assert sum(requests for (requests,) in rows_of(answers["red"], "requests")) == len(made)
+    assert {us for (us,) in rows_of(answers["slow_requests"], "total_us")} == {3_000}
+    assert rows_of(answers["connection_timeline"], "peer", "close_reason") == [("192.0.2.1:7", "unknown")]
+
+
+# Names
+
+
+def test_routes_and_peers_beyond_the_busiest_share_a_name(opened: Open, tmp_path: Path) -> None:
+    made, connections = [], []
+    for n in range(30):
+        ours = {"conn_id": f"c{n:02}"}
+        made += [interaction(1, "request_response", f"route {n:02}", 0, 5, **ours)] * (30 - n)
+        connections.append(connection(**ours, peer=f"192.0.2.{n % 14}:{5000 + n}"))
+    frames = [frame(0, 0, "out", 0, 3)]
+    tables = {"frames": frames, "interactions": made, "connections": connections}
+
+    with opened(write_parquet(tmp_path, tables)) as engine:
+        rates, latencies = engine.ask("rate_cells"), engine.ask("latency_cells")
+
+    routes, peers = ({name for (name,) in rows_of(rates, column)} for column in ("route", "peer"))
+    assert routes == {*(f"route {n:02}" for n in range(24)), OTHER_ROUTES}
+    assert peers == {*(f"192.0.2.{n}" for n in range(12)), OTHER_PEERS}
+    assert sum(n for (n,) in rows_of(rates, "requests")) == sum(n for (n,) in rows_of(latencies, "n", metric="total"))
+    assert sum(n for (n,) in rows_of(rates, "requests", route=OTHER_ROUTES)) == 6 + 5 + 4 + 3 + 2 + 1
+
+
+def test_few_peers_keep_their_ports_and_a_connection_that_goes_on_is_known_by_its_frames(
+    opened: Open, tmp_path: Path
+) -> None:
+    made = [interaction(1, "request_response", "one", 0, 5, conn_id=f"c{n}") for n in range(3)]
+    frames = [frame(0, 0, "out", 1, 4, conn_id=f"c{n}", peer=f"[2001:db8::1]:{n}") for n in range(3)]
+    tables = {"frames": frames, "interactions": made, "connections": []}
+
+    with opened(write_parquet(tmp_path, tables)) as engine:
+        found = rows_of(engine.ask("shown_peers"), "conn_id", "peer")
+
+    assert found == [(f"c{n}", f"[2001:db8::1]:{n}") for n in range(3)]
+
+
+# The slowest
+
+
+def test_the_slowest_requests_have_their_trace_and_their_frames(opened: Open, tmp_path: Path) -> None:
+    made = load(0, 20, 3)
+    frames = frames_of(made)
+    slow = interaction(1001, "request_stream", "slow", 2_000_000, 900_000, first=100_000, stall_us=300_000, stalls=1)
+    more = {"interaction": "request_stream", "route": "slow", "trace_id": TRACE, "request_n": 1, "credit_after": 1}
+    frames += [
+        frame(2_000_000, 900, "out", 1001, 6, 0x180, interaction="request_stream", fragments=0, request_n=1),
+        frame(2_010_000, 901, "out", 1001, 10, 0x20, fragments=2, **more),
+        frame(2_100_000, 902, "in", 1001, 10, 0x20, of="slow", fragments=1, credit_after=0),
+        frame(2_400_000, 903, "out", 1001, 8, of="slow", request_n=80, credit_after=80),
+        *(frame(2_400_001 + n, 904 + n, "in", 1001, 10, 0x20, of="slow", fragments=1) for n in range(80)),
+        frame(2_900_000, 990, "in", 1001, 10, 0x40, of="slow"),
+    ]
+
+    with opened(capture_of(tmp_path, [*made, slow], frames)) as engine:
+        requests, found = engine.ask("slow_requests"), engine.ask("slow_frames")
+
+    columns = ("place", "route", "total_us", "sent_us", "first_us", "last_item_us", "stall_us", "trace_id")
+    assert rows_of(requests, *columns, place=1) == [
+        (1, "slow", 900_000, 10_000, 100_000, 400_080, 300_000, TRACE.hex())
+    ]
+    assert Counter(route for (route,) in rows_of(requests, "route")) == {"slow": 1, "one": 10, "two": 10}
+    seen = rows_of(found, "at_us", "dir", "frame_name", "credit_after", "is_item", place=1)
+    assert seen[:4] == [
+        (0, "out", "REQUEST_STREAM", None, False),
+        (10_000, "out", "PAYLOAD", 1, True),
+        (100_000, "in", "PAYLOAD", 0, True),
+        (400_000, "out", "REQUEST_N", 80, False),
+    ]
+    assert (len(seen), seen[-1][0]) == (61, 900_000)
+
+
+def test_who_starved_whom_has_what_filters_need(opened: Open, by_hand: Path) -> None:
+    with opened(by_hand) as engine:
+        found = rows_of(engine.ask("starved_pairs"), "shown_route", "peer", "by_route", "t_start", "stall_us", "bytes")
+
+    begun = MIDNIGHT + timedelta(milliseconds=3)
+    assert sorted(found) == [
+        ("watch", "192.0.2.1:7", "find", begun, 2_500, 426),
+        ("watch", "192.0.2.1:7", "watch", begun, 2_500, 1568),
+    ]
+
+
+# Both
+
+
+def test_both_engines_answer_every_question_alike(spark: SparkSession, tmp_path: Path) -> None:
+    write_capture(tmp_path, 4000)
+
+    with open_duckdb(tmp_path) as ours, spark_engine(spark, tmp_path) as theirs:
+        for asked in REPORT_TABLES:
+            assert exactly(ours.ask(asked.view)) == exactly(theirs.ask(asked.view)), asked.view
+
+
+def test_files_of_both_formats_in_one_directory_are_one_capture(by_hand: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path, {**TABLES_BY_HAND, "frames": FRAMES[:9]})
+    for path in tmp_path.rglob("date=*"):
+        path.rename(path.with_name("date=2025-12-31"))
+    write_parquet(tmp_path, {"frames": FRAMES[9:], "interactions": [], "connections": []})
+
+    with open_duckdb(tmp_path) as mixed, open_duckdb(by_hand) as lines:
+        for asked in REPORT_TABLES:
+            assert exactly(mixed.ask(asked.view)) == exactly(lines.ask(asked.view)), asked.view
+
+
+def test_a_second_capture_tells_service_from_network_in_both_engines(
+    opened: Open, by_hand: Path, tmp_path: Path
+) -> None:
+    sides = [
+        [row for row in TABLES_BY_HAND["interactions"] if row["role"] == role] for role in ("requester", "responder")
+    ]
+    ours, theirs = (
+        write_jsonl(tmp_path / name, {**TABLES_BY_HAND, "interactions": rows})
+        for name, rows in zip(("ours", "theirs"), sides, strict=True)
+    )
+
+    with opened(ours, server=theirs) as apart, open_duckdb(by_hand) as together:
+        assert exactly(apart.ask("client_server")) == exactly(together.ask("client_server"))
+
+
+def test_a_view_that_is_none_is_named(opened: Open, by_hand: Path) -> None:
+    with opened(by_hand) as engine, pytest.raises(KeyError, match="no view is named 'yellow'"):
+        engine.ask("yellow")
+
+
+def test_duckdb_needs_neither_spark_nor_pyarrow(tmp_path: Path) -> None:
+    directory = write_parquet(tmp_path, TABLES_BY_HAND)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pyspark", "pyarrow"):
+            patch.setitem(sys.modules, name, None)
+        with open_duckdb(directory) as engine:
+            assert engine.ask("red").rows
