@@ -32,10 +32,13 @@ ERROR: Final = NUMBER_OF_TYPE["ERROR"]
 
 STREAM_KEY: Final = "capture_id, host, conn_id, session_id, side, stream_id"
 
+
 # The frames of all streams, each with its role. The clients' streams are the odd ones, so the side and the direction
 # give its sender. A payload counts on its last fragment.
-MARKED: Final = f"""
-    SELECT {STREAM_KEY}, seq, ts, mono_ns, frame_bytes, route_id, frame_type, request_n, asks, inward, is_whole,
+def marked(key: str, source: str = "{frames}") -> str:
+    """Return SQL for the frames of all streams in ``source``, with the columns of ``key``."""
+    return f"""
+    SELECT {key}, seq, ts, mono_ns, frame_bytes, route_id, frame_type, request_n, asks, inward, is_whole,
            asks AND frame_type BETWEEN {RESPONSE} AND {CHANNEL} AS opens,
            is_whole AND (frame_type <> {PAYLOAD} OR (flags & {NEXT}) <> 0 OR coalesce(fragments, 0) > 1) AS is_item,
            is_whole AND frame_type IN ({PAYLOAD}, {CHANNEL}) AND (flags & {COMPLETE}) <> 0 AS completes,
@@ -46,9 +49,22 @@ MARKED: Final = f"""
         SELECT *, dir = 'in' AS inward,
                (stream_id % 2 = 1) = ((side = 'client') = (dir = 'out')) AS asks,
                frame_type IN ({", ".join(map(str, REQUESTS))}, {PAYLOAD}) AND (flags & {FOLLOWS}) = 0 AS is_whole
-        FROM {{frames}} WHERE stream_id > 0
+        FROM {source} WHERE stream_id > 0
     ) AS told
 """
+
+
+# The columns that name a connection are long: in their place comes its number, and at the end they come back.
+CONNECTION_KEY: Final = ("capture_id", "host", "conn_id", "session_id", "side")
+NUMBERED: Final = f"""
+    SELECT {", ".join(CONNECTION_KEY)}, row_number() OVER (ORDER BY {", ".join(CONNECTION_KEY)}) AS conn
+    FROM (SELECT DISTINCT {", ".join(CONNECTION_KEY)} FROM {{frames}}) AS seen
+"""
+SHORT_KEY: Final = "conn, stream_id"
+SHORTENED: Final = f"""(
+    SELECT frames.*, numbered.conn FROM {{frames}} AS frames JOIN numbered
+      ON {" AND ".join(f"frames.{name} = numbered.{name}" for name in CONNECTION_KEY)}
+) AS shortened"""
 
 ENDS: Final = {
     "start": "opens",
@@ -146,10 +162,10 @@ PAIR: Final = Query(
     "interactions",
     ("frames",),
     f"""
-    WITH marked AS ({MARKED}), first_look AS (
+    WITH numbered AS ({NUMBERED}), marked AS ({marked(SHORT_KEY, SHORTENED)}), first_look AS (
         SELECT *, max(CASE WHEN opens THEN frame_type END) OVER whole AS kind,
                {ends("seq", "OVER whole")}
-        FROM marked WINDOW whole AS (PARTITION BY {STREAM_KEY})
+        FROM marked WINDOW whole AS (PARTITION BY {SHORT_KEY})
     ), bounded AS (
         SELECT *, {ended("seq")} AS end_seq,
                least({ended("seq")}, CASE WHEN {HAS_CREDIT} THEN complete_seq END) AS quiet
@@ -160,33 +176,36 @@ PAIR: Final = Query(
                CASE WHEN is_item AND NOT asks THEN max(CASE WHEN is_item AND NOT asks THEN mono_ns END) OVER earlier END
                AS former_ns
         FROM bounded WHERE seq <= coalesce(end_seq, seq)
-        WINDOW so_far AS (PARTITION BY {STREAM_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
-               earlier AS (PARTITION BY {STREAM_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        WINDOW so_far AS (PARTITION BY {SHORT_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
+               earlier AS (PARTITION BY {SHORT_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     ), balanced AS (
         SELECT *, CASE WHEN {HAS_CREDIT} THEN sum_n - least(0, min(sum_n) OVER so_far) END AS credit
         FROM summed
-        WINDOW so_far AS (PARTITION BY {STREAM_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+        WINDOW so_far AS (PARTITION BY {SHORT_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
     ), waiting AS (
         SELECT *, lag(credit) OVER in_order AS former_credit, lead(seq) OVER in_order AS next_seq,
                max(CASE WHEN credit = 0 AND (opens OR (is_item AND NOT asks)) THEN mono_ns END) OVER earlier
                AS stalled_ns
         FROM balanced
-        WINDOW in_order AS (PARTITION BY {STREAM_KEY} ORDER BY seq),
-               earlier AS (PARTITION BY {STREAM_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        WINDOW in_order AS (PARTITION BY {SHORT_KEY} ORDER BY seq),
+               earlier AS (PARTITION BY {SHORT_KEY} ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     ), told AS (
         SELECT *, CASE WHEN former_credit = 0 AND (quiet IS NULL OR seq <= quiet)
                             AND (credit > 0 OR ((seq = quiet OR next_seq IS NULL) AND NOT (is_item AND NOT asks)))
                        THEN mono_ns - stalled_ns END AS stall_ns
         FROM waiting
-    ), counted AS (
-        SELECT {STREAM_KEY}, max(kind) AS kind, {COUNTS}, min(mono_ns) AS start_ns,
+    ), summed_up AS (
+        SELECT {SHORT_KEY}, max(kind) AS kind, {COUNTS}, min(mono_ns) AS start_ns,
                min(CASE WHEN is_item AND NOT asks THEN mono_ns END) AS first_ns,
                max(mono_ns) AS end_ns, max(end_seq) AS end_seq, max(error_seq) AS error_seq,
                max(cancel_seq) AS cancel_seq,
                CASE WHEN max(kind) IN ({STREAM}, {CHANNEL}) THEN {GRANTED} END AS requested_n,
                CAST({us("coalesce(sum(CASE WHEN stall_ns > 0 THEN stall_ns END), 0)")} AS BIGINT) AS stall_us,
                count(CASE WHEN stall_ns > 0 THEN 1 END) AS stalls, {us("max(mono_ns - former_ns)")} AS max_gap_us
-        FROM told GROUP BY {STREAM_KEY}
+        FROM told GROUP BY {SHORT_KEY}
+    ), counted AS (
+        SELECT {", ".join(CONNECTION_KEY)}, summed_up.*
+        FROM summed_up JOIN numbered ON summed_up.conn = numbered.conn
     ) {rows_of("counted")}
     """,
 )
@@ -216,7 +235,7 @@ def quick_rows(counts: str, *, named: bool = True) -> str:
 PAIR_QUICKLY: Final = Query(
     "interactions",
     ("frames",),
-    quick_rows(f"SELECT {STREAM_KEY}, {QUICK_COUNTS} FROM ({MARKED}) AS marked GROUP BY {STREAM_KEY}"),
+    quick_rows(f"SELECT {STREAM_KEY}, {QUICK_COUNTS} FROM ({marked(STREAM_KEY)}) AS marked GROUP BY {STREAM_KEY}"),
 )
 
 
@@ -244,7 +263,7 @@ def pair_stream(frames: DataFrame, *, silence: str = "30 seconds") -> DataFrame:
     if re.fullmatch(r"\d+ [a-z]+", silence) is None:
         raise ValueError(f"silence of {silence!r}: it is given as in '30 seconds'")
     keys = f"{STREAM_KEY}, session_window(ts, '{silence}')"
-    counts = f"SELECT {STREAM_KEY}, {QUICK_COUNTS} FROM ({MARKED}) AS marked GROUP BY {keys}"
+    counts = f"SELECT {STREAM_KEY}, {QUICK_COUNTS} FROM ({marked(STREAM_KEY)}) AS marked GROUP BY {keys}"
     return ask(quick_rows(counts, named=False), frames=frames)
 
 

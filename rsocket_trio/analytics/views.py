@@ -106,11 +106,12 @@ def kept_for(view: str) -> list[str]:
 
 @attrs.frozen
 class ReportTable:
-    """A query of the report: a view, the order of its rows, and their greatest number."""
+    """A query: a view, the order of its rows, and their greatest number. ``shown``: whether the report reads it."""
 
     view: str
     order: str
     limit: int = 10_000
+    shown: bool = True
 
 
 REPORT_TABLES: Final = (
@@ -118,7 +119,7 @@ REPORT_TABLES: Final = (
     ReportTable("cells", "t_from, role", 50_000),
     ReportTable("red", "t_from, role, route, interaction"),
     ReportTable("route_latency", "n DESC, role, route, interaction, metric"),
-    ReportTable("latency_heatmap", "t_from, role, metric, bucket, route", 200_000),
+    ReportTable("latency_heatmap", "t_from, role, metric, bucket, route", 200_000, shown=False),
     ReportTable("rate_cells", "t_from, role, route, interaction, peer", 250_000),
     ReportTable("latency_cells", "t_from, role, metric, route, interaction, peer, bucket", 250_000),
     ReportTable("credit_stalls", "stall_us DESC, role, route"),
@@ -133,13 +134,13 @@ REPORT_TABLES: Final = (
     ReportTable("connection_timeline", "t_start, capture_id, conn_id", 500),
     ReportTable("connection_routes", "streams DESC, capture_id, conn_id, route", 20_000),
     ReportTable("shown_peers", "capture_id, conn_id", 20_000),
-    ReportTable("shown_routes", "route_id", 20_000),
-    ReportTable("fan_in", "capture_id, kind, place"),
+    ReportTable("shown_routes", "route_id", 20_000, shown=False),
+    ReportTable("fan_in", "capture_id, kind, place", shown=False),
     ReportTable("traffic_cells", "t_from, route, peer, conn_id", 100_000),
     ReportTable("fragmentation", "bytes DESC, side, dir, frame_name"),
-    ReportTable("frame_sizes", "minute, side, dir, frame_name, bucket"),
+    ReportTable("frame_sizes", "minute, side, dir, frame_name, bucket", shown=False),
     ReportTable("size_cells", "t_from, dir, frame_name, route, peer, bucket", 200_000),
-    ReportTable("stream_rate", "second, side, dir, interaction", 50_000),
+    ReportTable("stream_rate", "second, side, dir, interaction", 50_000, shown=False),
     ReportTable("slow_requests", "place", 400),
     ReportTable("slow_frames", "place, seq", 30_000),
     ReportTable("client_server", "streams DESC, route, interaction"),
@@ -172,8 +173,8 @@ class Engine(Protocol):
 
 
 def answers(engine: Engine) -> Iterator[Answer]:
-    """Yield each table of ``REPORT_TABLES`` as soon as the engine has computed it."""
-    return (engine.ask(asked.view) for asked in REPORT_TABLES)
+    """Yield each table that the report reads as soon as the engine has computed it."""
+    return (engine.ask(asked.view) for asked in REPORT_TABLES if asked.shown)
 
 
 def question_of(view: str) -> ReportTable:

@@ -92,6 +92,11 @@ def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def told(reported: Reported) -> Mapping[str, Answer]:
-    """All answers about it."""
-    return reported.answers
+def told(reported: Reported, spark: SparkSession, by_hand: Path) -> Mapping[str, Answer]:
+    """All answers about it, by Spark: those of the report, and the others."""
+    from rsocket_trio.analytics.local_spark import spark_engine
+    from rsocket_trio.analytics.views import REPORT_TABLES
+
+    with spark_engine(spark, by_hand) as engine:
+        others = {asked.view: engine.ask(asked.view) for asked in REPORT_TABLES if not asked.shown}
+    return {**reported.answers, **others}

@@ -103,7 +103,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Chat:
 def found(done: Chat) -> Mapping[str, Answer]:
     """All tables, as the command reads them."""
     with open_duckdb(done.directory) as engine:
-        return {answer.view: answer for answer in answers(engine)}
+        return {answer.view: answer for answer in (*answers(engine), engine.ask("fan_in"), engine.ask("frame_sizes"))}
 
 
 @pytest.fixture(scope="module")
