@@ -1,4 +1,4 @@
-"""What travels between a load and those who make it: parts of a load, and messages of worker processes.
+"""The parts of a load that its makers get, and the messages of worker processes.
 
 A message of a worker is a length, and a pickled pair of a kind and its content.
 """

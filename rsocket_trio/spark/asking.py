@@ -15,10 +15,10 @@ from rsocket_trio.errors import RSocketError, is_by_drain
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.hosting import in_one_line
-from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options, place_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds, times_at

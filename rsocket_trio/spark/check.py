@@ -28,8 +28,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from rsocket_trio.spark import JavaNotFoundError, ensure_java
 from rsocket_trio.spark.hosting import LEAST
-from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -16,13 +16,11 @@ import attrs
 import trio
 
 from rsocket_trio import (
-    Canceled,
     Connection,
     ConnectionClosed,
     ConnectionLost,
     Keepalive,
     Payload,
-    Rejected,
     RejectedSetup,
     open_connection,
 )
@@ -42,10 +40,6 @@ from rsocket_trio.terms import Retry
 logger = logging.getLogger("rsocket_trio.spark")
 
 USABLE = "open"
-PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
-"""Errors that a later try may not meet: the server is away, restarts or is full."""
-PASSING_FOR_READS = (*PASSING, Canceled)
-"""The same and ``Canceled``, by which a server gives up half-way: reading again does no harm."""
 
 
 @attrs.frozen

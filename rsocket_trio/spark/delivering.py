@@ -17,9 +17,9 @@ import trio
 from rsocket_trio import Canceled, Connection, ConnectionLost, Payload, Rejected
 from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.replay.errors import NotWritten
-from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.feeding import Feed
-from rsocket_trio.spark.mistakes import SinkError, is_missing_route, unwritten
+from rsocket_trio.spark.mistakes import PASSING, SinkError, is_missing_route, unwritten
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import Piece, rows_of
 

@@ -12,8 +12,8 @@ import trio
 from rsocket_trio import Connection, Payload
 from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, read_sources
-from rsocket_trio.spark.connections import PASSING, Pool, target_of
-from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
+from rsocket_trio.spark.connections import Pool, target_of
+from rsocket_trio.spark.mistakes import PASSING, SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 from rsocket_trio.spark.ranges import parse_bounds

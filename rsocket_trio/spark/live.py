@@ -12,8 +12,8 @@ import trio
 from rsocket_trio import Connection, ConnectionLost, Incoming, Payload
 from rsocket_trio.replay.elements import now_us
 from rsocket_trio.spark.background import Taker
-from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
-from rsocket_trio.spark.mistakes import is_missing_route
+from rsocket_trio.spark.connections import Pool, Tries, target_of
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import DataLossError
 from rsocket_trio.spark.records import Chunk, Weights

@@ -28,10 +28,10 @@ from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.packs import flattened
 from rsocket_trio.replay.segment_records import PACKED, Damage, decode_segment_header, records
-from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.live import chunk_of, subscribed
-from rsocket_trio.spark.mistakes import is_missing_route
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
 from rsocket_trio.spark.records import Chunk
@@ -377,7 +377,11 @@ class WalStore(Store):
         Raise ``LogLocked`` while another process writes, ``CheckpointError`` for the log of another query or of the
         former form, ``CorruptLog`` and ``OSError``.
         """
-        refuse_former(directory)
+        if any((directory / "log").glob(f"*{SUFFIX}")):
+            raise CheckpointError(
+                f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it to "
+                "the end (trigger availableNow), then choose another walDir and another checkpointLocation"
+            )
         log = await _open_unlocked(directory / "log")
         try:
             return cls(directory, options, log, await trio.to_thread.run_sync(_claim, directory, options.fingerprint))
@@ -394,18 +398,11 @@ class WalStore(Store):
         """Drop all elements, and number new ones from an index on. Only while nothing is added."""
         await trio.to_thread.run_sync(self.check_epoch)
         await self._log.aclose()
-        await trio.to_thread.run_sync(self._drop_files)
-        # The files first: should this process end here, the log ends before the checkpoint again, as it did.
-        said = _said(self.directory) | {"base": index}
-        await trio.to_thread.run_sync(_replace, self.directory / IDENTITY_FILE, json.dumps(said).encode())
+        await trio.to_thread.run_sync(_begin_at, self.directory, index)
         self.base = index
         self._log = await _open_unlocked(self.directory / "log")
         self._look()
         self._forget_sizes()
-
-    def _drop_files(self) -> None:
-        for path in sorted((self.directory / PARTITION).glob(f"*{SUFFIX}"), reverse=True):
-            path.unlink()
 
     async def write(self, batch: list[Payload]) -> None:
         """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
@@ -457,15 +454,6 @@ async def _open_unlocked(directory: Path) -> FileLog:
         await trio.sleep(0.1)
 
 
-def refuse_former(directory: Path) -> None:
-    """Raise ``CheckpointError`` if a directory holds a log of the form before ``FileLog``."""
-    if any((directory / "log").glob(f"*{SUFFIX}")):
-        raise CheckpointError(
-            f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it to "
-            "the end (trigger availableNow), then choose another walDir and another checkpointLocation"
-        )
-
-
 def _claim(directory: Path, fingerprint: str) -> dict[str, Any]:
     """Return what ``wal.json`` says, with an epoch of this process's own."""
     try:
@@ -477,6 +465,13 @@ def _claim(directory: Path, fingerprint: str) -> dict[str, Any]:
     found["epoch"] += 1
     _replace(directory / IDENTITY_FILE, json.dumps(found).encode())
     return found
+
+
+def _begin_at(directory: Path, index: int) -> None:
+    for path in sorted((directory / PARTITION).glob(f"*{SUFFIX}"), reverse=True):
+        path.unlink()
+    # The files first: should this process end here, the log ends before the checkpoint again, as it did.
+    _replace(directory / IDENTITY_FILE, json.dumps(_said(directory) | {"base": index}).encode())
 
 
 def _said(directory: Path) -> dict[str, Any]:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from rsocket_trio import InvalidSetup, Rejected, UnsupportedSetup
+import trio
+
+from rsocket_trio import (
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidSetup,
+    Rejected,
+    RejectedSetup,
+    UnsupportedSetup,
+)
 from rsocket_trio.errors import RSocketError, SetupError, StreamError
-from rsocket_trio.spark.connections import PASSING
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
+
+PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
+"""Errors that a later try may not meet: the server is away, restarts or is full."""
+PASSING_FOR_READS = (*PASSING, Canceled)
+"""The same and ``Canceled``, by which a server gives up half-way: reading again does no harm."""
 
 
 class SourceError(Explained):

@@ -18,8 +18,8 @@ from rsocket_trio.replay.element_metadata import Placed, read_placed
 from rsocket_trio.replay.elements import Record, now_us
 from rsocket_trio.spark.asking import bounds_at
 from rsocket_trio.spark.background import Taker
-from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
-from rsocket_trio.spark.mistakes import is_missing_route
+from rsocket_trio.spark.connections import Pool, Tries, target_of
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import (
     AHEAD,

@@ -19,9 +19,9 @@ import trio
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload
 from rsocket_trio.errors import RSocketError, StreamError, readable
 from rsocket_trio.replay.errors import NotStaged
-from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, passes
-from rsocket_trio.spark.mistakes import SinkError, unwritten
+from rsocket_trio.spark.mistakes import PASSING, SinkError, unwritten
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import PACK_ROUTE
 from rsocket_trio.spark.request_rows import Origin, Piece, one_by_one

@@ -27,9 +27,10 @@ from rsocket_trio.spark.asking import Unanswered, ask_places, ask_starts, explai
 from rsocket_trio.spark.background import Background, Taker, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool
+from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.diagnosis import explaining, positions_missing
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS
 from rsocket_trio.spark.options import LATEST, OptionError, Options, Place, Use, place_name
 from rsocket_trio.spark.ranges import (
     Bounds,
