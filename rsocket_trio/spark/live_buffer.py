@@ -379,8 +379,8 @@ class WalStore(Store):
         """
         if any((directory / "log").glob(f"*{SUFFIX}")):
             raise CheckpointError(
-                f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it to "
-                "the end (trigger availableNow), then choose another walDir and another checkpointLocation"
+                f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it "
+                "to the end (trigger availableNow), then choose another walDir and another checkpointLocation"
             )
         log = await _open_unlocked(directory / "log")
         try:
