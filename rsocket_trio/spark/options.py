@@ -450,7 +450,6 @@ class Options:
     sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
     batch: int | None = row("batch", number(0), None, Use.BATCH_WRITE, "number of a batch in `foreachBatch`, with `sinkId`: counts once, as `delivery=exactlyOnce`, and is skipped if the server has it or a later one")
     error_policy: str = row("errorPolicy", choice("fail", "skip"), "fail", Use.WRITE, "`skip` counts rows that the server refused, and goes on")
-    connect_timeout: float = row("connectTimeout", seconds, "10s", Use.ANY, "for one try to connect")
     read_timeout: float = row("readTimeout", seconds, "60s", Use.ANY, "for an answer, and between two payloads of a range; after it the connection is taken for lost")
     reconnect_max_attempts: int = row("reconnectMaxAttempts", number(0, 1_000_000), "5", Use.ANY, "tries in a row, without a payload between them, before a task fails; the pauses double from 0.25 s to 8 s")
     pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on route, partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
@@ -470,6 +469,8 @@ class Options:
     reuse_connections: bool = True
     connection_idle_timeout: float = 30.0
     """Seconds for which a connection without a user is kept for the next task."""
+    connect_timeout: float = 10.0
+    """Seconds for one try to connect."""
     rows_per_request: int | None = None
     """Rows of one Arrow payload, at most; ``None`` for those of a record batch."""
 
@@ -532,6 +533,7 @@ GONE: Final[Mapping[str, str]] = {
     "abortRoute": "it is the route and '.abort'",
     "keepAliveInterval": "it is 20 s",
     "keepAliveMaxLifetime": "it is 90 s; 'readTimeout' says when a silent server is taken for lost",
+    "connectTimeout": "one try to connect takes up to 10 s",
     "reuseConnections": "tasks of a worker always share connections",
     "connectionIdleTimeout": "a connection without a user is kept for 30 s",
 }
