@@ -410,8 +410,8 @@ class Options:
 
     # fmt: off
     uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `h2://`, `h2s://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
-    route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata", shown_default="required")
-    routes: tuple[str, ...] | None = row("routes", route_names, None, Use.READ, "several routes with commas between them, in place of `route`; with `positions=server`")
+    route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata. A read by position takes `routes` in its place: several with commas between them", shown_default="required")
+    routes: tuple[str, ...] | None = None
     route_pattern: str | None = row("routePattern", route_name, None, Use.READ, "all sources of the server that are like this, in place of `route`, also those that come later: `*` is any text, `?` one character; with `positions=server`")
     interaction: str | None = row("interaction", choice("stream", "channel", "response"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`", shown_default="stream; response")
     request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text; or `base64:` and bytes", shown_default="empty")
@@ -520,6 +520,11 @@ ROWS: Final[Mapping[str, tuple[str, Row]]] = {
     if Row in field.metadata
 }
 """By the option's name in lower case: the field of ``Options`` and the row."""
+KNOWN: Final[Mapping[str, tuple[str, Row]]] = {
+    **ROWS,
+    "routes": ("routes", Row("routes", route_names, None, Use.READ, "the plural of `route`")),
+}
+"""The same, and names that share a row of the table with another option."""
 ALIASES: Final = {"uri": "path"}
 GONE: Final[Mapping[str, str]] = {
     "requestDataBase64": "write 'requestData' as 'base64:' and the bytes",
@@ -556,9 +561,9 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
             continue
         if name in _GONE_BY_KEY:
             raise OptionError("option {!r} is gone: {}. Leave it out".format(*_GONE_BY_KEY[name]))
-        if name not in ROWS:
+        if name not in KNOWN:
             raise OptionError(f"unknown option {key!r}{_nearest(name)}")
-        field, known = ROWS[name]
+        field, known = KNOWN[name]
         if not known.use & use:
             raise OptionError(f"option {known.name!r} is not for {_used_for(use)}: it is for {_used_for(known.use)}")
         if field in found:
@@ -590,8 +595,8 @@ def _parsed(known: Row, written: str) -> Any:
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, [*ROWS, *ALIASES], n=1, cutoff=0.6)
-    return f": did you mean {ROWS[ALIASES.get(near[0], near[0])][1].name!r}?" if near else ""
+    near = difflib.get_close_matches(name, [*KNOWN, *ALIASES], n=1, cutoff=0.6)
+    return f": did you mean {KNOWN[ALIASES.get(near[0], near[0])][1].name!r}?" if near else ""
 
 
 def _used_for(use: Use) -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType, StructType
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
-from rsocket_trio.spark.options import ALIASES, ROWS, TABLE_PREFIX, OptionError, Options, Use, parse_options
+from rsocket_trio.spark.options import ALIASES, KNOWN, TABLE_PREFIX, OptionError, Options, Use, parse_options
 from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
 from rsocket_trio.spark.records import SchemaMismatchError, mismatch, raw_ddl, raw_schema
 from rsocket_trio.spark.streaming import RefusedStreamReader, ServerStreamReader, StreamReader
@@ -132,7 +132,7 @@ class RSocketDataSource(DataSource):
         is_certain = use & Use.READ or any(isinstance(field.dataType, StringType) for field in schema.fields)
         if kept is None or not is_certain:
             raise OptionError(f"option 'path' is missing. {HINTS[use]}")
-        fitting = {name: text for name, text in kept.items() if ROWS[name][1].use & use}
+        fitting = {name: text for name, text in kept.items() if KNOWN[name][1].use & use}
         return parse_options(fitting | {name.lower(): text for name, text in self._given.items()}, use)
 
 
@@ -144,7 +144,7 @@ def without_properties(given: Mapping[str, str]) -> dict[str, str]:
         for name, text in given.items()
         if "provider" not in names
         or f"{TABLE_PREFIX}{name.lower()}" in names
-        or ALIASES.get(name.lower(), name.lower()) in ROWS
+        or ALIASES.get(name.lower(), name.lower()) in KNOWN
     }
 
 
@@ -160,7 +160,7 @@ def with_table_options(ddl: str, given: Mapping[str, str]) -> str:
     kept = {}
     for key, text in given.items():
         name = ALIASES.get(key.lower(), key.lower())
-        known = ROWS[name][1]
+        known = KNOWN[name][1]
         if known.secret and not name.startswith("tls."):
             raise OptionError(
                 f"option {known.name!r} is secret, and a table would show it: give it to each query, as in "
@@ -201,7 +201,7 @@ def table_options(schema: StructType) -> dict[str, str] | None:
         comment = str((field.metadata or {}).get("comment", ""))
         if comment.startswith(TABLE_MARK):
             found = dict(parse_qsl(comment.removeprefix(TABLE_MARK), keep_blank_values=True))
-            return {name: text for name, text in found.items() if name in ROWS}
+            return {name: text for name, text in found.items() if name in KNOWN}
     return None
 
 

@@ -24,7 +24,7 @@ def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
 
     What is no option of a user's is given by the name of its field.
     """
-    settings = {field.name for field in attrs.fields(Options) if not field.metadata}
+    settings = {field.name for field in attrs.fields(Options) if not field.metadata} - {"routes"}
     fixed = {name: given.pop(name) for name in settings & given.keys()}
     texts = {"path": URI, "route": "log", "positions": "server"}
     texts |= {name.replace("_", "."): str(value) for name, value in given.items() if value is not None}
