@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,7 @@ def test_what_a_merge_changes_counts_once(
     )
 
 
+@pytest.mark.skipif("RSOCKET_TRIO_WHOLE_CLUSTER" not in os.environ, reason="two sessions of Spark: see make cluster")
 def test_a_driver_and_a_server_killed_between_two_sinks_repeat_nothing(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     given: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "rows_per_batch": 400}
