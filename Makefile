@@ -150,7 +150,7 @@ gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
 
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
-	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster
+	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster tests/spark/jvm/test_foreach_batch.py
 
 gate-analytics: $(VENV)/.dev
 	$(BIN)/python -m qa.analytics

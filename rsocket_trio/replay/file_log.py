@@ -22,7 +22,7 @@ from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
-from rsocket_trio.replay.named_readers import Reader, ReaderTable, load_readers, save_readers
+from rsocket_trio.replay.named_readers import Reader, ReaderTable, load_readers, save_readers, within
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.retention import SHARE, Retention
 from rsocket_trio.replay.segment_reader import Segment
@@ -241,7 +241,8 @@ class FileLog(ReplayableLog):
             lock.release()
             raise
         self._lock, self._partitions = lock, opened
-        self._known_readers = ReaderTable({reader.name: self._within(reader) for reader in known})
+        latest = [segments.latest for segments in opened]
+        self._known_readers = ReaderTable({reader.name: within(reader, latest, self.directory) for reader in known})
         self._limit_files()
         if self.truncated:
             logger.warning("%s: cut off a torn tail of %d bytes", self.directory, self.truncated)
@@ -253,19 +254,6 @@ class FileLog(ReplayableLog):
             self._lock.release()
 
     # Named readers: a file of them, replaced as a whole
-
-    def _within(self, reader: Reader) -> Reader:
-        """Return a reader whose ends are in the log: what a log without ``sync`` has lost, it needs again."""
-        ends = {number: end for number, end in reader.ends.items() if number < self._count}
-        for number, end in ends.items():
-            latest = self._partitions[number].latest
-            if end > latest:
-                logger.warning(
-                    "%s: reader %s has acknowledged partition %d up to %d, but the log ends at %d",
-                    *(self.directory, reader.name, number, end, latest),
-                )
-                ends[number] = latest
-        return Reader(reader.name, ends, reader.seen)
 
     async def _save_readers(self, readers: Mapping[str, Reader]) -> None:
         def save() -> None:

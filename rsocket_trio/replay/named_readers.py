@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -18,6 +19,7 @@ from rsocket_trio.values import value
 NEW = ".new"
 READERS = 1000
 """Named readers of a log, at most."""
+logger = logging.getLogger("rsocket_trio.replay")
 _NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
 
 
@@ -120,3 +122,19 @@ def save_readers(filesystem: FileSystem, path: Path, readers: Iterable[Reader]) 
         filesystem.close(fd)
     filesystem.rename(new, path)
     filesystem.sync_directory(path.parent)
+
+
+def within(reader: Reader, latest: Sequence[int], directory: Path) -> Reader:
+    """Return a reader whose ends are in the log, whose partitions end at ``latest``.
+
+    What a log without ``sync`` has lost, it needs again; the ``directory`` is for the warning.
+    """
+    ends = {number: end for number, end in reader.ends.items() if number < len(latest)}
+    for number, end in ends.items():
+        if end > latest[number]:
+            logger.warning(
+                "%s: reader %s has acknowledged partition %d up to %d, but the log ends at %d",
+                *(directory, reader.name, number, end, latest[number]),
+            )
+            ends[number] = latest[number]
+    return Reader(reader.name, ends, reader.seen)
