@@ -33,7 +33,7 @@ const SLOWEST_SHOWN = 20;
 const CONNECTIONS_SHOWN = 40;
 const FACETS = 8;
 
-const text = (index, none = "") => index === undefined || index < 0 ? none : NAMES[index];
+const text = (index, none = "") => index === undefined || index === null || index < 0 ? none : NAMES[index];
 const route = (index) => text(index, NO_ROUTE);
 const peer = (index) => text(index) || UNKNOWN;
 const words = (name) => name.replaceAll("_", " ");

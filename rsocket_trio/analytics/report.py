@@ -62,6 +62,8 @@ DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
     "connection_routes": ("capture_id", "conn_id", "route"),
 }
 """The tables that charts are drawn from, and their columns."""
+NUMBERS: Final = frozenset({"sent_us", "first_us", "error_code", "request_n", "credit_after", "resume_count"})
+"""Columns of numbers in which all cells may be null."""
 LISTS: Final = frozenset({"slow_requests", "slow_frames", "starved_pairs", "connection_timeline"})
 """Those of them that are meant to be cut: a page lists the first."""
 
@@ -83,7 +85,13 @@ def page_data(answers: Mapping[str, Answer]) -> dict[str, object]:
             # The filter knows a peer by the name that it has in all charts.
             known = {(row["capture_id"], row["conn_id"]): row["peer"] for row in _rows(answers, "shown_peers")}
             cells["shown_peer"] = tuple(map(known.get, zip(cells["capture_id"], cells["conn_id"], strict=True)))
-        packed = {column: pack(cells[column], names) for column in columns}
+        packed = {
+            # A column of texts without a text, as of a capture without routes, cannot be known by its cells.
+            column: pack(cells[column], names)
+            if any(cell is not None for cell in cells[column]) or column in NUMBERS
+            else {"values": [-1] * len(answer.rows)}
+            for column in columns
+        }
         tables[table] = {"n": len(answer.rows), "columns": packed}
     health = answers.get("capture_health")
     sides = {row["side"] for row in health.dicts()} if health is not None else set()

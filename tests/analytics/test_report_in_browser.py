@@ -370,3 +370,30 @@ def test_a_capture_in_which_nothing_happened_has_a_page_as_well(
 
     assert all(found["said"] for found in drawn(tab).values())
     assert tab.said == []
+
+
+def test_a_capture_without_routes_and_traces_has_all_charts(
+    chromium: Browser, known: dict[str, Answer], tmp_path: Path
+) -> None:
+    names = {"route", "shown_route", "by_route", "trace_id"}
+    bare = {
+        view: Answer(
+            view,
+            found.columns,
+            tuple(
+                tuple(None if column in names else cell for column, cell in zip(found.columns, row, strict=True))
+                for row in found.rows
+            ),
+        )
+        for view, found in known.items()
+    }
+    path = tmp_path / "report.html"
+    path.write_text(render(bare, title="No routes"), "utf-8")
+    tab = chromium.open(path)
+    seen = drawn(tab)
+
+    assert [chart for chart in CHARTS if not is_drawn(chart, seen)] == []
+    assert seen["heatmap"]["facets"] == ["(no route)"]
+    assert sums(seen["rate"]) == pytest.approx([service.RATE] * (SECONDS + 1), rel=0.01)
+    assert sums(choose(tab, "route", "(no route)")["rate"]) == sums(seen["rate"])
+    assert tab.said == []
