@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
+from rsocket_trio.analytics.cell_tables import NO_ROUTE
 from rsocket_trio.errors import readable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = Mapping[str, Any]
 
-NO_ROUTE: Final = "(no route)"
 SECOND: Final = 1_000_000
 """In microseconds."""
 
