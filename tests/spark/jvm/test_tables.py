@@ -76,6 +76,18 @@ def test_rows_of_one_table_are_inserted_into_another(spark: SparkSession, tables
     assert sorted(sink.rows()) == [b"row 0", b"row 1", b"row 5", b"row 5"]
 
 
+def test_a_table_of_raw_rows_takes_rows_as_well(spark: SparkSession, tables: Server, sink: Sink) -> None:
+    spark.sql(f"CREATE TABLE both USING rsocket OPTIONS (uri '{sink.uri}', route 'orders', positions 'server')")
+    try:
+        spark.sql("INSERT INTO both (data) VALUES (X'61')")
+        # Columns of the same names and types as those of the other table.
+        spark.sql("INSERT INTO both SELECT * FROM log WHERE partition = 0 AND position = 3")
+    finally:
+        spark.sql("DROP TABLE both")
+
+    assert sorted(sink.rows()) == [b"a", b"row 3"]
+
+
 def test_a_table_whose_server_is_gone_is_an_error_that_names_it(spark: SparkSession, tables: Server) -> None:
     tables.kill()
 
