@@ -70,6 +70,9 @@ def test_a_snippet_works(block: Any, spark: SparkSession, start_server: Callable
         assert names["with_headers"].count() == 2000
     elif "readings" in names:
         assert names["readings"].isStreaming
+    elif "progress" in names:
+        spark.streams.removeListener(names["progress"])
+        assert names["progress"].queries() == []
     else:
         assert names["query"].exception() is None
         assert sum(one["numInputRows"] for one in names["query"].recentProgress) == 2000
