@@ -438,7 +438,10 @@ async def test_a_log_of_the_released_form_is_read_goes_on_and_is_not_rewritten(f
 
 
 async def test_a_ledger_of_the_released_form_knows_its_batches_and_its_staged_attempts(former: Path) -> None:
-    async with FileLog(former / "rows", filesystem=QuickDisk()) as log, FileLedger(former / "ledger", log) as ledger:
+    async with (
+        FileLog(former / "rows", filesystem=QuickDisk()) as log,
+        FileLedger(former / "ledger", log, staged_seconds=1e9) as ledger,
+    ):
         assert (ledger.last("sink"), list(ledger.staged)) == (4, ["staged"])
         await ledger.commit("sink", 5, {"staged": 3})
         assert await rows_of(log) == [
