@@ -54,7 +54,7 @@ SLOW := tests/spark tests/kafka tests/analytics tests/loadgen tests/interop test
 SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics cluster soak peers peers-spring clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics gate-spark cluster soak peers peers-spring clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -103,7 +103,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics
+gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics gate-spark
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks --full
@@ -154,6 +154,10 @@ cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
 
 gate-analytics: $(VENV)/.dev
 	$(BIN)/python -m qa.analytics
+
+# Raw rows through the source and the sink: rates, and CPU of all processes.
+gate-spark: $(VENV)/.dev
+	$(BIN)/python -m qa.spark_bars
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30
