@@ -18,7 +18,7 @@ FLOOR_RATIO = 1.3
 
 
 class Bar(NamedTuple):
-    """The least rate of a job in rows a second, and its highest cost in microseconds of CPU for a row, if it has one."""
+    """The least rate of a job in rows a second, and its highest cost in microseconds of CPU a row, if it has one."""
 
     job: str
     of: str
