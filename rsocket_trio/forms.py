@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = Callable[..., Any]
 Requirement: TypeAlias = Callable[[Any, Any], Any]
-"""Whether a user may make a call: a plain or async function of the user and the ``Call``."""
+"""A plain or async function of the user and the ``Call`` that returns whether the user may make the call."""
 
 
 class Items(Protocol):
@@ -50,7 +50,7 @@ class Kind(enum.Enum):
 
 
 class TypedForm(Protocol):
-    """What the annotations of a handler ask for."""
+    """The form of a handler by its annotations, which decodes requests and encodes answers for it."""
 
     def serving(self, call: Any, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
         """Return the function of bytes that serves a ``Call``, in the form of this kind."""

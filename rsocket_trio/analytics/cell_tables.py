@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NO_ROUTE: Final = "(no route)"
-"""How a page names what has no route."""
+"""The text that a page shows in place of a missing route."""
 SHOWN_ROUTES: Final = 24
 SHOWN_PEERS: Final = 12
 SHOWN_CONNECTIONS: Final = 20

@@ -165,7 +165,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """What runs the SQL over one capture."""
+    """An engine that runs the SQL over one capture."""
 
     def ask(self, view: str) -> Answer:
         """Return the rows of a view, in the order of the report if it is part of that. Raise ``KeyError``."""

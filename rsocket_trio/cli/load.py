@@ -51,7 +51,7 @@ SAME = (
 INTERACTIONS = ("response", "stream", "fnf", "channel")
 ARRIVALS = ("poisson", "constant", "closed")
 DEFAULT_SECONDS = 10.0
-"""How long a ramp is that does not say so."""
+"""The duration of a ramp without one of its own, in seconds."""
 
 
 def sizes(text: str) -> tuple[int, ...]:

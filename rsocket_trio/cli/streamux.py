@@ -40,7 +40,7 @@ def command(ctx: click.Context, /) -> None:
 @click.argument("b", type=hexadecimal, metavar="HEX")
 @click.pass_context
 def negotiate_command(ctx: click.Context, /, a: bytes, b: bytes) -> None:
-    """What two initialize messages, in hex, come to: JSON, and exit code 1 where it is nothing."""
+    """Negotiate between two initialize messages in hex. Print JSON; the exit code is 1 if the negotiation fails."""
     ctx.exit(answer([negotiated(a, b)]))
 
 

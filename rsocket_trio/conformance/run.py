@@ -29,7 +29,7 @@ PATIENCE = 5.0
 CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
 GREETING = ((Word.SEND, "setup"), (Word.AGREED, ""), (Word.ALIVE, ""))
-"""What shows that a server speaks a dialect with initialize messages."""
+"""The steps that a server must pass to count as one of a dialect with initialize messages."""
 TLS_ALERT = b"\x15\x03"
 UNREACHABLE = "the server can't be reached any more"
 """Begins the reason of a case for which no connection could be opened."""

@@ -74,7 +74,7 @@ class Widths(NamedTuple):
 
 
 UNKNOWN: Final = Widths(29, 30)
-"""What a drawing is checked with before it is played."""
+"""The widths that a drawing is checked with before it is played, when nothing is negotiated yet."""
 
 
 class Chunk(NamedTuple):
@@ -179,7 +179,7 @@ class Session:
     ids: dict[str, int] = attrs.field(factory=dict)
     """The ids of the peer's by their names in the case."""
     said: bytes = b""
-    """What the tester has sent of a chunk that is not whole."""
+    """The bytes that the tester has sent of an incomplete chunk."""
 
     def greet(self, side: int, data: bytes) -> bytes:
         """Take bytes of an initialize message from one side. Return what stands behind it."""

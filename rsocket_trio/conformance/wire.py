@@ -54,7 +54,7 @@ class Passed:
     data: bytes
     is_frame: bool = True
     event: str = ""
-    """What happened to the connection, instead of bytes."""
+    """The event on the connection, if the entry is no frame and no bytes."""
 
 
 class Ended(Exception):

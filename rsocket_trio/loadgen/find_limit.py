@@ -35,7 +35,7 @@ PRECISION = 0.05
 ATTEMPTS = 2
 """Trials that a rate must fail in."""
 SLACK = 1.1
-"""How many more requests than planned random arrivals may make due."""
+"""The factor by which random arrivals may make more requests due than planned."""
 MIN_PRECISION = 0.01
 DIGITS = 4
 """Digits of the rates that are tried."""
@@ -89,7 +89,7 @@ class Trial:
     rate: float
     held: bool
     reason: str
-    """How it broke the bound, else nothing."""
+    """The part of the bound that the load broke, with the figure; empty if it held the bound."""
     summary: Summary
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Limit:
     interrupted: bool = False
     """True if the search was stopped before its end."""
     problem: str | None = None
-    """What ended the search before its end: the server was gone, say."""
+    """The error that ended the search early, such as the loss of the server; ``None`` if there was none."""
 
     @property
     def best(self) -> Trial | None:

@@ -52,7 +52,7 @@ FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
 DELIVERY = 1.0
 """Seconds between two deliveries of counts, where they are wanted before the end."""
 SCHEDSTAT = "/proc/thread-self/schedstat"
-"""Where Linux says how long a thread ran, and how long it waited for a processor, in nanoseconds."""
+"""The file in which Linux reports how long a thread ran and waited for a processor, in nanoseconds."""
 
 AllGather = Callable[[str], Awaitable[list[str]]]
 """Sends a text to all tasks and returns the texts of all of them, once each has sent its own."""
@@ -178,7 +178,7 @@ class KeptConnection:
         self._options = options
         self._connection: Connection | None = None
         self.lost = ""
-        """What the last connection ended with, while there is no other."""
+        """The reason why the last connection ended; empty while there is one."""
 
     @property
     def connection(self) -> Connection:

@@ -69,7 +69,7 @@ async def make(part: Part, told: Told, counts: trio.abc.SendStream) -> None:
 
 
 class Told:
-    """What a worker was told up to now."""
+    """The start and stop messages that a worker has received."""
 
     def __init__(self) -> None:
         self.started = trio.Event()

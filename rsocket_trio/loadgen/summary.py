@@ -109,7 +109,7 @@ class Summary:
     shares: Mapping[str, Counts] = attrs.field(factory=dict)
     """The counts of each share of a mix by its name; empty where requests are all of one kind."""
     lost: str | None = None
-    """What the last connection of a task ended with, if the load ended without one; ``None`` if it did not."""
+    """The reason why the last connection of a task ended, if the load ended without one; else ``None``."""
 
     @property
     def limited(self) -> bool:

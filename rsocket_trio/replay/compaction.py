@@ -52,7 +52,7 @@ class Interrupted(Exception):
 
 @attrs.frozen
 class FileName:
-    """What the name of a segment file says: its first position and, of a compacted one, its end and how often."""
+    """The name of a segment file: its first position and, if it is compacted, its end and the number of passes."""
 
     first: int
     end: int | None = None
@@ -215,6 +215,7 @@ class Pass:
             made.walked = made.layout.header
             self._filesystem.sync(fd)
         except BaseException:
+            # Raised again at once: no failed pass leaves a half-written file.
             self._filesystem.close(fd)
             self._filesystem.remove(new)
             raise

@@ -263,6 +263,7 @@ class KafkaLedger(Ledger):
             if last is None or batch > last:
                 await self._are_staged(sink, attempts)
         except BaseException:
+            # Raised again at once: the next commit begins with a new producer, and reads the topic anew.
             await self._give_up(sink)
             raise
         while len(self._owned) > OWNED_SINKS:
@@ -423,6 +424,7 @@ class KafkaLedger(Ledger):
                 if trio.current_time() > deadline:
                     raise NotWritten(f"the attempt is not staged: {error}") from error
             except BaseException:
+                # Raised again at once: a producer in an open transaction can't begin another one.
                 with trio.CancelScope(shield=True):
                     await self._close_publisher()
                 raise
@@ -451,6 +453,7 @@ class KafkaLedger(Ledger):
         except PositionExpired:
             pass
         except BaseException:
+            # Raised again at once: nobody will discard this stage, so its bytes are given back here.
             self.staged_bytes -= stage.size
             raise
         if left or stage.rows != note.rows:

@@ -86,6 +86,7 @@ class TransactionalProducer:
         except KafkaException as error:
             raise self._given_up(error_of(error)) from error
         except BaseException:
+            # Raised again at once: the producer can begin no transaction before this one is aborted.
             self._abort()
             raise
         self._commit(deadline)

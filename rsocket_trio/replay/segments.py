@@ -519,6 +519,7 @@ class Segments:
             self._filesystem.rename(fresh, segment.path)
             self._filesystem.sync_directory(self._directory)
         except BaseException:
+            # Raised again at once: the log does not open, so both descriptors are closed here.
             self._filesystem.close(fd)
             self._close_file()
             raise

@@ -330,7 +330,7 @@ class Subscription(Generic[T]):
 
     @property
     def _blocks(self) -> bool:
-        """Whether senders have to wait for this subscriber."""
+        """Return whether senders have to wait for this subscriber."""
         return self.waiting >= self._size and self._policy == "wait"
 
     def _put(self, item: T) -> bool:

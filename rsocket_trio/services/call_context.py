@@ -144,7 +144,7 @@ class Call:
 
 @attrs.frozen
 class CallTerms:
-    """What a connection's own requests are made with.
+    """The settings of a connection for its own requests.
 
     ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
     with ``deadlines`` the time left travels.

@@ -70,7 +70,7 @@ def codec_or_first(codecs: Sequence[Codec], data_mime: str | int, metadata_mime:
 
 @value
 class RequestForm:
-    """How the requests of a connection carry objects: made once for each connection that sends some.
+    """The encoding of objects in the requests of a connection: made once for each connection that sends some.
 
     ``codec`` encodes and decodes them. ``names`` is the metadata of a request whose data is an object, which names the
     codec, and ``accepts`` that of a request of which only the answer is one; both are ``None`` where the connection's

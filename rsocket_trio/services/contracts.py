@@ -117,7 +117,7 @@ class Service(Protocol, metaclass=ServiceMeta):
 
 @value
 class Declared:
-    """What a decorator says of a method: ``interaction`` is its name, ``route`` its argument."""
+    """The request that a method is declared as: ``interaction`` is the decorator's name, ``route`` its argument."""
 
     interaction: str
     route: str | None

@@ -15,7 +15,7 @@ T = TypeVar("T")
 ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]
 """A function that makes the async context manager round a call."""
 Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
-"""What an application gives: such a function, or an async generator function that yields once."""
+"""An interceptor of an application: such a function, or an async generator function that yields once."""
 
 
 def as_interceptor(decorator: str, function: Function) -> ContextOf:

@@ -122,7 +122,7 @@ class Result(enum.Enum):
 
 @attrs.frozen(eq=False)
 class TypedHandler:
-    """What the annotations of a handler say.
+    """The types of a handler's data, items and answer, from its annotations.
 
     ``function`` is the application's, ``parameters`` its parameters in order. ``body`` is the type of the data, or that
     of an object whose members are ``members``, the parameters by name; ``ABSENT`` if no parameter takes the data.

@@ -81,7 +81,7 @@ class ListenOptions:
     """Permissions of the path of a Unix socket; ``None`` leaves them to the umask."""
     backlog: int = DEFAULT_BACKLOG
     over: object | None = None
-    """What listeners share, where a scheme has such a thing: a media driver of Aeron."""
+    """The object that listeners share, in a scheme that has one: the media driver of Aeron."""
 
 
 @attrs.frozen

@@ -65,7 +65,7 @@ def _written(media: str, parameters: Mapping[str, str]) -> str:
 
 @attrs.frozen
 class Channel:
-    """What a URI says, apart: where to, and how."""
+    """The parts of an Aeron URI: its addresses, and the parameters of publications and subscriptions."""
 
     is_ipc: bool
     endpoint: str

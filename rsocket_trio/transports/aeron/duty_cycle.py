@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 class Work(Protocol):
-    """What is done in each step."""
+    """The work of each step."""
 
     fault: str | None
     """The reason why nothing can be done any more."""
@@ -87,7 +87,7 @@ class DutyCycle:
         self.hurried = 0
         """The number of tasks that add objects, or accept: the client does its work in each step for them."""
         self.rounds = 0
-        """How often the client did its work: images open, end and close in no other moment."""
+        """The number of times the client did its work: images open, end and close at no other time."""
         self.readable: int | None = None
         """The descriptor that is readable when anything has come; ``None`` if it may come without one."""
 

@@ -94,7 +94,7 @@ class Lane:
         self.said_the_end = False
         self.is_closed = False
         self.failure = ""
-        """Why nothing moves any more, if the peer or the loss of the connection is the reason."""
+        """The reason why no more bytes move, if it is the peer or the loss of the connection; else empty."""
         self.reader = Waiter()
         self.writer = Waiter()
         self._pieces: deque[bytes] = deque()

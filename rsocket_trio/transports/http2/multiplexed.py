@@ -65,9 +65,9 @@ class Multiplexed:
     ) -> None:
         self.lanes: dict[int, Lane] = {}
         self.failure = ""
-        """Why the connection is over; empty while it is not."""
+        """The reason why the connection is over; empty until then."""
         self.leaving = ""
-        """What the peer said when it announced that it opens and accepts no more streams."""
+        """The peer's GOAWAY as text: it opens and accepts no more streams. Empty until it comes."""
         self.has_begun = False
         self.watcher = Waiter()
         """Woken when the peer's SETTINGS came, when a stream is over, and at the end of the connection."""

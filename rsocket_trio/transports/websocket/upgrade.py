@@ -33,7 +33,7 @@ SUBPROTOCOL = "rsocket"
 """Echoed to a client that offers it. Our client offers none: servers that echo nothing would make others fail."""
 VERSION = "13"
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""What the answer to a key is the hash of, behind the key (RFC 6455, 1.3)."""
+"""The constant that is appended to a client's key: the answer is the hash of both (RFC 6455, 1.3)."""
 KEY_SIZE = 16
 HEAD_LIMIT = 65536
 """Bytes after which a handshake that does not end is refused."""
