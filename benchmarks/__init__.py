@@ -1,1 +1,1 @@
-"""How fast, and how large: measured against a peer in the same run."""
+"""Benchmarks of speed and size, each measured against a peer in the same run."""

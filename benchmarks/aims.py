@@ -24,7 +24,7 @@ from rsocket_trio.transports.schemes import REGISTRY
 
 @attrs.frozen
 class Way:
-    """How a workload is run: a library, a scheme, a dialect, and what more the server is told.
+    """One configuration of a workload: a library, a scheme, a dialect, and more arguments of the server.
 
     ``needs`` is a module without which it can't be.
     """
@@ -37,7 +37,7 @@ class Way:
     needs: str = ""
 
     def missing(self) -> str | None:
-        """Why it can't be measured here, or ``None``."""
+        """Return the reason why it can't be measured here, or ``None``."""
         if self.library is OURS and self.scheme not in REGISTRY:
             return f"there is no transport {self.scheme}"
         if self.needs and importlib.util.find_spec(self.needs) is None:

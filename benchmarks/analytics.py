@@ -1,4 +1,4 @@
-"""How long do the questions of a capture take, in Spark and in DuckDB, cold, over the same Parquet?
+"""The time that the report of a capture takes in Spark and in DuckDB, cold, over the same Parquet files.
 
 ``python -m benchmarks.analytics write|spark|duckdb DIRECTORY [FRAMES]`` is one step in a process of its own, as
 ``main`` runs them; each prints one JSON line.
@@ -76,7 +76,7 @@ def _ask_all(engine: Engine, begun: float, last: float) -> dict[str, Any]:
 
 
 def digest(rows: Any) -> list[float]:
-    """What two engines must agree on: the number of rows, and the sum of all their numbers."""
+    """Return the number of rows and the sum of all their numbers, which must be the same in both engines."""
     total = 0.0
     for row in rows:
         for cell in row:

@@ -1,4 +1,4 @@
-"""What does a capture cost? One client against three servers in turn, of which two record, and one that records itself.
+"""The cost of a capture: one client against three servers in turn, of which two record, and a recording client.
 
 ``python -m benchmarks.capture [ROUNDS]``. Ratios are of medians over rounds that alternate in one run.
 """

@@ -93,7 +93,7 @@ def objects(figures: dict[str, Any]) -> list[str]:
 
 
 def peers(workloads: dict[str, Any]) -> list[list[str]]:
-    """How many times our CPU seconds those peers take that have a bar of their own."""
+    """Return the rows of peers with a bar of their own: their CPU seconds in ratio to ours."""
     rows = []
     for name, library, bar in PEERS:
         if theirs := cpu(workloads.get(name, {}), library):
@@ -119,7 +119,7 @@ def websocket(figures: dict[str, Any]) -> list[str]:
 
 
 def other_dialects(figures: dict[str, Any]) -> list[str]:
-    """What the others cost beside 1.0."""
+    """Return the section on the other dialects: their CPU seconds in ratio to those of 1.0."""
     yardstick = dialects.YARDSTICK
     others = [name for name in next(iter(figures["dialects"].values())) if name != yardstick]
     rows = []
@@ -136,7 +136,7 @@ def other_dialects(figures: dict[str, Any]) -> list[str]:
 
 
 def resumption(figures: dict[str, Any]) -> list[str]:
-    """What resumption costs."""
+    """Return the section on the cost of resumption."""
     rows = []
     for name, runs in figures["resume"].items():
         off = middle(cpu(runs, resume.OFF))

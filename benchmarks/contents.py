@@ -40,7 +40,7 @@ from benchmarks import (
 
 @attrs.frozen
 class Asked:
-    """What the command line says of every section.
+    """The options of the command line that all sections share.
 
     Repetitions, frames of the capture that is analysed, and the folder that profiles are kept in.
     """

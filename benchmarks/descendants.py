@@ -1,4 +1,4 @@
-"""What a process and everything that it started cost: Spark is a dozen processes, which come and go."""
+"""The CPU time and peak memory of a process and its descendants: Spark is a dozen processes, which come and go."""
 
 from __future__ import annotations
 

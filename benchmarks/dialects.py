@@ -9,7 +9,7 @@ from rsocket_trio.connection.protocols import ALL, STREAMUX
 YARDSTICK = "rsocket/1.0"
 MEASURED = ("rr64", "stream", "large")
 LACKING = {"stream": {STREAMUX: "has no streams"}}
-"""What a dialect can't be asked for."""
+"""The dialects that can't run a workload, each with the reason; by workload."""
 
 
 def main(repeat: int) -> Runs:

@@ -32,8 +32,8 @@ Process: TypeAlias = "subprocess.Popen[str]"
 
 @attrs.frozen
 class Cost:
-    """What one run took: how many operations, seconds on the wall, CPU seconds of both processes, waits by percentile
-    in ms, and the bytes of resident memory that both grew by.
+    """The figures of one run: the number of operations, wall seconds, CPU seconds of both processes, waits by
+    percentile in ms, and the bytes of resident memory that both grew by.
     """
 
     count: int

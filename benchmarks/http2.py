@@ -1,4 +1,4 @@
-"""What a connection over HTTP/2 costs beside one over TCP, and what h2 alone would take for the same bytes."""
+"""The cost of a connection over HTTP/2 beside one over TCP, and of h2 alone for the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.markdown import NO, YES, command, cpu, spread, table
 from benchmarks.workloads import BY_NAME, OPERATIONS
 
 BAR = 1.8
-"""How many times TCP's CPU a workload may take."""
+"""The most CPU seconds that a workload may take, in ratio to TCP."""
 NAMES = ("rr64", "stream", "bulk")
 SCHEMES = ("tcp", "h2")
 ALONE = (1_024, 16_384, 65_536)

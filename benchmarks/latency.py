@@ -1,4 +1,4 @@
-"""How long does a 64 B request wait while 48 MiB go out on the same connection?"""
+"""The latency of a 64 B request while 48 MiB go out on the same connection."""
 
 from __future__ import annotations
 

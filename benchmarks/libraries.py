@@ -1,4 +1,4 @@
-"""Who is measured, on which workloads, and what each needs."""
+"""The libraries that are measured, their workloads and their requirements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
 NODE_MODULES = ROOT / "tests" / "interop" / "node_modules"
 BUILT = {"java": ROOT / "build" / "rsocket-java", "go": ROOT / "build" / "rsocket-go"}
-"""Where make builds the peers of these runtimes."""
+"""The folders in which make builds the peers, by runtime."""
 EVERY = frozenset(workload.name for workload in WORKLOADS)
 
 
@@ -42,7 +42,7 @@ class Library:
     share: float = 1
 
     def missing(self) -> str | None:
-        """Why it can't be measured here, or ``None``."""
+        """Return the reason why it can't be measured here, or ``None``."""
         if self.runtime in BUILT:
             if (BUILT[self.runtime] / ".built").exists() and shutil.which(self.runtime) is not None:
                 return None
@@ -125,7 +125,7 @@ def is_installed(package: str) -> bool:
 
 @cache
 def node_version() -> str:
-    """What ``node --version`` says."""
+    """Return the output of ``node --version``."""
     return said("node", "--version").strip()
 
 
@@ -137,5 +137,5 @@ def java_version() -> str:
 
 
 def said(*command: str) -> str:
-    """What a command prints, on either stream."""
+    """Return the output of a command, stdout and stderr together."""
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""How the report writes tables, figures and verdicts."""
+"""Tables, figures and verdicts of the report, in Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def command(*words: str) -> str:
-    """What measures the table above it."""
+    """Return the line that names the command which measures the table above it."""
     return f"Measured by `python -m benchmarks {' '.join(words)}`."
 
 
@@ -28,12 +28,12 @@ def spread(costs: Sequence[float]) -> str:
 
 
 def met(ratio: float, must: float, aim: float) -> str:
-    """How a ratio stands to what it must and what it should be."""
+    """Return the verdict on a ratio: at least the aim, at least what it must be, or missed."""
     return "aim" if ratio >= aim else "must" if ratio >= must else NO
 
 
 def described(figures: dict[str, Any]) -> str:
-    """On which machine figures were measured, when, and how often."""
+    """Return the machine and the date of the figures, the number of repetitions and the load."""
     of = figures["machine"]
     return (
         f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {of['python']}; "

@@ -1,4 +1,4 @@
-"""What do the pieces of the hot path cost by themselves? Nanoseconds of CPU, the best of several rounds."""
+"""The cost of each piece of the hot path alone, in nanoseconds of CPU: the best of several rounds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sessions() -> tuple[Session, Session]:
 
 
 def move(sender: Session, receiver: Session) -> None:
-    """What one has to say reaches the other."""
+    """Move the frames that one session has to send to the other."""
     receiver.receive([whole(frame) for frame in sender.outbox.take()], 0.0)
 
 

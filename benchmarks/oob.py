@@ -1,4 +1,4 @@
-"""How urgent are Streamux's urgent messages, while one message of 256 MiB goes out on the same connection?"""
+"""The latency of Streamux's urgent messages while one message of 256 MiB goes out on the same connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rsocket_trio import Connection, open_connection
 EVERY = 0.01
 """Seconds between two pings."""
 CANCELS = 50
-"""How many a run measures, at least."""
+"""The least number of cancels that a run measures."""
 BAR = 25.0
 """Milliseconds."""
 

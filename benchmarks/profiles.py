@@ -1,4 +1,4 @@
-"""Where the CPU of each workload goes: the kernel, Trio, this library, the program; and what would be next.
+"""The CPU time of each workload by part: kernel, Trio, this library, program; and the next possible saving.
 
 The figures are samples of the runs of ``aims``, taken if that is told a folder for them.
 """
@@ -49,7 +49,7 @@ NEXT = {
         "begins without a task of its own would take less."
     ),
 }
-"""What would be next for each workload, by its name."""
+"""The next possible saving of each workload, by its name."""
 
 
 def main(folder: Path | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Where a workload's time goes: ``python -m benchmarks.profiling WORKLOAD [trio|floor|...] [--repeat N] [--lines N]``.
+"""Profiles of a workload: ``python -m benchmarks.profiling WORKLOAD [trio|floor|...] [--repeat N] [--lines N]``.
 
 Client and server run as they always do. At each tick of the kernel that finds them at work (every 4 ms on many systems)
 the stack of Python's functions is counted, and whether the kernel was at work for it. A signal comes between two
@@ -88,7 +88,7 @@ class Profile:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """Return the number of samples."""
         return self.parts.total()
 
 

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "explanation" / "performance.md"
 RESULT = ROOT / "benchmarks" / "result.json"
 PIPELINE = ROOT / "benchmarks" / "pipeline.json"
 FOLDER = "performance"
-"""Where the plots stand, beside the page."""
+"""The folder of the plots, beside the page."""
 INTRODUCTION = """\
 # Performance
 

@@ -1,4 +1,4 @@
-"""What does resumption cost? The same work with it off, offered by the server, and on, in the same interleaved run."""
+"""The cost of resumption: the same work with it off, offered by the server, and on, in the same interleaved run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOLD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     OFFERED: (("resume",), ()),
     ON: (("resume",), ("resume",)),
 }
-"""What the server and the client are told."""
+"""The arguments of the server and of the client, by way."""
 
 
 def main(repeat: int) -> Runs:

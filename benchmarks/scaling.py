@@ -28,7 +28,7 @@ BESIDE, REQUESTS = 64, 16_000
 """Requests in flight beside the open streams, and how many in all."""
 PAYLOAD = bytes(64)
 RARELY = (10_000, 10, 10)
-"""When the collector looks, at both ends; ``rsocket-trio serve`` says the same."""
+"""The thresholds of the garbage collector at both ends, the same as those of ``rsocket-trio serve``."""
 DESCRIPTORS = 2_048
 """Files and sockets that a process has to be allowed to have open."""
 

@@ -13,7 +13,7 @@ from benchmarks.workloads import BY_NAME
 SCALED = 0.8
 """The part of the throughput of one connection that many at once have to reach."""
 FLAT = 1.25
-"""How many times the CPU of a request beside one open stream it may take beside more."""
+"""The most CPU seconds of a request beside many open streams, in ratio to those beside one."""
 
 
 def machine(figures: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How many rows a second go through the Spark source and sink, beside Spark's own sources and a plain Python one?
+"""Rows per second through the Spark source and sink, beside Spark's own sources and a plain Python one.
 
 ``python -m benchmarks.spark server|jobs`` is one process of these, as ``main`` runs them: the server says its URI, the
 jobs print one JSON line. Server and Spark share the machine, as they do in every figure here.

@@ -50,7 +50,7 @@ def jobs_table(jobs: Iterable[dict[str, Any]], label: Callable[[dict[str, Any]],
 
 
 def store_of(job: dict[str, Any]) -> str | None:
-    """Where the server has the rows of a job; results that do not say it are of memory."""
+    """Return the store of a job's rows at the server; memory, if the results name none."""
     own = job["job"] in {"read tuples", "read range", "write rows in Python", "write noop"}
     found: str | None = job.get("store", None if own else "memory")
     return found
@@ -62,7 +62,7 @@ def rate_of(job: dict[str, Any]) -> float:
 
 
 def conditions(figures: dict[str, Any]) -> str:
-    """What all figures of Spark are of."""
+    """Return the conditions under which all figures of Spark were measured."""
     of = figures["spark"]
     machine = figures.get("alone", {}).get("spark", figures)["machine"]
     repeat = of.get("repeat", max(len(job["seconds"]) for job in of["jobs"]))

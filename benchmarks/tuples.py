@@ -1,4 +1,4 @@
-"""What the Spark source is measured against: a plain Python one that yields tuples, and takes rows one by one."""
+"""The baseline of the Spark source and sink: a plain Python one that yields tuples, and takes rows one by one."""
 
 from __future__ import annotations
 

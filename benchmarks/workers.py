@@ -1,4 +1,4 @@
-"""What do several processes on one address bring, and does replacing them cost a connection?"""
+"""The throughput of several processes on one address, and the connections lost when they are replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = (1, 2)
 REQUESTS, CONNECTIONS = 3_000, 32
 """In all, and over how many connections, each with one in flight."""
 RESTARTS, SECONDS = 3, 1.0
-"""How often all workers are replaced, and how long it goes on after each."""
+"""The number of times that all workers are replaced, and the seconds before and after each."""
 COMMAND = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()"]
 
 

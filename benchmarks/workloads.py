@@ -1,4 +1,4 @@
-"""What is measured: the same operations for every library."""
+"""The workloads: the same operations for every library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OPERATIONS = 100_000
 WARM_UP = 0.3
 """Seconds of operations that come first and are not counted."""
 FIRST = {"stream": 1_000, "channel": 1_000, "connections": 20, "streams": 50}
-"""How many they are where they are counted by number: items, connections, open streams."""
+"""The number of operations in a warm-up that is counted: items, connections, open streams."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ IDLE = (
     Workload("connection", "W8c", "idle connection", "connections", 0, 500,   64, 1),
     Workload("open",       "W8s", "open stream",     "streams",     0, 5_000, 64, 1),
 )
-"""What is opened and left alone: ``memory`` measures what each takes."""
+"""The idle connections and streams of which ``memory`` measures the size."""
 TYPED = Workload("typed", "W9", "orders as objects, 64 in flight", "typed", 2, 0, 64, 64, 3.0, 4.0)
 """Request/response with objects of several fields, which ``typed`` measures: about 64 B as JSON."""
 # fmt: on

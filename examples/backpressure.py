@@ -14,7 +14,7 @@ from rsocket_trio import Connection, Payload, Responder, open_connection, serve
 
 responder = Responder()
 produced: list[int] = []
-"""What the server's handler came to, for comparison."""
+"""The numbers that the server's handler has produced, for comparison."""
 
 
 @responder.request_stream("numbers")

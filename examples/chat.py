@@ -179,7 +179,7 @@ async def time(request: Payload) -> str:
 
 
 async def clock_of(connection: Connection) -> str:
-    """What a member's clock says: the server asks its client, over the connection that the client opened."""
+    """Return the time at a member: the server asks its client, over the connection that the client opened."""
     with trio.move_on_after(PATIENCE):
         try:
             return text_of(await connection.request_response(route="time"))[:40]
@@ -189,7 +189,7 @@ async def clock_of(connection: Connection) -> str:
 
 
 def caller() -> Member:
-    """Who asks. Raises ``Rejected`` for somebody who is not in."""
+    """Return the member who sent the request. Raise ``Rejected`` if the sender has not joined."""
     try:
         member: Member = current_connection().state.member
     except AttributeError:
@@ -198,7 +198,7 @@ def caller() -> Member:
 
 
 def find(name: str) -> Member:
-    """Who has this name. Raises ``Rejected`` if nobody has."""
+    """Return the member with this name. Raise ``Rejected`` if there is none."""
     try:
         return members[name]
     except KeyError:
@@ -214,7 +214,7 @@ def checked_room(payload: Payload) -> str:
 
 
 def text_of(payload: Payload) -> str:
-    """What somebody sent, safe to show on a terminal."""
+    """Return the text of a payload, safe to show on a terminal."""
     text = payload.data.decode(errors="replace").strip()
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
@@ -294,7 +294,7 @@ async def show(channel: Channel, everything: trio.CancelScope) -> None:
 
 
 async def typed_lines() -> AsyncIterator[str]:
-    """What is typed, to the end of the input. The thread that waits for a key is left behind when nobody cares."""
+    """Yield the lines that are typed, to the end of the input. On cancellation the reading thread is abandoned."""
     rest = b""
     while data := await trio.to_thread.run_sync(os.read, sys.stdin.fileno(), 65536, abandon_on_cancel=True):
         *lines, rest = (rest + data).split(b"\n")

@@ -87,7 +87,7 @@ def as_answer(error: RSocketError) -> bytes:
 
 
 async def begin(channel: Channel) -> bytes:
-    """What came with the ``+`` of an answer. Raises what an answer with a ``-`` says."""
+    """Return the data behind the ``+`` of an answer. Raise ``ApplicationError`` with the text behind a ``-``."""
     first = (await anext(channel)).data
     if first.startswith(b"+"):
         return first[1:]

@@ -71,7 +71,7 @@ class Bar:
 
 
 class Market(Service, Protocol, route="market"):
-    """What traders and readers call."""
+    """The requests of traders and readers."""
 
     @request_response
     async def place(self, trades: list[Trade]) -> int: ...

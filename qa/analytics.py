@@ -22,7 +22,7 @@ COMMAND = ("-c", "from rsocket_trio.cli.entry import main; main()", "analyze")
 
 
 class Spent(NamedTuple):
-    """What one run of a command took."""
+    """The seconds, CPU seconds and MiB of memory that one run of a command took, and its exit code."""
 
     seconds: float
     cpu: float

@@ -58,7 +58,7 @@ async def connect(scheme: str, port: int) -> Any:
 
 @attrs.frozen
 class Caller:
-    """What the workloads need."""
+    """The state that the workloads share: the connection parameters, the client and the waits in seconds."""
 
     scheme: str
     port: int

@@ -19,7 +19,7 @@ HEADER = struct.Struct(">BHIH")
 """Upper and lower part of the length behind it, stream, and the kind above ten flags."""
 COUNT = struct.Struct(">I")
 ASKED = struct.Struct(">II")
-"""How many items, none for a stream that stays idle, and the bytes of each."""
+"""The number of items, 0 for a stream that stays idle, and the bytes of each."""
 REQUEST, STREAM, CHANNEL, GRANT, ITEM = (kind << 10 for kind in (4, 6, 7, 8, 10))
 NEXT, COMPLETE = 0x20, 0x40
 KIND, FLAGS = ~0x3FF, 0x3FF

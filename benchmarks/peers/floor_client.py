@@ -154,7 +154,7 @@ class Connection:
 
 @attrs.frozen
 class Client:
-    """What the workloads need."""
+    """The state that the workloads share: the port, the connections and the waits in seconds."""
 
     port: int
     nursery: trio.Nursery

@@ -1,4 +1,4 @@
-"""What every client does at the borders of what is measured: says that it is there, waits, and says how it went."""
+"""The protocol between the harness and every client: ready, go, done, and then the figures of the run."""
 
 from __future__ import annotations
 

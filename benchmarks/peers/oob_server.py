@@ -14,7 +14,7 @@ from rsocket_trio import Channel, Limits, Payload, Responder, serve
 
 responder = Responder()
 reached: dict[str, float] = {}
-"""When each cancel reached its handler, by the request's number, on the clock that all processes share."""
+"""The time at which each cancel reached its handler, by the request's number, on the clock that all processes share."""
 
 
 @responder.request_response

@@ -25,14 +25,14 @@ class Caller(Protocol):
 
 
 class Opens(Protocol):
-    """What makes connections."""
+    """A function that opens connections."""
 
     def __call__(self, port: int) -> AbstractAsyncContextManager[Caller]:
         """Connect, for as long as the block."""
 
 
 class Together(Protocol):
-    """What runs so many of the same function at once, in the library's own way."""
+    """A function that runs several instances of a worker at once, in the library's own way."""
 
     async def __call__(self, worker: Worker, concurrency: int) -> None:
         """Return when all have."""

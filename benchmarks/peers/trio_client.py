@@ -18,7 +18,7 @@ from rsocket_trio import Connection, ResumeOptions, open_connection
 
 @attrs.frozen
 class Client:
-    """What the workloads need."""
+    """The state that the workloads share: the connections and the waits in seconds."""
 
     connect: Callable[[], AbstractAsyncContextManager[Connection]]
     kept: AsyncExitStack

@@ -117,7 +117,7 @@ def streams_without_setup(scene: Scene) -> str:
 
 
 def all_closed(line: Line) -> bool:
-    """Whether every stream was reset."""
+    """Return whether every stream was reset."""
     # What is quick to count may be counted too often.
     return line.came.count(bytes((0, 0, 4, RST_STREAM))) > STREAMS and len(closed(line)) > STREAMS
 

@@ -85,7 +85,7 @@ class Child:
 
 @attrs.define
 class Outcome:
-    """What a run did and found: ``lost`` and ``twice`` are rows of the topic."""
+    """The counts of a run: ``lost`` and ``twice`` are rows of the topic."""
 
     rounds: int = 0
     batches: int = 0

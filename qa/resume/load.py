@@ -146,7 +146,7 @@ class Pauses:
     def __init__(self, connection: Connection) -> None:
         self.longest = 0.0
         self.ended = 0
-        """How often it went on."""
+        """The number of times the connection was suspended and resumed."""
         self._since: float | None = None
         connection.on_state(self._on_state)
 
