@@ -1,4 +1,4 @@
-"""What holding entries costs beside their bytes: small frames that left are joined, those that wait count more."""
+"""The cost of held entries beside their bytes: small frames that left are joined, those that wait count more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the analyses share: the small capture that is written by hand, and the one report of it."""
+"""The fixtures of the analyses' tests: the small capture that is written by hand, and the one report of it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MEMBERS, LINES, TIMES, REFUSED = 6, 50, 20, 3
 
 @attrs.define
 class Chat:
-    """What was asked of the server, and where its capture is."""
+    """The requests that the members made, counted by route, and the folder of the server's capture."""
 
     directory: Path
     asked: Counter[str] = attrs.field(factory=Counter)

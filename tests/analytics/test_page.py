@@ -1,4 +1,4 @@
-"""What the page on analytics says is true: its SQL runs in both engines, its code runs, its tables are complete."""
+"""The page on analytics is true: its SQL runs in both engines, its code runs, its tables are complete."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ TRACES = 400
 COLUMNS = [column.name for column in TABLES["interactions"]]
 TIMES = ("t_start", "t_first", "t_end")
 IN_ORDER = ("stall_us", "stalls", "max_gap_us")
-"""What only the frames in their order tell."""
+"""The columns that only the frames in their order tell."""
 LATE = ("n_in", "n_out", "bytes_in", "bytes_out", "requested_n")
-"""What frames after a stream's end add to, where they are not told from the others."""
+"""The columns that frames after a stream's end add to, where they are not told from the others."""
 
 
 @pytest.fixture(scope="module")

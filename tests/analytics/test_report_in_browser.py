@@ -23,7 +23,7 @@ SECONDS: Final = 75
 TABLES: Final = {"slowest", "starved-streams"}
 """Charts that are tables."""
 SHOTS: Final = Path(os.environ.get("RSOCKET_TRIO_SCREENSHOTS", ROOT / "build" / "screenshots"))
-"""Where pictures of the page are kept, for people to look at."""
+"""The folder in which pictures of the page are kept, for people to look at."""
 
 LOOK: Final = """(() => {
   const MARKS = ".bars .point path, .heatmaplayer image, .scatterlayer .js-line, .scatterlayer .point";
@@ -46,7 +46,7 @@ LOOK: Final = """(() => {
   };
   return Object.fromEntries([...document.querySelectorAll("[id^=plot-]")].map(look));
 })()"""
-"""What is drawn, by chart."""
+"""A script that returns what is drawn, by chart."""
 PUT: Final = """window.put = (id, value, event) => {
   document.getElementById(id).value = value;
   document.getElementById(id).dispatchEvent(new Event(event));

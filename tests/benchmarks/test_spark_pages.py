@@ -17,7 +17,7 @@ DOCS = sorted(
     if re.search(r"spark|replay|README|index", page.name)
 )
 FIGURE = re.compile(r"\d[\d.,]*( million)?( small| raw)*( rows)?( a second|/s\b| per second)|\d ?[uµ]s of CPU")
-"""What a rate or a cost looks like."""
+"""The form of a rate or a cost."""
 
 
 def results(**more: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ log.initial.task.delay.ms=100
 
 
 def missing_kafka() -> str | None:
-    """What is missing for a broker and its client."""
+    """Return what is missing for a broker and its client, or ``None``."""
     if find_spec("confluent_kafka") is None:
         return "confluent-kafka is missing: pip install 'rsocket-trio[kafka]'"
     if shutil.which("java") is None or not (JARS / ".built").exists():

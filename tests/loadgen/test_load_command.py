@@ -29,7 +29,7 @@ COMMAND = (
 
 
 class Ended(NamedTuple):
-    """What a command left."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -86,7 +86,7 @@ def is_alive(number: int) -> bool:
 
 @asynccontextmanager
 async def counting(number: int) -> AsyncIterator[tuple[str, trio.Event, list[bytes]]]:
-    """Where a server listens, an event that is set when so many requests came, and those that came."""
+    """Run a server. Yield its URI, an event that is set when so many requests came, and their data."""
     responder, enough = Responder(), trio.Event()
     came: list[bytes] = []
 

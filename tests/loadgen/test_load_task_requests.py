@@ -1,4 +1,4 @@
-"""What a task measures, on a clock that jumps: waiting counts, from when a request was due."""
+"""The measurements of a task, on a clock that jumps: waiting counts, from when a request was due."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 @asynccontextmanager
 async def noting(moments: list[float]) -> AsyncIterator[str]:
-    """Where a server listens that notes when requests come."""
+    """Run a server that notes the time of each request, and yield its URI."""
     responder = Responder()
 
     @responder.request_response("note")

@@ -52,7 +52,7 @@ async def write(log: FileLog, seed: int, count: int = 300, keys: int = 10) -> li
 
 
 def is_compacted(found: list[Record], records: list[Record]) -> bool:
-    """Whether nothing is there that was not written, and nothing is missing that is the last of its key."""
+    """Return whether each record was written, and the last one of each key is there."""
     last = {record.key: record.position for record in records}
     needed = [one for one in records if one.key is None or last[one.key] == one.position]
     return [one for one in found if one in needed] == needed and [one for one in records if one in found] == found

@@ -473,7 +473,7 @@ async def test_nothing_is_decided_once_the_log_has_failed(tmp_path: Path) -> Non
 
 @asynccontextmanager
 async def killed_with(ledger: FileLedger) -> AsyncGenerator[None, None]:
-    """What happens in the block may be its process's death; then only its files are left."""
+    """Let the process of a ledger die in the block: afterwards only its files are left."""
     try:
         yield
     except BaseException as error:
@@ -503,7 +503,7 @@ def disk_is_left(ledger: FileLedger) -> None:
 
 
 async def run_batches(ledger: Ledger, first: int, life: str) -> None:
-    """What a writer does: stage, commit, and after a crash all of the batch anew under other names."""
+    """Write batches as a writer does: stage and commit, and after a crash the whole batch anew under other names."""
     for batch in range(first, 3):
         for partition in range(3):
             rows = [b"%d-%d-%d" % (batch, partition, row) for row in range(2)]

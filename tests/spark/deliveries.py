@@ -1,4 +1,4 @@
-"""What tests of deliveries share: a route that takes rows in the test's own loop, and rows for it, without Spark."""
+"""A route that takes rows in the test's own loop, and rows for it, without Spark, for tests of deliveries."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
 
 @attrs.define
 class Collected:
-    """What was laid on it, in place of a conveyor. ``hook`` is called with each chunk."""
+    """A list of chunks in place of a conveyor. ``hook`` is called with each chunk."""
 
     chunks: list[Rows] = attrs.field(factory=list)
     hook: Callable[[Rows], object] = lambda chunk: None

@@ -15,7 +15,7 @@ DRIVER = Interpreter("driver", "desk", "/py", "3.11.7", PACKAGES)
 
 
 def said(**changed: Any) -> str:
-    """What an interpreter says: one that has everything, but for what is changed."""
+    """Return the report of an interpreter that has everything, but for what is changed."""
     return json.dumps(
         {"host": "node", "python": "/py", "version": "3.11.2", "packages": PACKAGES, "is_found": True} | changed
     )

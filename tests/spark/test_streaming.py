@@ -31,7 +31,7 @@ def given(**more: object) -> Options:
 
 
 class Query:
-    """What Spark does with a reader; offsets go through JSON, as they do there."""
+    """A reader as Spark drives it: offsets go through JSON, as they do there."""
 
     def __init__(self, options: Options, limit: ReadLimit | None = None) -> None:
         self.reader = ServerStreamReader(options, None)

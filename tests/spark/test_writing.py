@@ -272,7 +272,7 @@ def test_options_that_do_not_fit_are_refused_when_the_write_is_planned(given: di
 
 
 class Context:
-    """What Spark tells a task."""
+    """A task context of Spark: the number of its partition, and its local properties."""
 
     def __init__(self, **properties: str) -> None:
         self._properties = properties

@@ -1,4 +1,4 @@
-"""What is left when processes die: driver, worker, server, each killed where it hurts. The server's ledger judges."""
+"""Driver, worker and server are killed where it hurts most; the server's ledger shows that each row is there once."""
 
 from __future__ import annotations
 

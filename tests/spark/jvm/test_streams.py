@@ -26,7 +26,7 @@ GONE = "tcp://127.0.0.1:1"
 
 
 class Sink:
-    """What the micro-batches of a query held."""
+    """The rows of each micro-batch of a query, by its number."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[int, int]]] = {}
