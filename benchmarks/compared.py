@@ -11,7 +11,7 @@ from benchmarks.markdown import NO, YES, command, cpu, met, spread, table, versi
 from benchmarks.workloads import BY_NAME, TYPED, WORKLOADS
 
 PEERS = (("rr64", "grpcio", 10), ("rr64", "js", 1), ("stream", "js", 1), ("bulk", "js", 1), ("channel", "js", 1))
-"""Of which workload, which peer has to take so many times our CPU seconds."""
+"""The bars of single peers: workload, peer, and the least ratio of its CPU seconds to ours."""
 
 
 def workloads(figures: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Does every dialect cost about the same? Each against ``rsocket/1.0``, in the same interleaved run."""
+"""The cost of each dialect beside ``rsocket/1.0``, in the same interleaved run."""
 
 from __future__ import annotations
 

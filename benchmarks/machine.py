@@ -1,4 +1,4 @@
-"""On what was it measured?"""
+"""The machine that figures are measured on: processor, memory, system and load."""
 
 from __future__ import annotations
 

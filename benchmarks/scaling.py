@@ -1,4 +1,4 @@
-"""Does an operation cost the same beside many others: with many connections, and with many streams open on one?
+"""The cost of an operation beside many others: with many connections, and with many streams open on one.
 
 Both ends have Python's collector look less often, as docs/howto/many-requests.md says; once it is left as it is, for
 comparison.

@@ -27,7 +27,7 @@ each connection may use the whole of its outbox and inbox."""
 
 
 class Sends(Protocol):
-    """Whatever items can be sent on."""
+    """An object that items can be sent on."""
 
     async def send(self, payload: PayloadLike, /) -> None:
         """Send one."""

@@ -1,4 +1,4 @@
-"""Whatever a client does to a listener, the next one is served meanwhile, and no descriptor stays."""
+"""A listener survives any client: the next one is served meanwhile, and no descriptor stays open."""
 
 from __future__ import annotations
 
