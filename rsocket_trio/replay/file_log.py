@@ -455,6 +455,7 @@ class FileLog(ReplayableLog):
         try:
             return [outcome.Value(begins) for begins in self._write_together(groups)]
         except Exception as error:
+            # Raised in the task that appended: each caller gets the error of its own elements.
             if len(groups) == 1:
                 return [outcome.Error(error)]
         return [result for group in groups for result in self._write_groups([group])]

@@ -331,7 +331,7 @@ class KafkaLog(ReplayableLog):
             written = await self._write_once([self._rows_of(one) for one in together], [one.at for one in together])
             return [outcome.Value(begins) for begins in written]
         except Exception as error:
-            # Each caller gets the error of its own elements.
+            # Raised in the task that appended: each caller gets the error of its own elements.
             if len(together) == 1:
                 return [outcome.Error(error)]
         return [result for one in together for result in await self._write([one])]
