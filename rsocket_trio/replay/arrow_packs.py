@@ -6,7 +6,9 @@ in any order; ``data`` must be there, and a column that is left out is null in a
 
 from __future__ import annotations
 
+import struct
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -26,10 +28,13 @@ from rsocket_trio.replay.packs import (
     PACK_ROWS,
     Column,
     Pack,
+    check_entries,
     check_pack,
+    checked_span,
     decode_headers,
     encode_headers,
     number_bytes,
+    read_columns,
     sealed,
 )
 
@@ -161,11 +166,15 @@ def read_batch(data: bytes) -> pa.RecordBatch:
                     raise ValueError(f"a pack in arrow/1 with the column {name[:100]!r}")
                 if found.field(name).type != PACK_SCHEMA.field(name).type:
                     raise ValueError(f"column {name!r} of a pack in arrow/1 is {found.field(name).type}")
-            batches = [batch for batch in stream if batch.num_rows]
-    except (pa.ArrowException, OSError) as error:
+            if (size := decompressed_size(data)) > LONGEST_PACK:
+                raise ValueError(f"a pack of {size} bytes, compressed: the limit is {LONGEST_PACK}")
+            batches = list(stream)
+    except (pa.ArrowException, OSError, struct.error) as error:
         raise ValueError(f"a pack of {len(data)} bytes is not in arrow/1: {error}") from None
     if "data" not in found.names:
         raise ValueError("a pack in arrow/1 without the column 'data'")
+    if len(batches) > 1:
+        batches = [batch for batch in batches if batch.num_rows]
     if len(batches) != 1:
         raise ValueError(f"a pack in arrow/1 with {len(batches)} record batches that have rows: it has one")
     [batch] = batches
@@ -180,23 +189,65 @@ def read_batch(data: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=PACK_SCHEMA)
 
 
+def decompressed_size(data: bytes) -> int:
+    """Return the bytes of all compressed buffers in an Arrow IPC stream, as they say themselves, decompressed.
+
+    Raise ``pa.ArrowException`` and ``struct.error`` for anything else.
+    """
+    size = 0
+    for message in pa.ipc.MessageReader.open_stream(data):
+        if message.type == "record batch":
+            # Messages are in FlatBuffers: field 2 of a message is its content, those of a batch are its buffers, each
+            # an offset and a length, and the compression. A buffer that is compressed begins with its size, or -1.
+            said, body = message.metadata.to_pybytes(), message.body
+            batch = _pointed(said, _field(said, _pointed(said, 0), 2))
+            if not _field(said, batch, 3):
+                continue
+            buffers = _pointed(said, _field(said, batch, 2))
+            (count,) = struct.unpack_from("<I", said, buffers)
+            for index in range(count):
+                offset, length = struct.unpack_from("<qq", said, buffers + 4 + 16 * index)
+                if length:
+                    (whole,) = struct.unpack_from("<q", body, offset)
+                    size += length if whole < 0 else whole
+    return size
+
+
+def _field(said: bytes, table: int, index: int) -> int:
+    """Return where a field of a table is, 0 where it is not there."""
+    entries = table - struct.unpack_from("<i", said, table)[0]
+    place = entries + 4 + 2 * index
+    if place >= entries + struct.unpack_from("<H", said, entries)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", said, place)
+    return table + offset if offset else 0
+
+
+def _pointed(said: bytes, place: int) -> int:
+    return int(place + struct.unpack_from("<I", said, place)[0])
+
+
 def from_arrow(data: bytes, rows: int | None) -> Pack:
     """Return the pack that a writer sent in ``arrow/1``, with so many ``rows`` if it says so. Raise ``ValueError``."""
     batch = read_batch(data)
+    if not batch.num_rows:
+        raise ValueError("a pack in arrow/1 with 0 record batches that have rows: it has one")
     counts = batch.column("count")
     span = batch.num_rows
     if counts.null_count != len(counts):
         if counts.null_count or not 1 <= pc.min(counts).as_py() <= pc.max(counts).as_py() <= LARGEST_COUNT:
             raise ValueError("a pack in arrow/1 with a row that has no number of positions, or less than 1")
-        span = pc.sum(counts).as_py()
+        span = checked_span(batch.num_rows, counts.to_pylist())
     else:
         counts = None
     if rows is not None and span != rows:
         raise ValueError(f"a pack of {span} rows, its metadata says {rows}")
-    return Pack(
-        plain_of(batch.column("data"), batch.column("metadata"), batch.column("key"), batch.column("headers"), counts),
-        span,
-    )
+    columns = (batch.column(name) for name in ("data", "metadata", "key", "headers"))
+    plain = plain_of(*columns, counts=counts)
+    if len(plain) > LONGEST_PACK:
+        raise ValueError(f"a pack of {len(plain)} bytes: the limit is {LONGEST_PACK}")
+    check_entries(read_columns(plain, check=False))
+    return Pack(plain, span)
 
 
 def plain_of(
@@ -208,7 +259,7 @@ def plain_of(
 ) -> bytes:
     """Return rows in the layout ``plain/1``: ``data`` and the other columns as binary arrays, ``headers`` as maps.
 
-    Raise ``ValueError`` for a row without data.
+    Raise ``ValueError`` for a row without data, and for headers without a name or a content.
     """
     if data.null_count:
         raise ValueError(f"a pack with {data.null_count} rows without data")
@@ -224,7 +275,7 @@ def plain_of(
             parts += _parts(column)
     if headers is not None and headers.null_count < len(headers):
         bits |= HEADERS
-        said = [None if row is None else encode_headers(dict(row)) for row in headers.to_pylist()]
+        said = [None if row is None else encode_headers(_named(row)) for row in headers.to_pylist()]
         parts += _parts(pa.array(said, pa.binary()))
     parts[0] = PACK_HEAD.pack(len(data), bits)
     return sealed(parts)
@@ -240,6 +291,16 @@ def arrow_of(
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _named(row: Sequence[tuple[str | None, bytes | None]]) -> dict[str, bytes]:
+    """Return headers by name. Raise ``ValueError`` for null."""
+    found: dict[str, bytes] = {}
+    for name, content in row:
+        if name is None or content is None:
+            raise ValueError(f"a pack with a header {name!r} that has no name or no content")
+        found[name] = content
+    return found
 
 
 def _parts(column: pa.Array) -> list[bytes | memoryview]:
@@ -260,7 +321,8 @@ def _parts(column: pa.Array) -> list[bytes | memoryview]:
     return [encoded, memoryview(contents)[begin:end]]
 
 
-def pack_rows(data: pa.Array) -> int:
-    """Return how many rows of a binary column make a pack."""
-    average = max(data.nbytes // max(len(data), 1), 1)
+def pack_rows(data: pa.Array, *others: pa.Array | None) -> int:
+    """Return how many rows of a binary column, and others beside it, make a pack."""
+    size = data.nbytes + sum(column.nbytes for column in others if column is not None)
+    average = max(size // max(len(data), 1), 1)
     return int(max(min(PACK_ROWS, PACK_BYTES // average), 1))

@@ -245,7 +245,7 @@ class Pass:
         """Return how many records a file has, and how many of them go."""
         rows = dropped = 0
         for pack in self._packs(segment):
-            rows += int.from_bytes(pack.data[:4], "big")
+            rows += pack.rows
             stays = self._stays(pack)
             dropped += 0 if stays is None else stays.count(False)
         return rows, dropped

@@ -12,6 +12,7 @@ from rsocket_trio.replay.elements import Clock, Element, Record, check_element, 
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
 from rsocket_trio.replay.packs import FOREVER, Pack, flattened, packed
+from rsocket_trio.replay.taken_packs import as_taken
 
 OVERHEAD = 200
 """Bytes that a record takes beside its data and metadata, about."""
@@ -53,7 +54,7 @@ class MemoryLog(ReplayableLog):
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
-        groups = {partition: list(group) for partition, group in elements.items()}
+        groups = {partition: list(as_taken(group)) for partition, group in elements.items()}
         for partition, group in groups.items():
             check_begin(partition, at, self._find(partition).latest)
             for element in group:

@@ -28,7 +28,16 @@ from zlib import crc32
 
 import attrs
 
-from rsocket_trio.replay.elements import LARGEST_COUNT, LONGEST_RECORD, Element, Headers, Record, headers_size
+from rsocket_trio.replay.elements import (
+    LARGEST_COUNT,
+    LONGEST_ENTRY,
+    LONGEST_NAME,
+    LONGEST_RECORD,
+    Element,
+    Headers,
+    Record,
+    headers_size,
+)
 from rsocket_trio.values import value
 
 PLAIN: Final = "plain/1"
@@ -76,6 +85,11 @@ class Pack:
     def size(self) -> int:
         """Return the bytes of the layout."""
         return len(self.data)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of its rows."""
+        return int.from_bytes(self.data[:4], "big")
 
     @property
     def has_gaps(self) -> bool:
@@ -226,10 +240,15 @@ def check_pack(data: bytes, count: int | None) -> Columns:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Return headers as they are on the wire: for each u16 length and UTF-8 name, u32 length and content."""
+    """Return headers as they are on the wire: for each u16 length and UTF-8 name, u32 length and content.
+
+    Raise ``ValueError`` for a name that is too long.
+    """
     parts: list[bytes] = []
     for name, content in headers.items():
         said = name.encode()
+        if len(said) > LONGEST_NAME:
+            raise ValueError(f"a header's name of {len(said)} bytes: the limit is {LONGEST_NAME}")
         parts += (_NAME.pack(len(said)), said, _LENGTH.pack(len(content)), content)
     return b"".join(parts)
 
@@ -430,12 +449,29 @@ def validated(data: bytes, count: int | None) -> Pack:
     columns = check_pack(data, count)
     if not columns.rows:
         raise ValueError("a pack without rows")
+    check_entries(columns)
     if columns.headers is not None:
         for said in columns.headers.contents(data):
             if said is not None:
                 decode_headers(said)
-    taken = columns.rows if columns.counts is None else sum(columns.counts)
-    return Pack(without_places(data, columns), taken)
+    return Pack(without_places(data, columns), checked_span(columns.rows, columns.counts))
+
+
+def check_entries(columns: Columns) -> None:
+    """Raise ``ValueError`` if some metadata, key or headers are too long for the entry of a single row."""
+    for what, column in (("metadata", columns.metadata), ("a key", columns.key), ("headers", columns.headers)):
+        if column is not None and column.stop - column.start > LONGEST_ENTRY:
+            longest = max(length for length in column.lengths if length != NONE)
+            if longest > LONGEST_ENTRY:
+                raise ValueError(f"a pack with {what} of {longest} bytes: the limit is {LONGEST_ENTRY}")
+
+
+def checked_span(rows: int, counts: Iterable[int] | None) -> int:
+    """Return how many positions ``rows`` with these ``counts`` take. Raise ``ValueError`` if they are too many."""
+    span = rows if counts is None else sum(counts)
+    if span > LARGEST_COUNT:
+        raise ValueError(f"a pack of {span} rows: the limit is {LARGEST_COUNT}")
+    return span
 
 
 def rows_of(pack: Pack, start: int, end: int) -> Iterator[Record]:

@@ -17,7 +17,7 @@ import attrs
 
 from rsocket_trio.replay.compaction import NEW, SUFFIX, FileName, Pass, fresh_path, replaced_files
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
-from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.replay.errors import CorruptLog, PositionExpired
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.log import READ_BYTES
 from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, Pack, flattened, pack_elements, packed
@@ -32,6 +32,7 @@ from rsocket_trio.replay.segment_records import (
     encode_record,
     encode_segment_header,
 )
+from rsocket_trio.replay.taken_packs import as_taken
 
 SEGMENT_BYTES = 32 * 2**20
 """Bytes of a file after which the next record begins a new one, by default."""
@@ -51,6 +52,7 @@ class Mark:
     end: int
     durable: int
     time: int | None
+    began: int | None
 
 
 class Segments:
@@ -158,20 +160,22 @@ class Segments:
             raise OSError(
                 self._broken.errno, f"the log can't be written since a failure, open it anew: {self._broken}"
             ) from self._broken
-        self._mark = Mark(len(self._segments), self._segments[-1].size, self._end, self._durable, self._time)
+        self._mark = Mark(
+            len(self._segments), self._segments[-1].size, self._end, self._durable, self._time, self._began
+        )
 
     def write(self, elements: Iterable[Element | Pack]) -> None:
         """Write elements and packs behind the last record. ``end`` moves with each that is taken from the iterable."""
         buffer = bytearray()
         gathered: list[Element] = []
         begin, size, now = self._end, 0, self._clock()
-        for element in elements:
+        for element in as_taken(elements):
             if isinstance(element, Pack):
                 self._write_gathered(buffer, gathered, begin, now)
                 gathered, size = [], 0
                 begin = self._end
                 self._end += element.count
-                self._write_pack(buffer, begin, element, now)
+                self._write_pack(buffer, begin, element, now if element.timestamp is None else element.timestamp)
                 begin = self._end
                 continue
             check_element(element)
@@ -195,17 +199,16 @@ class Segments:
         if elements:
             now = self._not_before(now)
             if any(element.timestamp is not None for element in elements):
-                elements = self._in_time(elements, now)
-                now = elements[-1].timestamp or now
+                elements, now = self._in_time(elements, now)
             self._write_pack(buffer, begin, pack_elements(elements), now)
 
-    def _in_time(self, elements: list[Element], now: int) -> list[Element]:
-        """Return elements with timestamps, none of them before the last one."""
+    def _in_time(self, elements: list[Element], now: int) -> tuple[list[Element], int]:
+        """Return elements with timestamps, none of them before the last one, and the time of the last."""
         last, made = self._time or 0, []
         for element in elements:
             last = max(last, now if element.timestamp is None else element.timestamp)
             made.append(attrs.evolve(element, timestamp=last))
-        return made
+        return made, last
 
     def _not_before(self, now: int) -> int:
         # The clock of the machine may be set back; the times of records never go back.
@@ -244,7 +247,7 @@ class Segments:
             return
         self._end = mark.end
         self._durable = mark.durable
-        self._time = mark.time
+        self._time, self._began = mark.time, mark.began
         fresh, self._segments = self._segments[mark.segments :], self._segments[: mark.segments]
         segment = self._segments[-1]
         segment.size = mark.size
@@ -284,15 +287,12 @@ class Segments:
 
         A file without times is as old as its last change.
         """
-        if self._time is not None and self._time < than:
-            return self._end
         segments = self._segments
+        if last_time(segments[-1], self._time) < than:
+            return self._end
         position = segments[0].first
         for segment, after in pairwise(segments):
-            last = after.time
-            if last is None:
-                last = int(segment.path.stat().st_mtime * 1e6)
-            if last >= than:
+            if last_time(segment, after.time) >= than:
                 break
             position = after.first
         return position
@@ -380,7 +380,7 @@ class Segments:
         That is the end where there is none. Raise ``CorruptLog``.
         """
         while True:
-            with suppress(ReplacedSegment):
+            with suppress(ReplacedSegment, PositionExpired):
                 return self._reader.position_at(self._view, timestamp)
 
     # Compaction: a pass runs while records are appended, ``replace`` while none are
@@ -575,6 +575,11 @@ class Segments:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._filesystem.close(fd)
+
+
+def last_time(segment: Segment, known: int | None) -> int:
+    """Return the time of the last record, or of the last change of a file without times, in microseconds since 1970."""
+    return int(segment.path.stat().st_mtime * 1e6) if known is None else known
 
 
 def damaged_start(path: Path, error: ValueError) -> CorruptLog:

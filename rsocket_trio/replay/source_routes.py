@@ -18,7 +18,7 @@ from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
 from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
-from rsocket_trio.replay.packs import PACK_ROWS, Pack, rows_of
+from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, Pack, rows_of
 from rsocket_trio.replay.retention import Retention
 from rsocket_trio.replay.route_requests import (
     Acknowledgement,
@@ -176,9 +176,9 @@ class ReaderPosition:
             yield payload
 
     def pass_packs(self, packs: Iterable[Pack], form: str) -> Iterator[Payload]:
-        """Yield the payloads of packs in the format ``form``; a single row is sent as it is."""
+        """Yield the payloads of packs in the format ``form``; a single row, and one that is large, is sent as it is."""
         for pack in packs:
-            if pack.count == 1:
+            if pack.count == 1 or (pack.rows == 1 and pack.size > PACK_BYTES):
                 yield from self.pass_by(rows_of(pack, pack.position, pack.end))
             else:
                 self.position = pack.end
@@ -189,7 +189,8 @@ def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
     """Return the bounds of all partitions as JSON, and the positions of times in ``places``, by partition."""
     told = bounds_of(log)
     for partition, position in places.items():
-        told[str(partition)]["at"] = position
+        # Rows may have been dropped since the position was looked for.
+        told[str(partition)]["at"] = max(position, told[str(partition)]["earliest"])
     return as_json(told)
 
 

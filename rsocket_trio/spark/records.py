@@ -125,7 +125,8 @@ class PackChunk:
     @property
     def rows(self) -> int:
         """Return the number of rows, at most."""
-        return self.end - self.start
+        span = self.end - self.start
+        return min(span, int.from_bytes(self.data[:4], "big")) if self.form == PLAIN else span
 
     @property
     def size(self) -> int:
@@ -146,6 +147,8 @@ class PackChunk:
             self._check_number(0)
             return batch
         positions, counts = batch.column("position"), batch.column("count")
+        if self.form != PLAIN:
+            self._check_order(batch)
         first, last = positions[0].as_py(), positions[-1].as_py()
         if pc.max(counts).as_py() != 1:
             index = pc.index(pc.greater(counts, 1), True).as_py()
@@ -163,6 +166,15 @@ class PackChunk:
         else:
             low, high = (pc.sum(pc.less(positions, place)).as_py() for place in (self.start, self.end))
         return batch if high - low == batch.num_rows else batch.slice(low, max(high - low, 0))
+
+    def _check_order(self, batch: pa.RecordBatch) -> None:
+        """Raise ``RemoteProtocolError`` for rows that have no data or no position, or are not in order."""
+        for name in ("position", "count", "data"):
+            if batch.column(name).null_count:
+                raise RemoteProtocolError(f"the pack at position {self.position} has rows without {name!r}")
+        positions = batch.column("position")
+        if pc.any(pc.less_equal(positions[1:], positions[:-1])).as_py():
+            raise RemoteProtocolError(f"the rows of the pack at position {self.position} are not in order")
 
     def _check_number(self, rows: int) -> None:
         if rows < self.count and not self.has_gaps:

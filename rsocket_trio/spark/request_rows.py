@@ -155,11 +155,17 @@ class Encoder:
         longest = (pc.max(pc.binary_length(one)).as_py() or 0 for one in others[:2] if one is not None)
         if data.null_count or max(longest, default=0) > LONGEST_ENTRY:
             return
-        rows = pack_rows(data)
+        rows = pack_rows(data, *others)
         said = encode_composite([Entry(PACK, form.encode())])
         encode = plain_of if form == PLAIN else arrow_of
         for start in range(0, batch.num_rows, rows):
             part = data.slice(start, rows)
+            if len(part) == 1:
+                # A server older than packs would take a pack of one row for that row, and its count would be right.
+                piece = self._raw(batch.slice(start, 1), columns)
+                self.rows += piece.rows
+                yield piece
+                continue
             content = encode(part, *(None if one is None else one.slice(start, rows) for one in others))
             self._row += len(part)
             self.rows += len(part)

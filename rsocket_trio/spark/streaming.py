@@ -379,11 +379,12 @@ class Sample:
         self.size = 0
 
     async def put(self, item: Rows, weight: int) -> None:
-        """Count the rows of a chunk and their bytes."""
-        self.rows += item.rows
+        """Count the positions of a chunk and their bytes."""
         if isinstance(item, PackChunk):
+            self.rows += item.end - item.start
             self.size += content_bytes(item.rows_wanted())
             return
+        self.rows += item.rows
         # Of an Arrow payload only some rows may be wanted.
         self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
 

@@ -16,6 +16,7 @@ import pytest
 from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder
 from rsocket_trio.replay import (
     CorruptLog,
+    Element,
     FileLog,
     MemoryLog,
     PositionAhead,
@@ -315,6 +316,46 @@ async def test_files_without_times_are_as_old_as_their_last_change(tmp_path: Pat
         await log.retain()
         assert log.bounds(0)[1] == latest + 2
         assert log.bounds(0)[0] >= latest
+
+
+async def test_files_without_times_go_although_nothing_is_appended(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).with_name("former") / "log", tmp_path, dirs_exist_ok=True)
+    clock = Clock()
+    clock.now = 10**17
+    async with FileLog(tmp_path, 2, clock=clock) as log:
+        latest = log.bounds(0)[1]
+        log.set_retention(Retention(seconds=3600))
+        await log.retain()
+        assert log.bounds(0) == (latest, latest)
+
+
+async def test_a_failed_append_leaves_the_age_of_the_file(tmp_path: Path) -> None:
+    clock = Clock()
+    async with FileLog(tmp_path, segment_bytes=200, clock=clock) as log:
+        start = clock.now
+        await log.append(ROW)
+        clock.now += 50 * SECOND
+        with pytest.raises(ValueError, match="a record of 0 rows"):
+            await log.append_all({0: iter([Element(bytes(300)), Element(bytes(300)), Element(b"", count=0)])})
+        assert (log.bounds(0), log._partitions[0]._began) == ((0, 1), start)
+
+
+async def test_a_time_whose_rows_are_dropped_meanwhile_is_at_the_earliest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = file_log(tmp_path)
+    position_at = log.position_at
+
+    async def then_trimmed(partition: int, timestamp: int) -> int:
+        found = await position_at(partition, timestamp)
+        await log.trim(0, 20)
+        return found
+
+    monkeypatch.setattr(log, "position_at", then_trimmed)
+    async with source(log) as client:
+        await fill(log, 20)
+        told = json.loads((await client.request_response(b'{"timestamp":0}', route="rows.offsets")).data)
+        assert told == {"0": {"earliest": 20, "latest": 20, "at": 20}}
 
 
 async def test_a_retention_that_fails_is_logged_and_stops_no_append(

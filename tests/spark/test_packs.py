@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from rsocket_trio import Channel, Outgoing, Payload, Rejected, RemoteProtocolError, Responder
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.replay import Element, FileLog, Ledger, MemoryLog, Record, add_sink, add_source, source_payload
+from rsocket_trio.replay.arrow_packs import PACK_SCHEMA
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
 from rsocket_trio.replay.pack_formats import encoded_pack
 from rsocket_trio.replay.packs import Pack, elements_of, pack_elements, pack_records
@@ -116,6 +117,18 @@ async def test_a_server_older_than_packs_behind_the_same_uris_gets_rows(autojump
         assert sorted(ledger.staged) == sorted(name for name, _ in report.attempts)
         await ledger.commit(SINK, 0, dict(report.attempts))
     assert await rows_in(ledger.log) == numbers(3000)  # type: ignore[arg-type]
+
+
+def test_a_pack_never_has_a_single_row_which_an_older_server_would_take_for_it() -> None:
+    made = encoder("plain/1", schema_of(data=BinaryType(), key=StringType()))
+    batch = pa.record_batch({"data": pa.array(numbers(8193), pa.binary()), "key": ["k"] * 8193})
+    first, second = made.pieces(batch)
+    [alone] = made.pieces(batch.slice(5, 1))
+
+    assert isinstance(read_sink_payload(first.payloads[0], staged=True).element, Pack)
+    assert read_sink_payload(second.payloads[0], staged=True).element == Element(b"8192", key=b"k")
+    assert read_sink_payload(alone.payloads[0], staged=True).element == Element(b"5", key=b"k")
+    assert (first.rows, second.rows, alone.rows, made.rows) == (8192, 1, 1, 8194)
 
 
 @pytest.mark.parametrize("knows_packs", [True, False])
@@ -229,6 +242,39 @@ def test_a_pack_that_is_torn_or_not_as_it_says_is_an_error_that_names_its_positi
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
         PackChunk(5, 5 + count, data, form, 5, count, None, 0).rows_wanted()
+
+
+def arrow_answer(**columns: list[int | bytes | None]) -> bytes:
+    batch = pa.RecordBatch.from_pydict(
+        {name: pa.array(column, PACK_SCHEMA.field(name).type) for name, column in columns.items()}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"position": [5, 6]}, "the pack at position 5 has rows without 'count'"),
+        ({"count": [1, 1]}, "the pack at position 5 has rows without 'position'"),
+        ({"position": [5, None], "count": [1, 1]}, "the pack at position 5 has rows without 'position'"),
+        ({"position": [6, 5], "count": [1, 1]}, "the rows of the pack at position 5 are not in order"),
+        ({"position": [5, 5], "count": [1, 1]}, "the rows of the pack at position 5 are not in order"),
+        ({"position": [5, 6], "count": [1, 1], "data": [b"a", None]}, "the pack at position 5 has rows without 'data'"),
+    ],
+)
+def test_an_arrow_pack_whose_rows_are_not_where_they_should_be_is_an_error(
+    columns: dict[str, list[int | bytes | None]], problem: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        PackChunk(5, 7, arrow_answer(**{"data": [b"a", b"b"], **columns}), "arrow/1", 5, 2, None, 0).rows_wanted()
+
+
+def test_a_pack_with_large_gaps_counts_its_rows() -> None:
+    pack = pack_records([Record(5, b"a"), Record(2**30, b"b")], 0)
+    assert PackChunk(0, pack.end, pack.data, "plain/1", 0, pack.count, None, 0, has_gaps=True).rows == 2
 
 
 def test_a_record_of_several_rows_in_a_pack_needs_payload_arrow() -> None:
