@@ -121,6 +121,8 @@ def read_placed(payload: Payload) -> Placed:
             count = int.from_bytes(data[start + 8 : end], "big") if end - start == 12 else 1
         elif mime == TIMESTAMP:
             timestamp = _long(data, start, end, "a timestamp")
+            if timestamp >= 1 << 63:
+                raise RemoteProtocolError(f"a timestamp of {timestamp}: the limit is 2^63 - 1", offset=start)
         elif mime == RECORD_METADATA:
             metadata = data[start:end]
         elif mime == KEY:

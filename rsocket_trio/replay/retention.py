@@ -10,6 +10,8 @@ from rsocket_trio.values import between
 
 LONGEST_INTERVAL = 60.0
 """Seconds between two times that a log looks for records that are too old, at most."""
+LONGEST_TIME = 1e12
+"""Seconds that a log keeps its records at most, if it does not keep them for ever."""
 SHARE = 8
 """A file takes records for this share of the time, or of the bytes, that a log keeps."""
 
@@ -21,10 +23,10 @@ class Retention:
     Records that are older than ``seconds``, and the oldest of more than ``bytes`` in all partitions, are dropped
     whether all readers have them or not. ``compact`` keeps the last record of each key, and those without a key; then
     records are dropped by ``seconds`` and ``bytes`` only, not because readers have them. Files are dropped as a whole.
-    Raise ``ValueError`` for a number that is not above 0.
+    Raise ``ValueError`` for a number that is not above 0, and for more than 10^12 seconds.
     """
 
-    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001)))
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001, LONGEST_TIME)))
     bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(between(1, whole=True)))
     compact: bool = False
 

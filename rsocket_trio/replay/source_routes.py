@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, sourc
 from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
+from rsocket_trio.replay.memory_log import OVERHEAD
 from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
 from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, Pack, rows_of
@@ -30,6 +31,7 @@ from rsocket_trio.replay.route_requests import (
 )
 from rsocket_trio.replay.source_list import bounds_of, list_source
 
+T = TypeVar("T", Record, Pack)
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
@@ -146,9 +148,14 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
     while end is None or place.position < end:
         before, began = place.position, trio.current_time()
         if form is None:
-            await out.send_many(place.pass_by(await log.read_some(partition, before, end, max_bytes=size)))
+            records = await log.read_some(partition, before, end, max_bytes=size)
+            payloads = place.pass_by(some_of(records, size) if size < PACK_BYTES else records)
+            del records
         else:
-            await out.send_many(place.pass_packs(await log.read_packs(partition, before, end, max_bytes=size), form))
+            packs = await log.read_packs(partition, before, end, max_bytes=size)
+            payloads = place.pass_packs(some_of(packs, size) if size < PACK_BYTES else packs, form)
+            del packs
+        await out.send_many(payloads)
         if place.position == before:
             await log.wait_beyond(partition, before)
             if form is not None and log.bounds(partition)[1] - before < PACK_ROWS:
@@ -158,6 +165,20 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
             size = max(size // 2, min(FIRST_BYTES, most))
         else:
             size = min(size * 2, most)
+
+
+def some_of(stored: Iterable[T], size: int) -> Iterator[T]:
+    """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
+
+    A slow reader holds no more than these: the block of a file that they are decoded from may be much larger.
+    """
+    found = []
+    for one in stored:
+        found.append(one)
+        size -= OVERHEAD + (one.element.size if isinstance(one, Record) else one.size)
+        if size <= 0:
+            break
+    return iter(found)
 
 
 @attrs.define

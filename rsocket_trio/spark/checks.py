@@ -26,6 +26,8 @@ def checked(options: Options, use: Use) -> Options:
         options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])
     if options.reader is not None and options.ack_route is None and options.positions == "server":
         options = attrs.evolve(options, ack_route=("*" if options.reads_several else options.route) + ACK_ROUTE)
+    if options.ack_route is not None and not options.reads_several:
+        options = attrs.evolve(options, ack_route=options.ack_route.replace("*", options.route))
     for check in (_auth, _tls, _read if reads else _write, *CHECKS[use]):
         check(options)
     return attrs.evolve(options, positions="none") if reads and options.positions is None else options
@@ -99,6 +101,10 @@ def _batch_read(options: Options) -> None:
 def _read(options: Options) -> None:
     if options.interaction not in SOURCES:
         raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
+    if options.include_headers and options.payload == "arrow":
+        raise OptionError(
+            "option 'includeHeaders' is for payload=raw: with arrow the columns are the payload's"
+        )
     if options.starting_timestamp is not None and options.positions != "server":
         raise OptionError(f"option 'startingTimestamp' needs positions=server, not {options.positions or 'none'}")
     if options.reads_several and options.positions != "server":

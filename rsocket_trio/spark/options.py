@@ -215,7 +215,7 @@ def read_positions(written: str) -> Positions:
         return word
     try:
         found = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError('is neither earliest, latest nor JSON such as {"0": 1234}') from None
     return tuple(sorted(position_map(found).items()))
 
@@ -226,7 +226,7 @@ def read_times(written: str) -> Times:
         return ((("", None), microseconds(written.strip())),)
     try:
         found = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError('is no JSON such as {"0": 1767225600000000}') from None
     result: dict[tuple[str, int | None], int] = {}
     for name, part in found.items():

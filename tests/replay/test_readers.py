@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -397,5 +398,8 @@ def test_a_retention_that_can_not_be_kept_is_refused(tmp_path: Path) -> None:
         add_source(responder, "b", file_log(tmp_path), retention=Retention(), on_ack=print)
     with pytest.raises(ValueError, match=r"Retention\.seconds of 0"):
         Retention(seconds=0)
+    for seconds in (math.inf, math.nan, 10**400):
+        with pytest.raises(ValueError, match=r"Retention\.seconds of .* must be between 0\.001 and 1e\+12"):
+            Retention(seconds=seconds)
     with pytest.raises(ValueError, match=r"Retention\.bytes of 0"):
         Retention(bytes=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
+from trio.testing import MockClock
 
-from rsocket_trio import Invalid, Payload, Responder
+from rsocket_trio import Invalid, Payload, RemoteProtocolError, Responder
 from rsocket_trio.metadata import Entry, decode_composite, encode_composite
-from rsocket_trio.replay import Element, FileLog, Ledger, MemoryLog, Pack, Record, ReplayableLog, add_sink, add_source
+from rsocket_trio.replay import (
+    Element,
+    FileLog,
+    Ledger,
+    MemoryLog,
+    Pack,
+    Record,
+    ReplayableLog,
+    add_sink,
+    add_source,
+    read_source_payload,
+    source_payload,
+)
 from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, arrow_of, decompressed_size, from_arrow, read_batch, to_arrow
 from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, elements_of, encode_rows, pack_elements, pack_records
 from rsocket_trio.replay.taken_packs import LARGEST_TAKEN, as_taken
@@ -99,6 +114,13 @@ def test_a_pack_of_positions_without_a_row_is_read_in_arrow_as_well() -> None:
     assert read_batch(to_arrow(empty).to_pybytes()).num_rows == 0
 
 
+def test_a_time_that_no_column_holds_is_an_error() -> None:
+    good = source_payload(Record(0, b"x", timestamp=2**63 - 1))
+    assert read_source_payload(good).timestamp == 2**63 - 1
+    with pytest.raises(RemoteProtocolError, match=r"a timestamp of 9223372036854775808: the limit is 2\^63 - 1"):
+        read_source_payload(source_payload(Record(0, b"x", timestamp=2**63)))
+
+
 # In a log
 
 LOGS: dict[str, Callable[[Path], ReplayableLog]] = {
@@ -179,3 +201,40 @@ async def test_a_pack_of_too_many_positions_is_refused_and_nothing_is_written(lo
         with pytest.raises(ValueError, match="a pack of 6442450941 rows: must be between 1 and 2147483647"):
             await log.append_all({0: [Element(b"a"), Pack(many_positions(), 3 * (2**31 - 1))]})
         assert log.bounds(0) == (0, 0)
+
+
+class WatchedLog(FileLog):
+    """Knows which of the reads that it returned still hold their block of the file."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, filesystem=QuickDisk())
+        self.reads: list[weakref.ref[Any]] = []
+
+    async def read_some(self, *args: Any, **options: Any) -> Any:
+        return self.noted(await super().read_some(*args, **options))
+
+    async def read_packs(self, *args: Any, **options: Any) -> Any:
+        return self.noted(await super().read_packs(*args, **options))
+
+    def noted(self, read: Any) -> Any:
+        self.reads.append(weakref.ref(read))
+        return read
+
+
+@pytest.mark.parametrize("packs", ["", ',"pack":["plain/1"]'])
+async def test_a_reader_that_takes_nothing_holds_no_block_of_the_file(
+    packs: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    async with WatchedLog(tmp_path) as log:
+        await log.append_all({0: [Element(b"%07d" % number * 4) for number in range(20_000)]})
+        add_source(responder, "rows", log)
+        async with connected_pair(responder) as (client, _):
+            request = f'{{"partition":0,"from":0,"to":20000{packs}}}'
+            async with client.request_stream(request, route="rows", initial_request_n=1, refill=False) as items:
+                await anext(items)
+                await trio.testing.wait_all_tasks_blocked()
+                assert [read() for read in log.reads] == [None] * len(log.reads)
+                items.request_n(2**31 - 1)
+                rest = [item async for item in items]
+        assert sum(1 if not packs else int.from_bytes(item.data[:4], "big") for item in rest) > 10_000

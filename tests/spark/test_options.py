@@ -123,6 +123,12 @@ def test_what_is_too_long_or_too_large_is_named(use: Use, name: str, text: str, 
         parse_options({**BASE, name: text}, use)
 
 
+@pytest.mark.parametrize("name", ["startingPosition", "startingTimestamp"])
+def test_json_of_any_depth_is_refused_with_the_options_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^option '{name}' of .* JSON such as"):
+        parse_options({**BASE, name: '{"a":' * 100_000}, Use.STREAM_READ)
+
+
 @pytest.mark.parametrize("missing", ["path", "route"])
 def test_what_is_required_is_named(missing: str) -> None:
     with pytest.raises(OptionError, match=f"option '{missing}' is missing"):
@@ -268,6 +274,7 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"positions": "server", "maxDuration": "2s"}, "'maxDuration' is for live streams"),
         (Use.BATCH_READ, {"positions": "server", "endingPosition": "earliest"}, "would read nothing"),
         (Use.BATCH_READ, {"metadataBase64": "eA==", "metadataMimeType": "text/plain"}, "needs composite metadata"),
+        (Use.BATCH_READ, {"payload": "arrow", "includeHeaders": "true"}, "'includeHeaders' is for payload=raw"),
         (Use.BATCH_WRITE, {"interaction": "stream"}, "is for sources"),
         (Use.BATCH_READ, {"positions": "server", "route": "r" * 248}, "'route' is too long: with '.offsets' behind it"),
         (Use.BATCH_WRITE, {"delivery": "exactlyOnce", "route": "r" * 250}, "'route' is too long: with '.stage' behind"),
@@ -301,7 +308,12 @@ def test_a_batch_is_written_exactly_once() -> None:
 
 @pytest.mark.parametrize(
     ("given", "route"),
-    [({}, "log.ack"), ({"ackRoute": "heard"}, "heard"), ({"route": None, "routes": "a,b"}, "*.ack")],
+    [
+        ({}, "log.ack"),
+        ({"ackRoute": "heard"}, "heard"),
+        ({"ackRoute": "*.heard"}, "log.heard"),
+        ({"route": None, "routes": "a,b"}, "*.ack"),
+    ],
 )
 def test_a_reader_acknowledges_on_the_route_of_its_source(given: dict[str, Any], route: str) -> None:
     wanted = {"path": "tcp://127.0.0.1:1", "route": "log", "positions": "server", "reader": "billing", **given}
