@@ -102,9 +102,7 @@ def _read(options: Options) -> None:
     if options.interaction not in SOURCES:
         raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
     if options.include_headers and options.payload == "arrow":
-        raise OptionError(
-            "option 'includeHeaders' is for payload=raw: with arrow the columns are the payload's"
-        )
+        raise OptionError("option 'includeHeaders' is for payload=raw: with arrow the columns are the payload's")
     if options.starting_timestamp is not None and options.positions != "server":
         raise OptionError(f"option 'startingTimestamp' needs positions=server, not {options.positions or 'none'}")
     if options.reads_several and options.positions != "server":
