@@ -23,6 +23,7 @@ from rsocket_trio.replay.segment_records import (
     heads,
     missing,
     records,
+    skipped,
     was_durable,
 )
 
@@ -184,14 +185,22 @@ class SegmentReader:
         self._cursors[position] = segment, offset
 
     def _locate(self, fd: int, segment: Segment, start: int, limit: int) -> tuple[int, int]:
-        """Return a place from which the record that holds ``start`` is not far, as offset and position."""
+        """Return the place of the record that holds ``start``, as offset and position; that of one before it if those
+        between them are damaged.
+        """
         known = self._cursors.get(start)
         if known is not None and known[0] is segment and known[1] < limit:
             return known[1], start
         with self._walking:
             if segment.walked < limit:
                 self._walk(fd, segment, start, limit)
-        return segment.nearest(start)
+        offset, position = segment.nearest(start)
+        if position < start:
+            size = min(INDEX_BYTES + segment.layout.record.size, limit - offset)
+            found = skipped(segment.layout, self._filesystem.read(fd, size, offset), position, start)
+            if found is not None:
+                return offset + found[0], found[1]
+        return offset, position
 
     def _walk(self, fd: int, segment: Segment, start: int, limit: int) -> None:
         """Learn the places of a file up to a position."""

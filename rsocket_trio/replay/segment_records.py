@@ -220,6 +220,24 @@ def heads(layout: Layout, block: bytes, base: int, limit: int, expected: int, *,
     _check_rest(base, at, size, limit, expected)
 
 
+def skipped(layout: Layout, block: bytes, expected: int, start: int) -> tuple[int, int] | None:
+    """Return the offset in a block, and the position, of its first record that has rows from ``start`` on.
+
+    ``expected`` is the position of the block's first record. Only headers are looked at, so the last record may be cut.
+    Return ``None`` if the block holds anything else.
+    """
+    at, header = 0, layout.record.size
+    while at + header <= len(block):
+        magic, _, length, position, count, _, _ = layout.record.unpack_from(block, at)
+        if magic != layout.magic or position != expected:
+            return None
+        if expected + count > start:
+            break
+        expected += count
+        at += header + length
+    return at, expected
+
+
 def was_durable(layout: Layout, tail: bytes, base: int, damaged: int, expected: int) -> bool:
     """Return whether a whole record in the tail of a file says that the record at ``damaged`` was on the disk before
     it."""

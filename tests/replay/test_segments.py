@@ -101,6 +101,17 @@ def test_a_position_deep_in_files_that_were_just_opened_is_found(tmp_path: Path)
             assert next(segments.read(start)) == Record(start, b"%050d" % start)
 
 
+@pytest.mark.parametrize(("rows", "size"), [(60, 300), (10, 10_000), (100, 8000)])
+def test_a_read_of_any_size_brings_the_record_that_it_begins_with(tmp_path: Path, rows: int, size: int) -> None:
+    with opened(tmp_path) as segments:
+        for number in range(rows):
+            segments.append([Element(b"%02d" % number * size)])
+    for start in range(rows):
+        with opened(tmp_path) as segments:
+            for max_bytes in (1, 1000, 16 * 2**10):
+                assert next(segments.read(start, max_bytes=max_bytes)).position == start
+
+
 def test_positions_outside_of_the_log_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=1, partition=4) as segments:
         segments.append(THREE)
