@@ -31,7 +31,7 @@ from rsocket_trio.replay.route_requests import (
 )
 from rsocket_trio.replay.source_list import bounds_of, list_source
 
-T = TypeVar("T", Record, Pack)
+T = TypeVar("T")
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
@@ -149,11 +149,15 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
         before, began = place.position, trio.current_time()
         if form is None:
             records = await log.read_some(partition, before, end, max_bytes=size)
-            payloads = place.pass_by(some_of(records, size) if size < PACK_BYTES else records)
+            payloads = place.pass_by(
+                some_of(records, size, lambda one: one.element.size) if size < PACK_BYTES else records
+            )
             del records
         else:
             packs = await log.read_packs(partition, before, end, max_bytes=size)
-            payloads = place.pass_packs(some_of(packs, size) if size < PACK_BYTES else packs, form)
+            payloads = place.pass_packs(
+                some_of(packs, size, lambda one: one.size) if size < PACK_BYTES else packs, form
+            )
             del packs
         await out.send_many(payloads)
         if place.position == before:
@@ -167,7 +171,7 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
             size = min(size * 2, most)
 
 
-def some_of(stored: Iterable[T], size: int) -> Iterator[T]:
+def some_of(stored: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterator[T]:
     """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
 
     A slow reader holds no more than these: the block of a file that they are decoded from may be much larger.
@@ -175,7 +179,7 @@ def some_of(stored: Iterable[T], size: int) -> Iterator[T]:
     found = []
     for one in stored:
         found.append(one)
-        size -= OVERHEAD + (one.element.size if isinstance(one, Record) else one.size)
+        size -= OVERHEAD + size_of(one)
         if size <= 0:
             break
     return iter(found)

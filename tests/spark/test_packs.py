@@ -245,8 +245,9 @@ def test_a_pack_that_is_torn_or_not_as_it_says_is_an_error_that_names_its_positi
 
 
 def arrow_answer(**columns: list[int | bytes | None]) -> bytes:
+    there = {"data": [b"a", b"b"]} | columns
     batch = pa.RecordBatch.from_pydict(
-        {name: pa.array(column, PACK_SCHEMA.field(name).type) for name, column in columns.items()}
+        {name: pa.array(column, PACK_SCHEMA.field(name).type) for name, column in there.items()}
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -269,7 +270,7 @@ def test_an_arrow_pack_whose_rows_are_not_where_they_should_be_is_an_error(
     columns: dict[str, list[int | bytes | None]], problem: str
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        PackChunk(5, 7, arrow_answer(**{"data": [b"a", b"b"], **columns}), "arrow/1", 5, 2, None, 0).rows_wanted()
+        PackChunk(5, 7, arrow_answer(**columns), "arrow/1", 5, 2, None, 0).rows_wanted()
 
 
 def test_a_pack_with_large_gaps_counts_its_rows() -> None:
