@@ -242,8 +242,8 @@ def from_arrow(data: bytes, rows: int | None) -> Pack:
         counts = None
     if rows is not None and span != rows:
         raise ValueError(f"a pack of {span} rows, its metadata says {rows}")
-    columns = [batch.column(name) for name in ("data", "metadata", "key", "headers")]
-    plain = plain_of(*columns, counts)
+    metadata, key, headers = (batch.column(name) for name in ("metadata", "key", "headers"))
+    plain = plain_of(batch.column("data"), metadata, key, headers, counts)
     if len(plain) > LONGEST_PACK:
         raise ValueError(f"a pack of {len(plain)} bytes: the limit is {LONGEST_PACK}")
     check_entries(read_columns(plain, check=False))

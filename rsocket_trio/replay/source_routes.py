@@ -172,17 +172,27 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
 
 
 def some_of(stored: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterator[T]:
-    """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
+    """Yield the first records or packs of about ``size`` bytes in memory, at least one if there is one.
 
     A slow reader holds no more than these: the block of a file that they are decoded from may be much larger.
     """
-    found = []
-    for one in stored:
-        found.append(one)
-        size -= OVERHEAD + size_of(one)
-        if size <= 0:
-            break
-    return iter(found)
+    found: list[T] = []
+    damage: CorruptLog | None = None
+    try:
+        for one in stored:
+            found.append(one)
+            size -= OVERHEAD + size_of(one)
+            if size <= 0:
+                break
+    except CorruptLog as error:
+        damage = error  # behind those that were found, which are sent first
+    del stored
+    yield from found
+    if damage is not None:
+        try:
+            raise damage
+        finally:
+            del damage  # its traceback holds this frame
 
 
 @attrs.define
