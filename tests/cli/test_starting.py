@@ -30,7 +30,7 @@ STARTS = {
     "a module of the command": ("click", REQUEST),
     "trio": ("trio", REQUEST),
     "the application": ("app", SLOW_APP),
-    "one that only a command needs": ("pyspark", ["load", "tcp://127.0.0.1:1", "--rate", "1"]),
+    "one that only a command needs": ("pyspark", ["load", "tcp://127.0.0.1:1", "--rate", "1", "--master", "local[1]"]),
 }
 
 

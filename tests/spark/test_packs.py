@@ -332,7 +332,7 @@ async def test_rows_and_packs_of_servers_of_both_forms_follow_each_other(autojum
     assert found.datas == numbers(50)
 
 
-async def test_a_log_on_files_is_read_in_packs_from_any_place(tmp_path: Any, autojump_clock: MockClock) -> None:
+async def test_a_log_on_files_is_read_in_packs_from_any_place(tmp_path: Any) -> None:
     for log in (FileLog(tmp_path), MemoryLog()):
         async with log:
             await log.append_all({0: [Element(data) for data in numbers(20_000)]})

@@ -45,7 +45,8 @@ async def main() -> None:
         print(uri, flush=True)
         async for _ in trio.wrap_file(sys.stdin):
             records = [
-                (record.data.hex(), (record.metadata or b"").hex(), record.count) for record in await everything(log)
+                (record.data.hex(), (record.metadata or b"").hex(), record.count, (record.key or b"").hex())
+                for record in await everything(log)
             ]
             print(json.dumps({"orders": records, "picky": taken}), flush=True)
         nursery.cancel_scope.cancel()

@@ -36,7 +36,8 @@ def test_every_row_is_read_in_the_columns_that_are_documented(spark: SparkSessio
     frame = load(spark, server)
 
     assert frame.schema.simpleString() == (
-        "struct<partition:int,position:bigint,data:binary,metadata:binary,received_at:timestamp>"
+        "struct<partition:int,position:bigint,data:binary,metadata:binary,received_at:timestamp,"
+        "route:string,key:binary,timestamp:timestamp>"
     )
     rows = frame.orderBy("partition", "position").collect()
     assert [(row.partition, row.position) for row in rows] == [(one, at) for one in (0, 1) for at in range(1000)]
