@@ -33,8 +33,16 @@ WATCHED = (
 STREAMS = (("rsocket_trio.rsocket.stream_table", "Stream"), ("rsocket_trio.streamux.request_table", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
-SPARK = ("tests/spark/", "tests/analytics/", "tests/loadgen/")
-"""Where tests share the one Spark session."""
+SESSIONS = {
+    "tests/spark/jvm/test_sink_kills.py": "kills",
+    "tests/spark/cluster/": "cluster",
+    "tests/spark/jvm/": "spark",
+    "tests/analytics/test_report_in_browser.py": "browser",
+    "tests/analytics/": "analytics",
+    "tests/loadgen/jvm/": "analytics",
+    "tests/kafka/": "kafka",
+}
+"""Where tests share a Spark session, a cluster or a broker: the first that fits a test names it."""
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
 
@@ -55,13 +63,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Where several processes share the tests, a file is one's, and so is all that shares the one Spark session."""
+    """Where several processes share the tests, a file is one's, and so is all that shares a session of Spark."""
     # Here, so that the tests run where nothing shares them.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+            return session_of(nodeid) or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # what takes longest comes first
     return ByFile(config, log)
@@ -69,7 +77,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+        items.sort(key=lambda item: session_of(item.nodeid) is None)
+
+
+def session_of(nodeid: str) -> str | None:
+    """Return the name of what a test shares with others, ``None`` if it shares nothing."""
+    return next((name for prefix, name in SESSIONS.items() if nodeid.startswith(prefix)), None)
 
 
 def pytest_collection_finish() -> None:
