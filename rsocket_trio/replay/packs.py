@@ -22,7 +22,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 from zlib import crc32
 
@@ -108,10 +108,14 @@ class Column:
     start: int
     stop: int
 
-    def contents(self, data: bytes) -> Iterator[bytes | None]:
-        """Yield the content of each row of the pack ``data``, ``None`` for none."""
-        at = self.start
-        for length in self.lengths:
+    def contents(self, data: bytes, low: int = 0, high: int | None = None) -> Iterator[bytes | None]:
+        """Yield the content of each row of the pack ``data``, ``None`` for none.
+
+        The rows are those from ``low`` on, up to and without ``high``.
+        """
+        before = self.lengths[:low]
+        at = self.start + sum(before) - NONE * before.count(NONE)
+        for length in self.lengths[low:high]:
             if length == NONE:
                 yield None
             else:
@@ -382,16 +386,21 @@ def records_of(pack: Pack, start: int = 0, end: int = FOREVER, *, check: bool = 
                 yield Record(position, data[_ONE.size : -_CRC.size], None, 1, None, None, timestamp)
             return
     columns = read_columns(data, check=check)
-    nothing = [None] * columns.rows
-    counts = columns.counts or [1] * columns.rows
-    metadatas = nothing if columns.metadata is None else columns.metadata.contents(data)
-    keys = nothing if columns.key is None else columns.key.contents(data)
-    times: Iterable[int | None] = [timestamp] * columns.rows
+    low, high = 0, columns.rows
+    if columns.offsets is None and columns.counts is None:
+        # A reader of a few rows pays for these alone.
+        low, high = max(start - position, 0), max(min(end - position, high), 0)
+    nothing = repeat(None)
+    counts = columns.counts or repeat(1)
+    metadatas = nothing if columns.metadata is None else columns.metadata.contents(data, low, high)
+    keys = nothing if columns.key is None else columns.key.contents(data, low, high)
+    times: Iterable[int | None] = repeat(timestamp)
     if columns.timestamp is not None:
-        times = [timestamp if time == NO_TIME else time for time in columns.timestamp]
-    headers = nothing if columns.headers is None else columns.headers.contents(data)
+        times = [timestamp if time == NO_TIME else time for time in columns.timestamp[low:high]]
+    headers = nothing if columns.headers is None else columns.headers.contents(data, low, high)
+    starts = range(low, high) if columns.counts is None and columns.offsets is None else columns.starts()
     for offset, count, content, metadata, key, time, said in zip(
-        columns.starts(), counts, columns.data.contents(data), metadatas, keys, times, headers, strict=True
+        starts, counts, columns.data.contents(data, low, high), metadatas, keys, times, headers, strict=False
     ):
         place = position + offset
         if place >= end:
