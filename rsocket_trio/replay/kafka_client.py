@@ -120,6 +120,16 @@ class Cluster:
         return Rejected(f"no answer from Kafka for {self.patience:g} s: {what}")
 
 
+def made(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+    """Return a new client. Raise ``ValueError`` for a setting that librdkafka refuses. It blocks."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return kind(settings)
+    except KafkaException as error:
+        raise ValueError(f"Kafka refuses the settings: {error_of(error).str()}") from error
+
+
 def require_kafka() -> None:
     """Raise ``ModuleNotFoundError`` naming the extra, unless confluent-kafka is installed."""
     try:
@@ -172,7 +182,7 @@ class Topics:
 
     def __init__(self, cluster: Cluster) -> None:
         self._admin: Any = import_module("confluent_kafka.admin")
-        self._client: Any = self._admin.AdminClient(cluster.for_admin())
+        self._client: Any = made(self._admin.AdminClient, cluster.for_admin())
 
     def close(self) -> None:
         """Close the client."""

@@ -25,14 +25,14 @@ from zlib import crc32
 import attrs
 import trio
 
-from rsocket_trio.errors import Rejected
+from rsocket_trio.errors import Invalid, Rejected, readable
 from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import NotStaged, NotWritten, PositionExpired
 from rsocket_trio.replay.filesystem import SYSTEM
 from rsocket_trio.replay.kafka_blocks import records_of_block
 from rsocket_trio.replay.kafka_log import KafkaLog, Unpacked
 from rsocket_trio.replay.kafka_reading import SharedReading
-from rsocket_trio.replay.kafka_writing import Fenced, Rows, TransactionalProducer, UnknownOutcome, write_rows
+from rsocket_trio.replay.kafka_writing import Fenced, Rows, TransactionalProducer, UnknownOutcome, begun, write_rows
 from rsocket_trio.replay.ledger import (
     SINK_BYTES,
     SINK_SECONDS,
@@ -183,8 +183,15 @@ class KafkaLedger(Ledger):
                 count = await self.log.ensure_topic(self.topic, BATCH_PARTITIONS, config)
                 self._read_to = {partition: self._read_to.get(partition, 0) for partition in range(count)}
                 bounds = await self._ask(partial(self.log.topics.bounds, self.topic, self._read_to))
-                for partition, (_, end) in bounds.items():
-                    await self._read(partition, end)
+                try:
+                    for partition, (_, end) in bounds.items():
+                        await self._read(partition, end)
+                except BaseException:
+                    # Raised again at once: a ledger that was not opened is not closed either, and leaves no consumer.
+                    reading, self._reading = self._reading, SharedReading(self.log.cluster, self.topic, 1)
+                    with trio.CancelScope(shield=True):
+                        await reading.aclose()
+                    raise
                 if self._is_shared:
                     milliseconds = str(max(round(self._seconds * 1000), 1000))
                     config = {"retention.ms": milliseconds, "segment.ms": milliseconds, "segment.bytes": str(2**26)}
@@ -197,8 +204,11 @@ class KafkaLedger(Ledger):
 
     async def aclose(self) -> None:
         """Close the ledger. Do nothing the second time."""
+        self._is_ready, self._closed = False, True
+        # A commit that waits for a broker ends, and gives the lock back.
+        for producer in (*self._owned.values(), *([self._publisher] if self._publisher is not None else [])):
+            producer.stop()
         async with self._write_lock.exclusive():
-            self._is_ready, self._closed = False, True
             for sink in list(self._owned):
                 await self._give_up(sink)
             await self._reading.aclose()
@@ -232,7 +242,7 @@ class KafkaLedger(Ledger):
                 # The broker aborted the transaction.
                 if trio.current_time() > deadline:
                     raise
-            except Rejected as error:
+            except (Rejected, trio.ClosedResourceError) as error:
                 if unknown is None:
                     raise
                 raise NotWritten(f"nobody knows what was written: {unknown}") from error
@@ -240,6 +250,7 @@ class KafkaLedger(Ledger):
     # The parts of a commit: the base class holds the lock
 
     async def _prepare(self, sink: str, batch: int, attempts: Collection[str]) -> None:
+        self._check(sink)
         last = self.last(sink)
         if last is not None and batch <= last:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -251,13 +262,10 @@ class KafkaLedger(Ledger):
                 return
         # If attempts are staged nowhere, another server may have committed them.
         await self._give_up(sink)
-        producer = await trio.to_thread.run_sync(
-            TransactionalProducer, self.log.cluster, f"rsocket-trio.{self.topic}.{sink}", self._commit_seconds
-        )
-        self._owned[sink] = producer
+        name = f"rsocket-trio.{self.topic}.{sink}"
+        # From here on no other server can commit for this sink, and what it committed is in the topic.
+        self._owned[sink] = await begun(self.log.cluster, name, self._commit_seconds, partial(self._check, sink))
         try:
-            # From here on no other server can commit for this sink, and what it committed is in the topic.
-            await producer.begin()
             await self._read_place(sink)
             last = self.last(sink)
             if last is None or batch > last:
@@ -268,6 +276,14 @@ class KafkaLedger(Ledger):
             raise
         while len(self._owned) > OWNED_SINKS:
             await self._give_up(next(iter(self._owned)))
+
+    def _check(self, sink: str) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the ledger was closed")
+        if not self._is_ready:
+            raise trio.ClosedResourceError("the ledger is not open: use it under 'async with'")
+        if SEPARATOR in sink:
+            raise Invalid(f"sink {readable(sink)!r}: a ledger on Kafka takes no name with a character 0")
 
     async def _are_staged(self, sink: str, attempts: Collection[str]) -> bool:
         """Stage here what other servers have staged. Return whether all attempts are staged here now."""
@@ -287,7 +303,11 @@ class KafkaLedger(Ledger):
             raise NotStaged(f"{error}, or no longer: stage the batch again") from None
 
     async def begin(self, sink: str, attempt: str, partition: int) -> StagedAttempt:
-        """Begin to stage ``attempt`` for ``sink`` and ``partition``, as ``Ledger.begin`` does. Raise ``Rejected``."""
+        """Begin to stage ``attempt`` for ``sink`` and ``partition``, as ``Ledger.begin`` does.
+
+        Raise ``Rejected``, and ``Invalid`` for a sink with a character 0 in its name.
+        """
+        self._check(sink)
         if self._is_shared and self.staged_bytes > self._most_bytes // 2:
             # Attempts that other servers have committed take room here.
             async with self._write_lock.exclusive():
@@ -371,7 +391,13 @@ class KafkaLedger(Ledger):
             for record in records_of_block(block, position, None, READ_BYTES):
                 position = record.end
                 if record.key is not None:
-                    self._learn(record.key.decode(), record.data)
+                    try:
+                        self._learn(record.key.decode(), record.data)
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise ValueError(
+                            f"topic {self.topic!r} is none of batches: no ledger wrote what is at {record.position} of "
+                            f"its partition {partition}"
+                        ) from error
             self._read_to[partition] = position
 
     def _learn(self, sink: str, content: bytes) -> None:
@@ -411,12 +437,10 @@ class KafkaLedger(Ledger):
         deadline = trio.current_time() + self.log.cluster.patience
         while True:
             try:
+                self._check("")
                 if self._publisher is None:
                     name = f"rsocket-trio.{self._attempts_topic}.{uuid.uuid4()}"
-                    self._publisher = await trio.to_thread.run_sync(
-                        TransactionalProducer, self.log.cluster, name, PUBLISH_SECONDS
-                    )
-                    await self._publisher.begin()
+                    self._publisher = await begun(self.log.cluster, name, PUBLISH_SECONDS, partial(self._check, ""))
                 await write_rows(self._publisher, rows)
             except (Fenced, UnknownOutcome, NotWritten) as error:
                 # Written twice, an attempt is found once: the reader counts its parts.

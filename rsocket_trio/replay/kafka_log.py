@@ -24,6 +24,7 @@ from rsocket_trio.replay.kafka_writing import (
     Rows,
     TransactionalProducer,
     UnknownOutcome,
+    begun,
     check_record,
     write_rows,
 )
@@ -69,7 +70,8 @@ class KafkaLog(ReplayableLog):
     Only committed records are seen. Aborted and compacted ones, and the markers of transactions, leave gaps. A record
     is one row, so an element of several raises ``ValueError``; metadata is kept as a header. Timestamps are those of
     the topic: one that is made here has the broker's, at append. ``bounds`` are those of the last request, append or
-    ``open``. Opening raises ``ValueError`` if there is no such topic, ``ModuleNotFoundError`` without confluent-kafka.
+    ``open``. Opening raises ``ValueError`` if there is no such topic or Kafka refuses the settings; the log raises
+    ``ModuleNotFoundError`` without confluent-kafka.
     """
 
     def __init__(
@@ -125,12 +127,27 @@ class KafkaLog(ReplayableLog):
         self._check_closed()
         if not self._bounds:
             async with self._opening:
-                if self._topics is None:
-                    self._topics = await trio.to_thread.run_sync(Topics, self.cluster)
                 if not self._bounds:
-                    config = {"message.timestamp.type": "LogAppendTime"}
-                    self._least = await self.ensure_topic(self.topic, self._wanted, config)
+                    await self._connect()
+                    return
         await self.refresh()
+
+    async def _connect(self) -> None:
+        self._topics = await trio.to_thread.run_sync(Topics, self.cluster)
+        try:
+            config = {"message.timestamp.type": "LogAppendTime"}
+            self._least = await self.ensure_topic(self.topic, self._wanted, config)
+            await self.refresh()
+        except BaseException:
+            # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+            with trio.CancelScope(shield=True):
+                await self._disconnect()
+            raise
+
+    async def _disconnect(self) -> None:
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            await trio.to_thread.run_sync(topics.close)
 
     async def ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
         """Return the number of partitions of ``topic``, which is made with ``config`` if there is none.
@@ -253,7 +270,7 @@ class KafkaLog(ReplayableLog):
     async def position_at(self, partition: int, timestamp: int) -> int:
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        ask = partial(self.topics.at_time, self.topic, partition, -(-timestamp // 1000))
+        ask = partial(self.topics.at_time, self.topic, partition, max(-(-timestamp // 1000), 0))
         found = await self.cluster.ask(ask, f"the time {timestamp} of topic {self.topic!r}")
         await self.refresh()
         earliest, latest = self._bounds[partition]
@@ -330,6 +347,9 @@ class KafkaLog(ReplayableLog):
         try:
             written = await self._write_once([self._rows_of(one) for one in together], [one.at for one in together])
             return [outcome.Value(begins) for begins in written]
+        except (NotWritten, Rejected, trio.ClosedResourceError) as error:
+            # Not the fault of one of them. Some of it may be written: a second try could write it twice.
+            return [outcome.Error(error) for _ in together]
         except Exception as error:
             # Raised in the task that appended: each caller gets the error of its own elements.
             if len(together) == 1:
@@ -376,7 +396,7 @@ class KafkaLog(ReplayableLog):
                 try:
                     if await self._is_committed(rows):
                         break
-                except (NotWritten, Rejected) as away:
+                except (NotWritten, Rejected, trio.ClosedResourceError) as away:
                     raise NotWritten(f"nobody knows what was written: {error}") from away
             else:
                 break
@@ -389,14 +409,10 @@ class KafkaLog(ReplayableLog):
     async def _writer(self) -> TransactionalProducer:
         self._check_closed()
         if self._producer is None:
-            producer = await trio.to_thread.run_sync(
-                TransactionalProducer, self.cluster, self._writer_id, APPEND_SECONDS
-            )
             try:
-                await producer.begin()
+                self._producer = await begun(self.cluster, self._writer_id, APPEND_SECONDS, self._check_closed)
             except Rejected as error:
                 raise NotWritten(f"nothing was written: {error}") from error
-            self._producer = producer
         return self._producer
 
     async def _drop_writer(self) -> None:
@@ -427,9 +443,7 @@ class KafkaLog(ReplayableLog):
         await self._reading.aclose()
         await self._drop_writer()
         async with self._looking:
-            topics, self._topics = self._topics, None
-            if topics is not None:
-                await trio.to_thread.run_sync(topics.close)
+            await self._disconnect()
 
     def _find(self, partition: int) -> None:
         self._check_closed()

@@ -13,7 +13,7 @@ import trio
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.errors import PositionExpired
 from rsocket_trio.replay.kafka_blocks import OVERHEAD, Block, block_of
-from rsocket_trio.replay.kafka_client import Cluster, passes
+from rsocket_trio.replay.kafka_client import Cluster, made, passes
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -29,14 +29,15 @@ MOST_MESSAGES = 50_000
 class PartitionConsumer:
     """A consumer that reads one partition at a time, and fetches ahead up to its limit.
 
-    ``place`` is the partition and the offset that it reads next. Its methods block.
+    ``place`` is the partition and the offset that it reads next, ``None`` if that is not known. Its methods, and making
+    one, block.
     """
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         from confluent_kafka import Consumer
 
         self._topic = topic
-        self._consumer: Consumer = Consumer(cluster.for_consumer())
+        self._consumer: Consumer = made(Consumer, cluster.for_consumer())
         self.place: tuple[int, int] | None = None
         self._average = 1000.0
         self.problem: KafkaError | None = None
@@ -52,9 +53,11 @@ class PartitionConsumer:
         consumer = self._consumer
         if self.place != (partition, start):
             consumer.assign([TopicPartition(self._topic, partition, start)])
-            self.place = (partition, start)
+        # What fails below may have taken messages that nobody gets.
+        self.place = None
         first = consumer.poll(POLL_SECONDS)
         if first is None:
+            self.place = (partition, start)
             return None
         messages = [first]
         if first.error() is None:
@@ -65,15 +68,14 @@ class PartitionConsumer:
             if error.code() != KafkaError._PARTITION_EOF:
                 self.problem = error
                 if not passes(error):
-                    self.place = None
                     raise KafkaException(error)
         block = block_of(start, messages)
+        self.place = (partition, block.end)
         if block.end == start:
             return None
         if block.values:
             size = sum(map(len, block.values)) + (sum(len(key or b"") for key in block.keys) if block.keys else 0)
             self._average = OVERHEAD + size / len(block.values)
-        self.place = (partition, block.end)
         return block
 
     def close(self) -> None:
@@ -176,8 +178,13 @@ class SharedReading:
             if consumer is None and self._count >= self._most:
                 consumer = self._idle[0]
             if consumer is None:
-                consumer = PartitionConsumer(self._cluster, self._topic)
                 self._count += 1
+                try:
+                    consumer = await trio.to_thread.run_sync(PartitionConsumer, self._cluster, self._topic)
+                except BaseException:
+                    # Raised again at once: there is one consumer less.
+                    self._count -= 1
+                    raise
             else:
                 self._idle.remove(consumer)
             try:

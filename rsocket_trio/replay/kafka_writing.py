@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +14,7 @@ import trio
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import Element, check_element
 from rsocket_trio.replay.errors import NotWritten
-from rsocket_trio.replay.kafka_client import PAUSE, REQUEST_SECONDS, Cluster, error_of, passes
+from rsocket_trio.replay.kafka_client import PAUSE, REQUEST_SECONDS, Cluster, error_of, made, passes
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -57,8 +58,11 @@ class TransactionalProducer:
 
         self.transactional_id = transactional_id
         self._cluster = cluster
-        self._producer: Producer = Producer(cluster.for_producer(transactional_id, seconds))
+        self._producer: Producer = made(Producer, cluster.for_producer(transactional_id, seconds))
         self._problem: KafkaError | None = None
+        # Held by a write, so that ``close``, in another thread, waits for its end.
+        self._busy = threading.Lock()
+        self._is_closing = False
 
     async def begin(self) -> None:
         """Take over the transactional id. Raise ``Rejected`` if no broker answers."""
@@ -72,6 +76,12 @@ class TransactionalProducer:
         Raise ``NotWritten`` if nothing was written, ``Fenced``, ``UnknownOutcome``, and what the elements or ``check``
         raise; then nothing was written either.
         """
+        with self._busy:
+            if self._is_closing:
+                raise NotWritten("nothing was written: the log was closed")
+            self._write(rows, check)
+
+    def _write(self, rows: Iterable[Rows], check: Callable[[], None] | None) -> None:
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self._cluster.patience
@@ -91,14 +101,20 @@ class TransactionalProducer:
             raise
         self._commit(deadline)
 
+    def stop(self) -> None:
+        """End a write that goes on in another thread, and let no other begin."""
+        self._is_closing = True
+
     def close(self) -> None:
-        """Close the producer, and drop what it had not sent. It blocks.
+        """Close the producer, and drop what it had not sent. A write that goes on is ended. It blocks.
 
         Its own ``close`` would abort a transaction, and warn where it was fenced.
         """
-        self._producer.purge()
-        self._producer.flush(0)
-        del self._producer
+        self.stop()
+        with self._busy:
+            self._producer.purge()
+            self._producer.flush(0)
+            del self._producer
 
     def _produce(self, rows: Rows, deadline: float) -> None:
         topic, partition = rows.topic, rows.partition
@@ -133,6 +149,8 @@ class TransactionalProducer:
 
         if self._problem is not None:
             raise KafkaException(self._problem)
+        if self._is_closing:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the log was closed"))
         if time.monotonic() > deadline:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker took the records"))
 
@@ -146,7 +164,7 @@ class TransactionalProducer:
                 problem = error_of(error)
                 if problem.txn_requires_abort():
                     raise self._given_up(problem) from error
-                if not passes(problem) or time.monotonic() > deadline:
+                if not passes(problem) or self._is_closing or time.monotonic() > deadline:
                     raise UnknownOutcome(problem.str()) from error
                 time.sleep(PAUSE)
             else:
@@ -176,9 +194,28 @@ class TransactionalProducer:
         from confluent_kafka import KafkaException
 
         try:
-            self._producer.abort_transaction(self._cluster.patience)
+            self._producer.abort_transaction(REQUEST_SECONDS if self._is_closing else self._cluster.patience)
         except KafkaException as error:
             raise UnknownOutcome(error_of(error).str()) from error
+
+
+async def begun(
+    cluster: Cluster, transactional_id: str, seconds: float, check: Callable[[], object]
+) -> TransactionalProducer:
+    """Return a producer that has taken over ``transactional_id``, for transactions of ``seconds``.
+
+    ``check`` is called then, and may raise. Raise ``Rejected`` if no broker answers.
+    """
+    producer = await trio.to_thread.run_sync(TransactionalProducer, cluster, transactional_id, seconds)
+    try:
+        await producer.begin()
+        check()
+    except BaseException:
+        # Raised again at once: nobody else knows of this producer.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(producer.close)
+        raise
+    return producer
 
 
 async def write_rows(

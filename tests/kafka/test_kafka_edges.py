@@ -1,0 +1,144 @@
+"""Logs and ledgers on Kafka that are closed at bad moments, named badly, or meet what others wrote."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio.errors import Invalid
+from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten
+from rsocket_trio.replay.kafka_writing import Rows
+from tests.kafka.broker import Broker, require_kafka
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test has."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+async def outcome_of(work: Callable[[], Awaitable[object]], found: list[object]) -> None:
+    """Append what comes of some work: its result, or the class of its error."""
+    try:
+        found.append(await work())
+    except (trio.ClosedResourceError, NotWritten) as error:
+        found.append(type(error))
+
+
+async def test_a_log_that_is_closed_ends_what_waits_for_it(broker: Broker, topic: str) -> None:
+    found: list[object] = []
+
+    async def follow() -> None:
+        async with aclosing(log.read(0, 0)) as records:
+            async for _ in records:
+                pass
+
+    async with KafkaLog(broker.servers, topic, 1) as log, trio.open_nursery() as nursery:
+        rows = {0: [Element(bytes(1000))] * 20_000}
+        for work in (follow, lambda: log.wait_beyond(0, 10**6), *[lambda: log.append_all(rows)] * 3):
+            nursery.start_soon(outcome_of, work, found)
+        await trio.testing.wait_all_tasks_blocked()
+        await log.aclose()
+
+    assert len(found) == 5
+    assert set(found) <= {trio.ClosedResourceError, NotWritten}
+    async with KafkaLog(broker.servers, topic) as log:
+        [end] = (await trio.to_thread.run_sync(log.topics.ends, topic, [0])).values()
+        # An append that was ended is aborted, which leaves its rows, unseen, and a marker.
+        await log.wait_beyond(0, end - 1)
+        assert [record async for record in log.read(0, 0, end)] == []
+
+
+class Lost(KafkaLog):
+    """A log of a broker that takes what is written and then says no more."""
+
+    writes = 0
+
+    async def _write_once(
+        self, groups: Sequence[Sequence[Rows]], at: Sequence[Mapping[int, int] | None]
+    ) -> list[dict[int, int]]:
+        self.writes += 1
+        await trio.sleep(1)
+        raise NotWritten("nobody knows what was written")
+
+
+async def test_appends_together_are_not_tried_again_when_they_may_be_written(
+    topic: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    require_kafka()
+    log, found = Lost("127.0.0.1:1", topic), list[object]()
+    log._bounds = {0: (0, 0)}
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(outcome_of, lambda number=number: log.append(b"%d" % number), found)
+
+    assert found == [NotWritten] * 5
+    # The first alone, and those that came meanwhile together.
+    assert log.writes == 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"partitions": None}, "has no topic"),
+        ({"settings": {"nonsense": 1}}, 'Kafka refuses the settings: No such configuration property: "nonsense"'),
+        ({"topic": "a b"}, "Kafka refuses topic 'a b'"),
+    ],
+    ids=["topic", "settings", "name"],
+)
+async def test_a_log_that_cannot_be_opened_says_why_and_leaves_no_thread(
+    broker: Broker, topic: str, terms: dict[str, Any], said: str
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1):
+        pass
+    before = threads()
+    with pytest.raises(ValueError, match=said):
+        await KafkaLog(broker.servers, **{"topic": f"{topic}-b", "partitions": 1, **terms}).open()
+    assert threads() <= before
+
+
+async def test_a_sink_with_a_zero_in_its_name_is_refused_and_harms_no_ledger(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as ledger:
+            with pytest.raises(Invalid, match="takes no name with a character 0"):
+                await ledger.begin("a\0b", "a0", 0)
+            with pytest.raises(Invalid, match="takes no name with a character 0"):
+                await ledger.commit("a\0b", 0, {})
+        async with KafkaLedger(log) as ledger:
+            assert ledger.sinks == {}
+
+
+@pytest.mark.parametrize(("key", "content"), [(b"k", b"no JSON"), (b"k", b"[1]"), (b"\xff", b"{}"), (b"a\0b", b"{}")])
+async def test_a_topic_that_is_none_of_batches_is_named(broker: Broker, topic: str, key: bytes, content: bytes) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLog(broker.servers, f"{topic}.batches", 1) as other:
+            await other.append(content, key=key)
+        with pytest.raises(ValueError, match=f"topic '{topic}.batches' is none of batches: no ledger wrote"):
+            await KafkaLedger(log).open()
+
+
+async def test_a_closed_ledger_takes_nothing(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        ledger = KafkaLedger(log)
+        with pytest.raises(trio.ClosedResourceError, match="is not open"):
+            await ledger.commit("s", 0, {})
+        async with ledger:
+            pass
+        for work in (ledger.open(), ledger.begin("s", "a", 0), ledger.commit("s", 0, {}), ledger.forget("s")):
+            with pytest.raises(trio.ClosedResourceError, match="the ledger was closed"):
+                await work
+        assert await ledger.abort("s", ["a"]) == 0
