@@ -88,7 +88,7 @@ def capture_files(
     """
     root = Path(directory)
     if not root.is_dir():
-        raise Unreadable(f"{root}: no such directory")
+        raise Unreadable(f"{root}: {'no directory' if root.exists() else 'no such directory'}")
     found = {table: _files(root, table) for table in tables}
     if not found.get("frames", True):
         raise Unreadable(
@@ -153,7 +153,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Unreadable(f"{path}: line {number} is no JSON, it may be half written: {error}") from error
             if not isinstance(row, dict):
                 raise Unreadable(f"{path}: line {number} is no JSON object")

@@ -34,6 +34,10 @@ SHOWN_CONNECTIONS: Final = 20
 LENGTHS_S: Final = ((300, 1), (3600, 10), (86_400, 60), (864_000, 600))
 """Seconds of a capture below which a cell has so many seconds; longer ones have cells of ``LONGEST_S``."""
 LONGEST_S: Final = 3600
+TRIALS: Final = 32
+"""Requests at the beginning of a capture, at most, that may be trials of clients before their load."""
+TRIAL_GAP_US: Final = 100_000
+"""Microseconds of the pause behind them, at least."""
 FEW: Final = 50_000
 """Requests up to which ``latency_cells`` keep the fine buckets: there are then no more rows than twice as many."""
 
@@ -110,35 +114,49 @@ SHOWN_PEERS_QUERY: Final = Query(
 )
 
 # A load is steady if it lasts some cells, or for most of the capture: its first and its last cell then cover the time
-# that belongs to its own requests, each up to the next one. Otherwise they cover what the capture covers.
+# that belongs to its own requests, each up to the next one. Otherwise they cover what the capture covers. It begins
+# behind the pause that follows the first requests of clients that try the server before.
 CELLS: Final = Query(
     "cells",
     ("interactions", "capture_span"),
     f"""
-    WITH counted AS (
-        SELECT role, cell, count(*) AS n, min(begun) AS since, max(begun) AS until
-        FROM (
-            SELECT role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell
-            FROM {{interactions}} CROSS JOIN {{capture_span}} AS span
-        ) AS placed GROUP BY role, cell
+    WITH placed AS (
+        SELECT role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell, bucket_s
+        FROM {{interactions}} CROSS JOIN {{capture_span}} AS span
+    ), whole AS (
+        SELECT role, min(begun) AS since, (max(begun) - min(begun)) / CAST(nullif(count(*) - 1, 0) AS DOUBLE) AS gap
+        FROM placed GROUP BY role
+    ), early AS (
+        SELECT placed.role, begun, gap, row_number() OVER in_order AS place, lead(begun) OVER in_order AS next_us
+        FROM placed JOIN whole ON placed.role = whole.role WHERE begun < since + bucket_s * 2000000
+        WINDOW in_order AS (PARTITION BY placed.role ORDER BY begun)
+    ), trials AS (
+        SELECT role, max(next_us) AS begin_us
+        FROM early WHERE place <= {TRIALS} AND next_us - begun > greatest(5 * gap, {TRIAL_GAP_US}) GROUP BY role
+    ), counted AS (
+        SELECT placed.role, cell, count(*) AS n,
+               count(CASE WHEN begin_us IS NULL OR begun >= begin_us THEN 1 END) AS own,
+               min(CASE WHEN begin_us IS NULL OR begun >= begin_us THEN begun END) AS since, max(begun) AS until
+        FROM placed LEFT JOIN trials ON placed.role = trials.role GROUP BY placed.role, cell
     ), spread AS (
         SELECT *, min(since) OVER (PARTITION BY role) AS first_us, max(until) OVER (PARTITION BY role) AS last_us,
-               CAST(sum(n) OVER (PARTITION BY role) AS BIGINT) AS total,
+               CAST(sum(own) OVER (PARTITION BY role) AS BIGINT) AS total,
                lead(since) OVER (PARTITION BY role ORDER BY cell) AS next_us
         FROM counted
     ), timed AS (
         SELECT *, cell + bucket_s * 1000000 AS until_cell, unix_micros(t_from) AS from_us, unix_micros(t_to) AS to_us,
                coalesce((last_us - first_us) / CAST(nullif(total - 1, 0) AS DOUBLE), 0) AS gap,
-               coalesce((until - since) / CAST(nullif(n - 1, 0) AS DOUBLE), 0) AS own_gap,
-               total > 1 AND (last_us - first_us >= bucket_s * 2000000
+               coalesce((until - since) / CAST(nullif(own - 1, 0) AS DOUBLE), 0) AS own_gap,
+               total > 1 AND ((last_us - first_us) * CAST(total AS DOUBLE)
+                              >= (bucket_s * 2000000 - 1000) * CAST(total - 1 AS DOUBLE)
                               OR (last_us - first_us) * 2 >= unix_micros(t_to) - unix_micros(t_from)) AS steady
         FROM spread CROSS JOIN {{capture_span}} AS span
     ), covered AS (
         SELECT role, cell, until_cell, n,
-               CASE WHEN NOT steady THEN greatest(cell, from_us)
-                    WHEN since = first_us OR (until = last_us AND since - cell <= 2 * gap) THEN since
+               CASE WHEN NOT steady OR since IS NULL THEN greatest(cell, from_us)
+                    WHEN since = first_us OR (until = last_us AND since - cell <= 2 * gap) THEN since - (n - own) * gap
                     ELSE cell END AS covered_from,
-               CASE WHEN NOT steady THEN least(until_cell, to_us)
+               CASE WHEN NOT steady OR since IS NULL THEN least(until_cell, to_us)
                     WHEN until = last_us
                     THEN least(until + greatest(gap, own_gap), greatest(until_cell, until + gap))
                     WHEN since = first_us AND next_us - until_cell <= 2 * gap THEN next_us

@@ -160,6 +160,7 @@ def test_half_a_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
     ("line", "said"),
     [
         (b'{"seq": 1', "line 20 is no JSON, it may be half written"),
+        (b"[" * 100_000, "line 20 is no JSON, it may be half written"),
         (b"[1]\n", "line 20 is no JSON object"),
         (b"{}\n", "line 20: the column capture_id is missing"),
         ({"seq": "1"}, "line 20: the column seq is no int64: '1'"),

@@ -108,6 +108,35 @@ def test_it_is_level_wherever_in_a_cell_it_begins(tmp_path: Path, begins_us: int
     assert rates == pytest.approx([RATE] * len(rates), rel=0.001)
 
 
+@pytest.mark.parametrize(("begins_us", "alone"), [(30_700_000, False), (30_100_000, True)])
+def test_the_trials_of_clients_before_a_load_leave_it_level(
+    opened: Open, tmp_path: Path, begins_us: int, alone: bool
+) -> None:
+    trials = [
+        interaction(2001 + 2 * n, "request_response", "one", begins_us - 400_000 + 5_000 * n, 2000) for n in range(2)
+    ]
+    made = [*trials, *load(begins_us, 100, 4)]
+
+    with opened(capture_of(tmp_path, made, frames_of(made[:2]))) as engine:
+        found = engine.ask("cells")
+
+    rates = [requests / covered for requests, covered in rows_of(found, "requests", "covered_s")]
+    # In a cell of their own they are divided by what the capture covers of it.
+    assert rates[:alone] == pytest.approx([2 / 0.3] * alone)
+    assert rates[alone:] == pytest.approx([100] * 5, rel=0.001)
+
+
+@pytest.mark.parametrize("rate", [3, 284])
+def test_two_seconds_of_a_load_are_level_in_a_longer_capture(tmp_path: Path, rate: int) -> None:
+    made = load(30_500_000, rate, 2)
+    around = {"t_start": made[0]["t_start"] - 2 * SECOND, "t_end": made[-1]["t_end"] + 3 * SECOND}
+
+    with open_duckdb(capture_of(tmp_path, made, frames_of(made[:2]), **around)) as engine:
+        found = engine.ask("cells")
+
+    assert [n / covered for n, covered in rows_of(found, "requests", "covered_s")] == pytest.approx([rate] * 3)
+
+
 @pytest.mark.parametrize(
     ("lasts", "bucket_s", "rate"),
     [(299, 1, 5), (301, 10, 5), (3599, 10, 0.5), (3601, 60, 0.5), (86_390, 60, 0.05), (86_410, 600, 0.05)],
