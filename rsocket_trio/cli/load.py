@@ -402,7 +402,9 @@ def mix_of(said: dict[str, Any]) -> dict[str, Any]:
     for name, option in (("route", "--route"), ("data", "--data"), ("sizes", "--size"), ("take", "--take")):
         if said[name] is not None:
             raise ValueError(f"--mix and {option} exclude each other: each share has its own")
-    return {"mix": tuple(Share(**each) for each in said["mix"])}
+    # Data is read here, and not with the options: a file that can't be read is no wrong usage.
+    shares = (each if "data" not in each else {**each, "data": data_of(each["data"])} for each in said["mix"])
+    return {"mix": tuple(Share(**each) for each in shares)}
 
 
 def data_of(value: str) -> bytes:
@@ -415,7 +417,7 @@ def data_of(value: str) -> bytes:
 
 OF_SHARE: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "weight": ("weight", float),
-    "data": ("data", data_of),
+    "data": ("data", str),
     "size": ("sizes", sizes),
     "items": ("items", int),
     "take": ("take", int),

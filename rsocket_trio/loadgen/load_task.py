@@ -37,6 +37,8 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 BURST = 64
 """Requests that are due already and are begun in one go: their frames travel together, and others get their turn."""
+WAITING = 500_000
+"""Requests of a task that wait for a place, at most: those beyond are dropped at once."""
 PAUSE = 0.01
 """Seconds that a client of a closed loop waits after a failure: without it a server that is away would be counted
 thousands of times."""
@@ -417,9 +419,11 @@ class Driver:
                 # Counted here, not when the task runs: a burst is begun before any of its tasks gets its turn.
                 self._busy += 1
                 nursery.start_soon(self._serve, offset, kind)
-            else:
+            elif len(self._waiting) < WAITING:
                 self._recorder.count(offset, measures.LATE, kind.name)
                 self._waiting.append((offset, kind))
+            else:
+                self._recorder.count(offset, measures.DROPPED, kind.name)
 
     def _draw(self) -> Kind:
         """Return the kind of the next request, at random by weight."""

@@ -32,6 +32,8 @@ from rsocket_trio.values import Unsaid
 ARRIVALS = ("poisson", "constant", CLOSED)
 IN_FLIGHT = 1024
 """Requests of a task that may wait for their answers in an open loop, by default."""
+MOST_OF_A_TASK = 1_000_000
+"""Requests per second of a task at most: more than any can make, and few enough for the schedule to end."""
 OF_SHARES = ("interaction", "route", "data", "sizes", "items", "take")
 """Fields of a plan that describe its requests: in a mix each share has its own."""
 
@@ -198,6 +200,9 @@ class Plan:
             raise ValueError("rate is missing: requests per second of all tasks together")
         else:
             more_than_zero("rate", self.rate)
+        fastest = max((rate for stage in self.schedule for rate in (stage.rate, stage.end)), default=0.0)
+        if fastest > MOST_OF_A_TASK * self.tasks:
+            raise ValueError(f"rate of {fastest:g}: at most {MOST_OF_A_TASK:g} requests per second for each task")
 
     def _check_fit(self) -> None:
         shares = self.shares

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Payload, Responder
+from rsocket_trio.loadgen import load_task
 from rsocket_trio.loadgen.histogram import RELATIVE_ERROR
 from rsocket_trio.loadgen.load_task import Driver, arrivals, open_connections
 from rsocket_trio.loadgen.measures import Recorder
@@ -78,6 +79,18 @@ async def test_requests_that_wait_too_long_are_dropped(autojump_clock: trio.test
     assert 5 <= total.ok <= 7
     assert highest(total, "lag") == pytest.approx(0.4, rel=CLOSE)
     assert highest(total) == pytest.approx(0.4 + 0.4, rel=CLOSE)
+
+
+async def test_more_than_can_wait_are_dropped_at_once(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_task, "WAITING", 3)
+    async with served(one_after_the_other(0.4)):
+        total = (await load(route="work", in_flight=1)).total
+
+    assert (total.due, total.ok + total.dropped, total.failed) == (20, 20, 0)
+    assert highest(total, "lag") <= 4 * 0.4
+    assert (total.ok, total.late) == (8, 7)
 
 
 async def test_waiting_for_a_place_is_latency_and_not_service(autojump_clock: trio.testing.MockClock) -> None:

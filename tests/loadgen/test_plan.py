@@ -22,6 +22,7 @@ from tests.loadgen.loads import plan
         ({"rate": None}, "rate is missing"),
         ({"rate": 0}, "rate of 0: more than 0"),
         ({"rate": float("nan")}, "rate of nan: more than 0"),
+        ({"rate": 2e6 + 1, "tasks": 2}, "at most 1e\\+06 requests per second for each task"),
         ({"seconds": -1}, "seconds of -1: more than 0"),
         ({"tasks": 0}, "tasks of 0: a whole number from 1 on"),
         ({"in_flight": 0}, "in_flight of 0"),
