@@ -89,7 +89,7 @@ def decode_readers(data: bytes) -> dict[str, Reader]:
             reader_name(name): Reader(name, {int(key): int(end) for key, end in one["ends"].items()}, int(one["seen"]))
             for name, one in found.items()
         }
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a list of readers: {error!r}") from None
 
 

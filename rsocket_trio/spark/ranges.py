@@ -96,7 +96,7 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
             partition: Bounds(found[text]["earliest"], found[text]["latest"], found[text].get("at"))
             for text, partition in partitions_of(found).items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"not an answer about partitions: {answer[:200]!r}") from None
     for partition, one in bounds.items():
         if not (type(one.earliest) is type(one.latest) is int and 0 <= one.earliest <= one.latest <= MAX_POSITION):

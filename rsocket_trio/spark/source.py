@@ -218,9 +218,10 @@ def columns(options: Options, schema: StructType) -> pa.Schema | None:
         return None
     some = pa.schema([there.field(name) for name in wanted.names if name in there.names])
     if problem := mismatch(some, wanted):
+        more = ", and headers with includeHeaders=true" * ("headers" in wanted.names and not options.include_headers)
         raise SchemaMismatchError(
-            f"with payload=raw the columns are {', '.join(there.names)}: leave out .schema(...), which may name some "
-            f"of them, or set payload=arrow ({problem})"
+            f"with payload=raw the columns are {', '.join(there.names)}{more}: leave out .schema(...), which may "
+            f"name some of them, or set payload=arrow ({problem})"
         )
     return some
 

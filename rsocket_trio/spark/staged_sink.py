@@ -263,7 +263,7 @@ def read_answer(data: bytes, route: str) -> dict[str, Any]:
     """Return the JSON object of an answer. Raise ``SinkError`` for anything else."""
     try:
         told = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict):
         raise SinkError(f"route {route!r} answered with no JSON object: {readable(data[:100])}")

@@ -185,7 +185,13 @@ async def test_a_log_that_lost_rows_forgets_that_they_were_acknowledged(
     assert "reader a has acknowledged partition 0 up to 5, but the log ends at 4" in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a/b": {"ends": {}, "seen": 1}}', b'{"a": {}}', b'{"a": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b'{"a/b": {"ends": {}, "seen": 1}}', b'{"a": {}}', b'{"a": 1}'),
+        *(b'{"a": {"ends": {}, "seen": NaN}}', b'{"a": {"ends": {"0": Infinity}, "seen": 1}}'),
+    ],
+)
 async def test_a_damaged_file_of_readers_is_named_when_the_log_is_opened(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "readers.json").write_bytes(content)
 

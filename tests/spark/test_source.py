@@ -133,6 +133,13 @@ def test_other_columns_for_raw_rows_are_refused(schema: StructType, problem: str
         source().reader(schema)
 
 
+def test_headers_without_their_option_are_refused_with_its_name() -> None:
+    headers = StructType([StructField("headers", MapType(StringType(), BinaryType()))])
+    with pytest.raises(SchemaMismatchError, match="timestamp, and headers with includeHeaders=true: leave out"):
+        source().reader(headers)
+    assert source(includeHeaders="true").reader(headers)._schema.names == ["headers"]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("names", [RAW_SCHEMA.names[:5], ["data"], ["timestamp", "key", "position"]])
 def test_some_columns_of_raw_rows_may_be_named(names: list[str]) -> None:
     reader: Any = source().reader(StructType([field for name in names for field in RAW.fields if field.name == name]))
