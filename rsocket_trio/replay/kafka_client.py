@@ -35,6 +35,8 @@ QUEUED_KBYTES = 4096
 """KiB that a consumer fetches ahead."""
 PRODUCER_KBYTES = 32 * 1024
 """KiB that wait in a producer for the broker."""
+NO_SUCH_TIME = -1
+"""The offset of a time behind the last record."""
 LONGEST_MESSAGE = 68 * 2**20
 """Bytes of a message that a producer sends: the broker's own limit is usually lower, and decides."""
 
@@ -248,13 +250,17 @@ class Topics:
         done.result()
 
     def _offsets(self, wanted: Mapping[Any, Any], *, stable: bool) -> dict[int, int]:
-        from confluent_kafka import IsolationLevel, KafkaException
+        from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         asked = self._client.list_offsets(dict(wanted), isolation_level=level, request_timeout=REQUEST_SECONDS)
         try:
-            return {one.partition: found.result().offset for one, found in asked.items()}
+            offsets = {one.partition: found.result().offset for one, found in asked.items()}
         except KafkaException:
             # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
             self._client.list_topics(timeout=REQUEST_SECONDS)
             raise
+        if min(offsets.values(), default=0) < NO_SUCH_TIME:
+            # Of a broker that is silent librdkafka may tell offsets that are none, and no error.
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker told the offsets"))
+        return offsets

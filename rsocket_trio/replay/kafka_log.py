@@ -388,6 +388,8 @@ class KafkaLog(ReplayableLog):
                 # The broker may have aborted a transaction that took too long, or lost its place in a restart.
                 await self._drop_writer()
                 if trio.current_time() > deadline:
+                    if isinstance(error, NotWritten):
+                        raise
                     raise NotWritten(f"nothing was written: {error}") from error
             except UnknownOutcome as error:
                 await self._drop_writer()

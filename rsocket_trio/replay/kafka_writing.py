@@ -110,11 +110,18 @@ class TransactionalProducer:
 
         Its own ``close`` would abort a transaction, and warn where it was fenced.
         """
+        from confluent_kafka import KafkaException
+
         self.stop()
         with self._busy:
-            self._producer.purge()
-            self._producer.flush(0)
-            del self._producer
+            try:
+                self._producer.purge()
+                self._producer.flush(0)
+            except KafkaException:
+                # A fatal error, which is told again: the write that met it has raised.
+                pass
+            finally:
+                del self._producer
 
     def _produce(self, rows: Rows, deadline: float) -> None:
         topic, partition = rows.topic, rows.partition

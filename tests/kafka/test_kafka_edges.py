@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ import trio.testing
 
 from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten
-from rsocket_trio.replay.kafka_writing import Rows
+from rsocket_trio.replay.kafka_client import Cluster, Topics
+from rsocket_trio.replay.kafka_writing import Rows, TransactionalProducer, write_rows
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -60,6 +63,46 @@ async def test_a_log_that_is_closed_ends_what_waits_for_it(broker: Broker, topic
         # An append that was ended is aborted, which leaves its rows, unseen, and a marker.
         await log.wait_beyond(0, end - 1)
         assert [record async for record in log.read(0, 0, end)] == []
+
+
+async def test_offsets_that_are_none_are_asked_for_again(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_kafka()
+    import confluent_kafka
+
+    told = [confluent_kafka.OFFSET_INVALID, 7]
+
+    def list_offsets(self: object, wanted: Mapping[Any, Any], **_: object) -> dict[Any, Future[Any]]:
+        found: dict[Any, Future[Any]] = {one: Future() for one in wanted}
+        for future in found.values():
+            future.set_result(SimpleNamespace(offset=told.pop(0)))
+        return found
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient.list_offsets", list_offsets)
+    cluster = Cluster("127.0.0.1:1")
+    topics = Topics(cluster)
+
+    assert await cluster.ask(lambda: topics.ends(topic, [0]), "the end") == {0: 7}
+
+
+async def test_a_producer_with_a_fatal_error_is_closed(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_kafka()
+    from confluent_kafka import KafkaError, KafkaException
+
+    class Fatal:
+        def __init__(self, settings: object) -> None:
+            pass
+
+        def purge(self) -> None:
+            pass
+
+        def flush(self, seconds: float) -> int:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "an error that is told again", True))
+
+    monkeypatch.setattr("confluent_kafka.Producer", Fatal)
+    producer = TransactionalProducer(Cluster("127.0.0.1:1"), topic, 1)
+    await trio.to_thread.run_sync(producer.close)
+    with pytest.raises(NotWritten, match="nothing was written: the log was closed"):
+        await write_rows(producer, [])
 
 
 class Lost(KafkaLog):
