@@ -121,23 +121,32 @@ CELLS: Final = Query(
     ("interactions", "capture_span"),
     f"""
     WITH placed AS (
-        SELECT role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell, bucket_s
-        FROM {{interactions}} CROSS JOIN {{capture_span}} AS span
+        SELECT role, cell, count(*) AS n, min(begun) AS since, max(begun) AS until
+        FROM (
+            SELECT role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell
+            FROM {{interactions}} CROSS JOIN {{capture_span}} AS span
+        ) AS all_of_them GROUP BY role, cell
     ), whole AS (
-        SELECT role, min(begun) AS since, (max(begun) - min(begun)) / CAST(nullif(count(*) - 1, 0) AS DOUBLE) AS gap
+        SELECT role, min(since) AS first_us,
+               (max(until) - min(since)) / CAST(nullif(sum(n) - 1, 0) AS DOUBLE) AS gap
         FROM placed GROUP BY role
     ), early AS (
-        SELECT placed.role, begun, gap, row_number() OVER in_order AS place, lead(begun) OVER in_order AS next_us
-        FROM placed JOIN whole ON placed.role = whole.role WHERE begun < since + bucket_s * 2000000
-        WINDOW in_order AS (PARTITION BY placed.role ORDER BY begun)
-    ), trials AS (
+        SELECT role, begun, cell, gap, row_number() OVER in_order AS place, lead(begun) OVER in_order AS next_us
+        FROM (
+            SELECT these.role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell, gap
+            FROM {{interactions}} AS these CROSS JOIN {{capture_span}} AS span JOIN whole ON these.role = whole.role
+            WHERE unix_micros(t_start) < first_us + bucket_s * 2000000
+        ) AS of_two_cells WINDOW in_order AS (PARTITION BY role ORDER BY begun)
+    ), begins AS (
         SELECT role, max(next_us) AS begin_us
         FROM early WHERE place <= {TRIALS} AND next_us - begun > greatest(5 * gap, {TRIAL_GAP_US}) GROUP BY role
+    ), trials AS (
+        SELECT early.role, cell, max(begin_us) AS begin_us, count(*) AS tries
+        FROM early JOIN begins ON early.role = begins.role WHERE begun < begin_us GROUP BY early.role, cell
     ), counted AS (
-        SELECT placed.role, cell, count(*) AS n,
-               count(CASE WHEN begin_us IS NULL OR begun >= begin_us THEN 1 END) AS own,
-               min(CASE WHEN begin_us IS NULL OR begun >= begin_us THEN begun END) AS since, max(begun) AS until
-        FROM placed LEFT JOIN trials ON placed.role = trials.role GROUP BY placed.role, cell
+        SELECT placed.role, placed.cell, n, n - coalesce(tries, 0) AS own,
+               CASE WHEN tries = n THEN NULL ELSE coalesce(begin_us, since) END AS since, until
+        FROM placed LEFT JOIN trials ON placed.role = trials.role AND placed.cell = trials.cell
     ), spread AS (
         SELECT *, min(since) OVER (PARTITION BY role) AS first_us, max(until) OVER (PARTITION BY role) AS last_us,
                CAST(sum(own) OVER (PARTITION BY role) AS BIGINT) AS total,
