@@ -135,7 +135,7 @@ CELLS: Final = Query(
         FROM (
             SELECT these.role, unix_micros(t_start) AS begun, {cell_of("t_start")} AS cell, gap
             FROM {{interactions}} AS these CROSS JOIN {{capture_span}} AS span JOIN whole ON these.role = whole.role
-            WHERE unix_micros(t_start) < first_us + bucket_s * 2000000
+            WHERE unix_micros(t_start) < whole.first_us + bucket_s * 2000000
         ) AS of_two_cells WINDOW in_order AS (PARTITION BY role ORDER BY begun)
     ), begins AS (
         SELECT role, max(next_us) AS begin_us
