@@ -31,9 +31,9 @@ NO_ROUTE: Final = "(no route)"
 SHOWN_ROUTES: Final = 24
 SHOWN_PEERS: Final = 12
 SHOWN_CONNECTIONS: Final = 20
-LENGTHS_S: Final = ((300, 1), (3600, 10), (86_400, 60), (864_000, 600))
+LENGTHS_S: Final = ((300, 1), (3600, 10), (86_400, 60), (864_000, 600), (8_640_000, 3600))
 """Seconds of a capture below which a cell has so many seconds; longer ones have cells of ``LONGEST_S``."""
-LONGEST_S: Final = 3600
+LONGEST_S: Final = 86_400
 TRIALS: Final = 32
 """Requests at the beginning of a capture, at most, that may be trials of clients before their load."""
 TRIAL_GAP_US: Final = 100_000
