@@ -184,6 +184,8 @@ def test_what_is_not_read_holds_the_producer_back(reader: LiveStreamReader, tick
     time.sleep(0.05)
     assert ticker.sent == 2048
 
+    # What is stored behind the plan would hold the producer back as well.
+    eventually(lambda: store.end == 2048)
     _, at = plan(reader, at)
     plan(reader, at)
     eventually(lambda: ticker.sent > 2048)
