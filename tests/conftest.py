@@ -42,7 +42,7 @@ SESSIONS = {
     "tests/loadgen/jvm/": "analytics",
     "tests/kafka/": "kafka",
 }
-"""Where tests share a Spark session, a cluster or a broker: the first that fits a test names it."""
+"""Places of tests that share a Spark session, a cluster or a broker, with its name; the first that fits counts."""
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
 
@@ -63,7 +63,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Where several processes share the tests, a file is one's, and so is all that shares a session of Spark."""
+    """Give each file to one of the processes that share the tests, and so all that shares a session of Spark."""
     # Here, so that the tests run where nothing shares them.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 

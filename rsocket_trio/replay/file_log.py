@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-import attrs
 import outcome
 import trio
 
@@ -21,7 +20,7 @@ from rsocket_trio.replay.elements import Clock, Element, Record, check_element, 
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
+from rsocket_trio.replay.log import READ_BYTES, Appending, ReplayableLog, check_begin, check_partition
 from rsocket_trio.replay.named_readers import Reader, ReaderTable, load_readers, save_readers, within
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.retention import SHARE, Retention
@@ -32,24 +31,6 @@ READERS_FILE = "readers.json"
 Sync: TypeAlias = Literal["batch", "always", "never"]
 
 logger = logging.getLogger("rsocket_trio.replay")
-
-
-@attrs.define(eq=False)
-class Group:
-    """The elements of one ``append_all``, and the task that waits for their positions."""
-
-    elements: Mapping[int, Iterable[Element | Pack]]
-    at: Mapping[int, int] | None
-    task: trio.lowlevel.Task | None = None
-    begins: outcome.Outcome[dict[int, int]] | None = None
-
-    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
-        """Set the outcome and wake the task that waits for it."""
-        self.begins = begins
-        # The writer of the group itself has no task here: it is awake.
-        task, self.task = self.task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
 
 
 class FileLog(ReplayableLog):
@@ -92,7 +73,7 @@ class FileLog(ReplayableLog):
         self._partitions: list[Segments] = []
         self._readers = [ParkingLot() for _ in range(partitions)]
         self._opening = trio.Lock()
-        self._pending: list[Group] = []
+        self._pending: list[Appending] = []
         self._is_writing = False
         self._turn = trio.Lock()
         self._closed = False
@@ -149,7 +130,7 @@ class FileLog(ReplayableLog):
                 for element in group_elements:
                     if isinstance(element, Element):
                         check_element(element)
-        group = Group(elements, at)
+        group = Appending(elements, at)
         self._pending.append(group)
         if self._is_writing:
             await self._wait_for(group)
@@ -390,7 +371,7 @@ class FileLog(ReplayableLog):
 
     # Writing: one task at a time writes the groups of all
 
-    async def _wait_for(self, group: Group) -> None:
+    async def _wait_for(self, group: Appending) -> None:
         """Wait until a group is settled, or until it is this task's turn to write.
 
         A group being written can't be cancelled.
@@ -408,7 +389,7 @@ class FileLog(ReplayableLog):
 
     async def _write_pending(self) -> None:
         self._is_writing = True
-        groups: list[Group] = []
+        groups: list[Appending] = []
         try:
             async with self._turn:
                 self._check_closed()
@@ -431,7 +412,7 @@ class FileLog(ReplayableLog):
             # Whoever wrote pays for what became needless: no task of the log could.
             await self._retain_and_log(compacts=True)
 
-    def _take(self) -> list[Group]:
+    def _take(self) -> list[Appending]:
         """Remove and return the groups to write now; the others wait on."""
         count = 1 if self._sync == "always" else len(self._pending)
         groups, self._pending = self._pending[:count], self._pending[count:]
@@ -450,7 +431,7 @@ class FileLog(ReplayableLog):
         async with self._turn:
             await trio.to_thread.run_sync(function)
 
-    def _write_groups(self, groups: Sequence[Group]) -> list[outcome.Outcome[dict[int, int]]]:
+    def _write_groups(self, groups: Sequence[Appending]) -> list[outcome.Outcome[dict[int, int]]]:
         """Write what callers appended, in a thread: all at once, or each alone if that fails."""
         try:
             return [outcome.Value(begins) for begins in self._write_together(groups)]
@@ -460,7 +441,7 @@ class FileLog(ReplayableLog):
                 return [outcome.Error(error)]
         return [result for group in groups for result in self._write_groups([group])]
 
-    def _write_together(self, groups: Sequence[Group]) -> list[dict[int, int]]:
+    def _write_together(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         numbers = sorted({number for group in groups for number in group.elements})
         touched = [self._partitions[number] for number in numbers]
         begun: list[Segments] = []
@@ -495,7 +476,7 @@ class FileLog(ReplayableLog):
 
 
 def in_order(
-    groups: Sequence[Group], partition: int, segments: Segments, begins: Sequence[dict[int, int]]
+    groups: Sequence[Appending], partition: int, segments: Segments, begins: Sequence[dict[int, int]]
 ) -> Iterator[Element | Pack]:
     """Yield the elements of all groups for a partition, and note where each group begins."""
     for group, noted in zip(groups, begins, strict=True):

@@ -28,7 +28,7 @@ from rsocket_trio.replay.kafka_writing import (
     check_record,
     write_rows,
 )
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
+from rsocket_trio.replay.log import READ_BYTES, Appending, ReplayableLog, check_partition
 from rsocket_trio.replay.packs import Pack, elements_of
 
 APPEND_SECONDS = 15.0
@@ -40,23 +40,6 @@ SHOW_SECONDS = 0.2
 SHORTEST_POLL = 0.005
 LONGEST_POLL = 0.1
 """Seconds between two looks for new records while readers wait: few behind the last record, then more."""
-
-
-@attrs.define(eq=False)
-class Appending:
-    """The elements of one ``append_all``, the task that waits for them, and their positions."""
-
-    elements: Mapping[int, Iterable[Element | Pack]]
-    at: Mapping[int, int] | None
-    task: trio.lowlevel.Task | None = None
-    begins: outcome.Outcome[dict[int, int]] | None = None
-
-    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
-        """Set the outcome and wake the task that waits for it."""
-        self.begins = begins
-        task, self.task = self.task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
 
 
 class KafkaLog(ReplayableLog):

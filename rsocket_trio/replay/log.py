@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from types import TracebackType
 from typing import Self
 
+import attrs
+import outcome
 import trio
 
 from rsocket_trio.payload import BytesLike, as_bytes
@@ -18,6 +20,27 @@ from rsocket_trio.replay.retention import Retention
 
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
+
+
+@attrs.define(eq=False)
+class Appending:
+    """The elements of one ``append_all`` whose records one task writes for all, and the task that waits for them.
+
+    ``at`` is that of the call, ``begins`` the positions once they are known.
+    """
+
+    elements: Mapping[int, Iterable[Element | Pack]]
+    at: Mapping[int, int] | None
+    task: trio.lowlevel.Task | None = None
+    begins: outcome.Outcome[dict[int, int]] | None = None
+
+    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
+        """Set the outcome and wake the task that waits for it."""
+        self.begins = begins
+        # The task that writes its own elements is awake, and has no place here.
+        task, self.task = self.task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
 
 class ReplayableLog(ABC):

@@ -1,4 +1,4 @@
-"""What ends over Aeron has a clear error and leaves nothing: killed peers and drivers, a blocked loop, cancels."""
+"""Connections that end over Aeron: clear errors and nothing left, of killed peers and drivers and blocked loops."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ SEEDS = 150
 
 
 async def answers(*pieces: bytes) -> list[Frame]:
-    """What the server says to these bytes."""
+    """Return the answer of the server to these bytes."""
     async with raw_client(begin=False) as peer:
         for piece in pieces:
             await peer.send(piece)
