@@ -24,7 +24,16 @@ from pyspark.sql.types import StringType, StructType
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
-from rsocket_trio.spark.options import ALIASES, KNOWN, TABLE_PREFIX, OptionError, Options, Use, parse_options
+from rsocket_trio.spark.options import (
+    ALIASES,
+    KNOWN,
+    SPARKS_OWN,
+    TABLE_PREFIX,
+    OptionError,
+    Options,
+    Use,
+    parse_options,
+)
 from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
 from rsocket_trio.spark.records import SchemaMismatchError, mismatch, raw_ddl, raw_schema
 from rsocket_trio.spark.streaming import RefusedStreamReader, ServerStreamReader, StreamReader
@@ -160,6 +169,8 @@ def with_table_options(ddl: str, given: Mapping[str, str]) -> str:
     kept = {}
     for key, text in given.items():
         name = ALIASES.get(key.lower(), key.lower())
+        if name in SPARKS_OWN or name.startswith(TABLE_PREFIX):
+            continue
         known = KNOWN[name][1]
         if known.secret and not name.startswith("tls."):
             raise OptionError(

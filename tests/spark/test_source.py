@@ -25,7 +25,7 @@ from rsocket_trio.spark import OptionError, RSocketDataSource, SchemaMismatchErr
 from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.reading import BatchReader, PushdownReader
 from rsocket_trio.spark.records import RAW_SCHEMA
-from rsocket_trio.spark.source import NAME
+from rsocket_trio.spark.source import NAME, with_table_options
 from rsocket_trio.spark.streaming import ServerStreamReader
 from tests.blocks import ROOT
 
@@ -171,3 +171,10 @@ def test_the_core_imports_neither_spark_nor_arrow(module: str) -> None:
 def test_nothing_asks_for_the_spark_context(path: Path) -> None:
     # Spark Connect has none.
     assert "sparkContext" not in path.read_text("utf-8")
+
+
+def test_options_of_sparks_own_are_no_options_of_a_table() -> None:
+    given = {"path": "tcp://127.0.0.1:7878", "route": "orders"}
+    own = {"comment": "orders", "location": "/x", "Owner": "ada", "external": "true", "option.route": "orders"}
+
+    assert with_table_options("data STRING", given | own) == with_table_options("data STRING", given)
