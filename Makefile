@@ -1,12 +1,12 @@
 # make demo    a chat server and its clients, talking over real frames
-# make test    everything that must hold: lint, format, types, tests
-# make quick   the tests without Spark, foreign peers and load, in an environment without those
+# make test    everything that must hold: lint, format, types, tests; ends with a table of its parts
+# make quick   the tests that need no Java and no foreign peer, in an environment without those
 # make versions  make quick on every supported Python that is found on PATH or under pyenv
 # make system-packages  what tests need from Debian, by apt-get where there is one
 # make bench   the benchmarks, beside all peers, about an hour: writes docs/explanation/performance.md anew;
 #              PROFILE=1 keeps profiles of its runs in build/profiles, and says where the CPU goes
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
-# make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
+# make gate    what is too long for make test, or judges times and memory: wants the machine to itself;
 #              make -k gate goes on after what fails
 # make cluster  the recipes of docs/spark-cluster.md, on a standalone Spark of two workers: five minutes
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
@@ -48,31 +48,56 @@ SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk
   chromium:chromium
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
-# What make quick leaves to make test: Spark, foreign peers, load.
-SLOW := tests/spark tests/kafka tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
-# Processes that share the tests: three for each of two cores, for many tests wait for other processes. No test judges times.
-SHARED := -n 6 --dist loadscope
+# Each part is a process, or two, of its own, which a supervisor watches: see qa/testrun. The longest come first.
+PARTS := spark analytics peers types kafka commands pure lint
+QUICK := commands pure
+# Three at a time: two cores, and many tests wait for other processes.
+AT_ONCE := 3
+RUN = $(BIN)/python -m qa.testrun
+GATE := attacks load times resume simulation mutants conformance tests kafka analytics spark
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics gate-spark cluster soak peers peers-spring clean
+.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers peers-spring clean
+.PHONY: $(GATE:%=gate-%)
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
-# The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	@$(MAKE) --no-print-directory -j2 types tests
+# Everything that is fetched, side by side; Maven's projects after one another, for they share a repository.
+SETUP := $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built \
+  $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
 
-types: $(VENV)/.dev
-	$(BIN)/mypy
+# RECORD=1 writes the tables into docs/contributing/testing.md.
+test: lacking
+	@$(MAKE) --no-print-directory -j8 setup
+	@$(RUN) begin
+	@$(MAKE) --no-print-directory -k -j$(AT_ONCE) $(PARTS:%=part-%); \
+	  $(RUN) table $(PARTS) $(if $(RECORD),--write)
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
-	$(BIN)/pytest $(SHARED)
+setup: $(SETUP)
+
+# Without a tool its tests are skipped, or fail where CI is set, and say so.
+lacking:
+	@for one in $(SYSTEM_PACKAGES); do \
+	  command -v $${one%%:*} >/dev/null || echo "$${one%%:*} is lacking: $(if $(CI),CI is set, so its tests fail,its tests are skipped)"; \
+	done
+
+part-types:
+	@$(RUN) command types -- $(BIN)/mypy
+
+part-lint:
+	@$(RUN) command lint -- sh -c '$(BIN)/ruff check && $(BIN)/ruff format --check'
+
+part-%:
+	@$(RUN) part $*
 
 quick: $(VENV)/.quick
-	$(BIN)/pytest -q $(SHARED) $(SLOW:%=--ignore=%)
+	@$(RUN) begin --run quick
+	@$(MAKE) --no-print-directory -k -j2 $(QUICK:%=quick-%); \
+	  $(RUN) table --run quick $(QUICK) $(if $(RECORD),--write)
+
+quick-%:
+	@$(RUN) part --run quick $*
 
 versions: $(BIN)/python
 	$(BIN)/python -m qa.versions
@@ -101,63 +126,19 @@ fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m qa.fuzz conversations --runs $$(( $(RUNS) / 10 ))
 	$(BIN)/python -m qa.fuzz server --frames $$(( $(RUNS) / 10 ))
 
-# Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
-# themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance gate-kafka gate-analytics gate-spark
+# Its parts, and what they run, are listed in qa/testrun/parts.py. They want the machine to themselves.
+gate: $(VENV)/.dev $(KAFKA_JAVA)/.built
+	@$(RUN) begin --run gate
+	@$(MAKE) --no-print-directory $(GATE:%=gate-%); $(RUN) table --run gate $(GATE) $(if $(RECORD),--write)
 
-gate-attacks: $(VENV)/.dev
-	$(BIN)/python -m qa.attacks --full
+$(GATE:%=gate-%): gate-%: $(VENV)/.dev
+	@$(RUN) gate --run gate $*
 
-gate-load: $(VENV)/.dev
-	$(BIN)/python -m qa.attacks load
-	$(BIN)/python -m qa.attacks reconnect
-	$(BIN)/python -m qa.attacks requests
-	$(BIN)/python -m qa.attacks crowd
-	$(BIN)/python -m qa.attacks bulk
-	$(BIN)/python -m qa.attacks tokens
-	$(BIN)/python -m qa.attacks uncollected
-	$(BIN)/python -m qa.attacks mtu
-	$(BIN)/python -m qa.attacks stalls
-	$(BIN)/python -m qa.attacks abandoned
-	$(BIN)/python -m qa.attacks rows
-	$(BIN)/python -m qa.attacks leftovers
-
-gate-times: $(VENV)/.dev
-	$(BIN)/python -m qa.times
-
-gate-resume: $(VENV)/.dev
-	$(BIN)/python -m qa.resume --cuts 200
-	$(BIN)/python -m qa.resume --cuts 100 --scheme h2
-	$(BIN)/python -m qa.resume --cuts 40 --replays
-	$(BIN)/python -m qa.resume --aimed
-
-gate-simulation: $(VENV)/.dev
-	$(BIN)/python -m qa.simulation --seeds 300 --resume
-	$(BIN)/python -m qa.simulation --seeds 150
-	$(BIN)/python -m qa.simulation --races 100
-	$(BIN)/python -m qa.simulation --buffers 100
-
-gate-mutants: $(VENV)/.dev
-	$(BIN)/python -m qa.mutants
-
-gate-conformance: $(VENV)/.dev
-	$(BIN)/python -m qa.wrong.findings --check
-	RSOCKET_TRIO_ALL_CASES=1 $(BIN)/pytest -q $(SHARED) tests/conformance/test_cases.py
-
-# Twelve kills of broker, servers and Spark's driver each, then rates beside Spark's own source.
-gate-kafka: $(VENV)/.dev $(KAFKA_JAVA)/.built
-	$(BIN)/python -m qa.kafka
+gate-kafka: $(KAFKA_JAVA)/.built
 
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
 	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster tests/spark/jvm/test_foreach_batch.py
-
-gate-analytics: $(VENV)/.dev
-	$(BIN)/python -m qa.analytics
-
-# Raw rows through the source and the sink: rates, and CPU of all processes.
-gate-spark: $(VENV)/.dev
-	$(BIN)/python -m qa.spark_bars
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30
@@ -185,16 +166,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@echo "fetching Python packages (4 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "fetching Python packages (900 MB, half of it Spark)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(AERON)
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.quick: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture,services,http2]'
+	@echo "fetching Python packages (100 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture,services,http2]'
 	@touch $@
 
 $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
@@ -212,7 +196,7 @@ $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 # Without npm the tests against the JavaScript peers are skipped, or fail where CI is set, and say so.
 $(JS)/node_modules/.installed: $(JS)/package.json
 	@if command -v npm >/dev/null; then \
-	  cd $(JS) && npm install --no-package-lock --no-audit --no-fund --loglevel=error; \
+	  echo "fetching packages of npm"; cd $(JS) && npm install --no-package-lock --no-audit --no-fund --loglevel=error; \
 	else \
 	  echo "npm not found: no JavaScript peers"; mkdir -p $(JS)/node_modules; \
 	fi
@@ -221,7 +205,7 @@ $(JS)/node_modules/.installed: $(JS)/package.json
 # Without Maven and a JDK the tests against Spring are skipped, or fail where CI is set, and say so.
 $(SPRING)/.built: $(JS)/spring/pom.xml $(wildcard $(JS)/spring/src/*.java)
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
-	  mvn -q -B -Dstyle.color=never -f $(JS)/spring compile && touch $@; \
+	  echo "fetching Spring"; mvn -q -B -Dstyle.color=never -f $(JS)/spring compile && touch $@ || echo "no Spring peer"; \
 	else \
 	  echo "mvn or javac not found: no Spring peer"; \
 	fi
@@ -238,9 +222,9 @@ $(SPARK_VENV)/.built: pyproject.toml $(shell find rsocket_trio pyspark_rsocket -
 	@touch $@
 
 # What can't be built is left out of the benchmarks, which name it; its test is skipped, or fails where CI is set.
-$(RSOCKET_JAVA)/.built: $(PEERS)/java/pom.xml $(wildcard $(PEERS)/java/src/*.java)
+$(RSOCKET_JAVA)/.built: $(PEERS)/java/pom.xml $(wildcard $(PEERS)/java/src/*.java) | $(SPRING)/.built
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
-	  mvn -q -B -Dstyle.color=never -f $(PEERS)/java compile && touch $@ || echo "no rsocket-java in the benchmarks"; \
+	  echo "fetching rsocket-java"; mvn -q -B -Dstyle.color=never -f $(PEERS)/java compile && touch $@ || echo "no rsocket-java in the benchmarks"; \
 	else \
 	  echo "mvn or javac not found: no rsocket-java in the benchmarks"; \
 	fi
@@ -248,7 +232,7 @@ $(RSOCKET_JAVA)/.built: $(PEERS)/java/pom.xml $(wildcard $(PEERS)/java/src/*.jav
 # go.mod is copied, because go completes it and writes go.sum beside it.
 $(RSOCKET_GO)/.built: $(wildcard $(PEERS)/go/*)
 	@if command -v go >/dev/null; then \
-	  mkdir -p $(@D) && cp $(PEERS)/go/go.mod $(@D) && cd $(PEERS)/go && \
+	  echo "fetching rsocket-go"; mkdir -p $(@D) && cp $(PEERS)/go/go.mod $(@D) && cd $(PEERS)/go && \
 	  go build -mod=mod -modfile=$(abspath $(@D))/go.mod -o $(abspath $(@D))/server . && touch $(abspath $@) || \
 	  echo "no rsocket-go in the benchmarks"; \
 	else \
@@ -256,17 +240,18 @@ $(RSOCKET_GO)/.built: $(wildcard $(PEERS)/go/*)
 	fi
 
 # Without Maven and a Java the tests against Aeron's driver in Java are skipped, or fail where CI is set, and say so.
-$(AERON_JAVA)/.built: $(JS)/aeron/pom.xml
+$(AERON_JAVA)/.built: $(JS)/aeron/pom.xml | $(RSOCKET_JAVA)/.built
 	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
-	  mvn -q -B -Dstyle.color=never -f $(JS)/aeron compile && touch $@; \
+	  echo "fetching Aeron's driver in Java"; mvn -q -B -Dstyle.color=never -f $(JS)/aeron compile && touch $@ || \
+	  echo "no Aeron driver in Java"; \
 	else \
 	  echo "mvn or java not found: no Aeron driver in Java"; \
 	fi
 
 # Without Maven and a Java the tests against Kafka are skipped, or fail where CI is set, and say so.
-$(KAFKA_JAVA)/.built: tests/kafka/pom.xml
+$(KAFKA_JAVA)/.built: tests/kafka/pom.xml | $(AERON_JAVA)/.built
 	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
-	  mvn -q -B -Dstyle.color=never -f tests/kafka compile && touch $@; \
+	  echo "fetching Kafka"; mvn -q -B -Dstyle.color=never -f tests/kafka compile && touch $@ || echo "no Kafka broker"; \
 	else \
 	  echo "mvn or java not found: no Kafka broker"; \
 	fi

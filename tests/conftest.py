@@ -1,6 +1,6 @@
 """What holds for every test: nothing that it made is left when it ends.
 
-File descriptors, child processes, Trio's system tasks and the objects of ``WATCHED`` are counted before and after.
+File descriptors, child processes, Trio's system tasks and the objects of ``WATCHED`` are compared before and after.
 Every other task ends with the test by itself: Trio's run does not return before its nurseries do.
 """
 
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +33,10 @@ WATCHED = (
 STREAMS = (("rsocket_trio.rsocket.stream_table", "Stream"), ("rsocket_trio.streamux.request_table", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
-SESSIONS = {
-    "tests/spark/jvm/test_sink_kills.py": "kills",
-    "tests/spark/cluster/": "cluster",
-    "tests/spark/jvm/": "spark",
-    "tests/analytics/test_report_in_browser.py": "browser",
-    "tests/analytics/": "analytics",
-    "tests/loadgen/jvm/": "analytics",
-    "tests/kafka/": "kafka",
-}
-"""Places of tests that share a Spark session, a cluster or a broker, with its name; the first that fits counts."""
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
+
+pytest_plugins = ["qa.testrun.part"]
 
 _alive: list[weakref.ref[Any]] = []
 _watched: set[str] = set()
@@ -59,30 +51,6 @@ def pytest_configure() -> None:
     # What a shell starts in the background ignores Ctrl-C, and so would every program that a test interrupts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Give each file to one of the processes that share the tests, and so all that shares a session of Spark."""
-    # Here, so that the tests run where nothing shares them.
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
-
-    class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return session_of(nodeid) or nodeid.partition("::")[0]
-
-    config.option.loadscopereorder = False  # what takes longest comes first
-    return ByFile(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: session_of(item.nodeid) is None)
-
-
-def session_of(nodeid: str) -> str | None:
-    """Return the name of what a test shares with others, ``None`` if it shares nothing."""
-    return next((name for prefix, name in SESSIONS.items() if nodeid.startswith(prefix)), None)
 
 
 def pytest_collection_finish() -> None:
@@ -118,36 +86,56 @@ def nothing_is_left(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFix
     is_trio_test = request.node.get_closest_marker("trio") is not None
     if is_trio_test:
         check_system_tasks(request.node)
-    before = left_behind()
+    before = open_descriptors()
+    processes = children() if has_children() else set()
     _alive.clear()
     for name in WATCHED:
         watch(name)
     yield
     for record in caplog.get_records("call"):
         record.exc_info = None  # the log keeps tracebacks, and they their frames, until the next test
-    if left_behind() - before or live_objects():
+
+    def left() -> list[str]:
+        found = [f"descriptor {number} {target}" for number, target in targets(open_descriptors() - before)]
+        if has_children():
+            found += [f"child process {number}" for number in sorted(children() - processes)]
+        return found + live_objects()
+
+    if left():
         gc.collect()
-    left = sorted(left_behind() - before) + live_objects()
-    assert left == [], f"left behind: {', '.join(left)}"
+    assert (rest := left()) == [], f"left behind: {', '.join(rest)}"
 
 
-def left_behind() -> set[str]:
-    """Return the resources that the operating system keeps for this process, by name."""
-    return {f"descriptor {number} {target}" for number, target in descriptors()} | {
-        f"child process {number}" for number in children()
-    }
+def open_descriptors() -> set[str]:
+    """Return the numbers of the descriptors that are open."""
+    # The one that listed them is closed by now.
+    return {number for number in os.listdir(DESCRIPTORS) if is_open(int(number))} if DESCRIPTORS.is_dir() else set()
 
 
-def descriptors() -> Iterator[tuple[str, str]]:
-    if not DESCRIPTORS.is_dir():
-        return
-    for number in os.listdir(DESCRIPTORS):
-        try:
-            target = os.readlink(DESCRIPTORS / number)
-        except FileNotFoundError:  # the one that listed them
-            continue
+def is_open(descriptor: int) -> bool:
+    """Return whether this number stands for a descriptor."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def targets(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Return what these descriptors are open for."""
+    for number in sorted(numbers):
+        target = os.readlink(DESCRIPTORS / number)
         if target != "/dev/urandom":  # Aeron's library opens it once, and keeps it
             yield number, target
+
+
+def has_children() -> bool:
+    """Return whether this process has any child, ended ones that nobody waited for included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def children() -> set[str]:

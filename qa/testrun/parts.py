@@ -1,0 +1,75 @@
+"""The parts of ``make test``, ``make quick`` and ``make gate``: what each runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parent.parent.parent
+TESTS: Final = "tests"
+
+
+@attrs.frozen
+class Tests:
+    """Tests that share a process, and with it the one session of Spark or the one broker that they need."""
+
+    name: str
+    paths: tuple[str, ...]
+    """Folders and files of tests; ``TESTS`` has what no other part has."""
+    workers: int = 1
+    """Processes that share the items file by file."""
+    options: tuple[str, ...] = ()
+    """Further options of pytest."""
+
+
+SPARK_AGAIN: Final = ("--reruns=1", "--only-rerun=Python worker failed to connect back")
+"""Spark gives a Python worker ten seconds to start, which can't be set. Its message alone has an item run once more."""
+
+PARTS: Final = (
+    Tests("spark", ("tests/spark/jvm", "tests/spark/cluster"), options=SPARK_AGAIN),
+    Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=SPARK_AGAIN),
+    Tests("kafka", ("tests/kafka",)),
+    Tests("peers", ("tests/interop",)),
+    Tests("commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py")),
+    Tests("pure", (TESTS,), workers=2),
+)
+QUICK: Final = ("commands", "pure")
+"""Parts that need no Java and no peer."""
+
+GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {}
+
+
+def part(name: str) -> Tests:
+    """Return the part of a name. Raise ``KeyError`` if there is none."""
+    return {part.name: part for part in PARTS}[name]
+
+
+def command(tests: Tests, more: Iterable[str] = ()) -> list[str]:
+    """Return the command that runs a part: its paths, without what lies below them and has a part of its own."""
+    others = [path for other in PARTS if other is not tests for path in other.paths]
+    apart = [path for path in others if any(_is_below(path, own) for own in tests.paths)]
+    ignored = [f"--ignore={path}" for path in apart]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--continue-on-collection-errors",
+        *tests.options,
+        *more,
+        *ignored,
+        *tests.paths,
+    ]
+
+
+def part_of(path: str) -> Tests:
+    """Return the part that runs a file of tests: that of the longest path above it."""
+    fitting = [(len(own), tests.name) for tests in PARTS for own in tests.paths if path == own or _is_below(path, own)]
+    return part(max(fitting)[1])
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/")

@@ -1,0 +1,349 @@
+"""A hang costs its own item: planted hangs of every kind each cost one failure, and everything else runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qa.testrun import parts
+from qa.testrun.supervisor import Result
+from tests.blocks import ROOT
+
+HEALTHY = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_healthy(number):
+    assert number < 3
+
+async def test_healthy_in_trio(autojump_clock):
+    import trio
+    await trio.sleep(1000)
+"""
+IN_PLACE = '''
+import ctypes
+import subprocess
+import sys
+import threading
+
+import pytest
+import trio
+
+soon = pytest.mark.timeout(1)
+
+@soon
+def test_python_loop():
+    while True:
+        pass
+
+def test_behind_the_loop():
+    pass
+
+@soon
+def test_lock():
+    threading.Lock().acquire() and threading.Event().wait()
+
+@soon
+async def test_trio(autojump_clock):
+    await trio.sleep_forever()
+
+async def test_behind_trio():
+    await trio.lowlevel.checkpoint()
+
+@soon
+def test_run_of_its_own():
+    trio.run(trio.sleep_forever)
+
+def test_another_run_of_its_own():
+    trio.run(trio.lowlevel.checkpoint)
+
+@soon
+async def test_swallowed():
+    """Deals with its cancellation and returns: it has failed all the same."""
+    with trio.CancelScope() as scope:
+        try:
+            await trio.sleep_forever()
+        finally:
+            scope.cancel()
+            return
+'''
+FROM_OUTSIDE = '''
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import trio
+
+soon = pytest.mark.timeout(1)
+
+def deadlock():
+    """A call in C that no signal ends: a mutex that this thread holds already."""
+    libc = ctypes.CDLL(None)
+    mutex = ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+
+@soon
+def test_blocked_in_c():
+    deadlock()
+
+def test_behind_the_blocked_call():
+    pass
+
+@soon
+def test_child_that_ignores_sigterm(pytestconfig):
+    code = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.setsid()"
+    code += "; print(1, flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    (pytestconfig.rootpath / "child").write_text(str(child.pid))
+    try:
+        child.terminate()
+        child.wait()
+    finally:
+        child.terminate()
+        child.wait()
+
+@soon
+async def test_shielded():
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+@soon
+def test_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.fixture(scope="session")
+def session():
+    deadlock()
+
+@pytest.fixture(scope="module", params=[1, 2])
+def module(request):
+    if request.param == 2:
+        time.sleep(600)
+    return request.param
+
+@soon
+def test_first_with_session(session):
+    pass
+
+@soon
+@pytest.mark.parametrize("number", range(3))
+def test_with_session(session, number):
+    pass
+
+@soon
+def test_with_module(module):
+    assert module == 1
+
+@soon
+def test_with_module_again(module):
+    assert module == 1
+
+def test_last():
+    pass
+'''
+JVM = """
+import glob
+import os
+import signal
+import subprocess
+
+import py4j.java_gateway
+import pyspark
+import pytest
+
+from rsocket_trio.spark.java import ensure_java
+
+def test_healthy():
+    pass
+
+@pytest.fixture(scope="session")
+def jvm():
+    ensure_java()
+    [jar] = glob.glob(os.path.join(os.path.dirname(pyspark.__file__), "jars", "py4j-*.jar"))
+    gateway = py4j.java_gateway.JavaGateway.launch_gateway(classpath=jar, die_on_exit=True)
+    yield gateway
+    gateway.shutdown()
+
+def test_it_answers(jvm):
+    assert jvm.jvm.System.currentTimeMillis() > 0
+
+@pytest.mark.timeout(1)
+def test_it_is_stopped(jvm):
+    os.kill(jvm.java_process.pid, signal.SIGSTOP)
+    while True:  # it stops thread by thread
+        jvm.jvm.System.currentTimeMillis()
+
+def test_another_answers(jvm):
+    assert jvm.jvm.System.currentTimeMillis() > 0
+"""
+
+
+def run(folder: Path, *, workers: int = 1, **files: str) -> Result:
+    """Run these files as a part, in a project of their own, and return what became of them."""
+    project = folder / "project"
+    project.mkdir()
+    (project / "conftest.py").write_text('pytest_plugins = ["qa.testrun.part"]\n', "utf-8")
+    (project / "pytest.ini").write_text("[pytest]\ntrio_mode = true\ntimeout = 60\n", "utf-8")
+    for name, text in files.items():
+        (project / f"test_{name}.py").write_text(text, "utf-8")
+    script = (
+        "import json, sys, pathlib; from qa.testrun.supervisor import Supervisor\n"
+        "folder, project, python, workers = sys.argv[1:]\n"
+        "command = [python, '-m', 'pytest', '-p', 'no:cacheprovider', '--continue-on-collection-errors', project]\n"
+        "Supervisor('planted', command, pathlib.Path(folder), workers=int(workers), grace=1).run()\n"
+    )
+    # The supervisor takes leave of every child that ends: it has a process of its own, as in make test.
+    subprocess.run(
+        [sys.executable, "-c", script, str(folder), str(project), sys.executable, str(workers)],
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    return Result.read(folder / "planted.json")
+
+
+def outcomes(result: Result) -> dict[str, str]:
+    """Return the outcome of each item by its name."""
+    return {item.partition("::")[2]: outcome for item, outcome in result.outcomes.items()}
+
+
+def failed(result: Result) -> dict[str, str]:
+    """Return the text of each failure by the name of its item."""
+    assert len({name for name, _ in result.failures}) == len(result.failures)
+    return {name.partition("::")[2]: text for name, text in result.failures}
+
+
+def test_hangs_that_the_process_itself_can_end_fail_in_place(tmp_path: Path) -> None:
+    result = run(tmp_path, healthy=HEALTHY, in_place=IN_PLACE)
+
+    texts = failed(result)
+    hung = {"test_python_loop", "test_lock", "test_trio", "test_run_of_its_own", "test_swallowed"}
+    assert texts.keys() == hung
+    assert {name for name, outcome in outcomes(result).items() if outcome == "passed"} == {
+        "test_healthy[0]",
+        "test_healthy[1]",
+        "test_healthy[2]",
+        "test_healthy_in_trio",
+        "test_behind_the_loop",
+        "test_behind_trio",
+        "test_another_run_of_its_own",
+    }
+    assert all("exceeded its limit of 1 s" in text and "thread MainThread" in text for text in texts.values())
+    assert "await trio.sleep_forever()" in texts["test_trio"]
+    assert "task __main__" not in texts["test_python_loop"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
+def test_hangs_that_it_can_not_end_are_ended_from_outside(tmp_path: Path) -> None:
+    result = run(tmp_path, from_outside=FROM_OUTSIDE)
+
+    texts = failed(result)
+    assert texts.keys() == {
+        "test_blocked_in_c",
+        "test_child_that_ignores_sigterm",
+        "test_shielded",
+        "test_killed",
+        "test_first_with_session",
+        "test_with_module[2]",
+    }
+    assert "in deadlock" in texts["test_blocked_in_c"]
+    assert "time.sleep(600)" in texts["test_child_that_ignores_sigterm"]  # the command, in the list of processes
+    assert "signal 9" in texts["test_killed"]
+    found = outcomes(result)
+    assert [found[name] for name in ("test_behind_the_blocked_call", "test_with_module[1]", "test_last")] == [
+        "passed"
+    ] * 3
+    assert not Path(f"/proc/{(tmp_path / 'project' / 'child').read_text()}").exists()
+
+    # A fixture that hangs is one failure, which names it and lists the items that need it.
+    for name, fixture, below in (
+        (
+            "test_first_with_session",
+            "session",
+            ["test_with_session[0]", "test_with_session[1]", "test_with_session[2]"],
+        ),
+        ("test_with_module[2]", "module", ["test_with_module_again[2]"]),
+    ):
+        assert f"hung in the set-up of the fixture '{fixture}'" in texts[name]
+        listed = texts[name].partition("Not run, for they need")[2].splitlines()[1:]
+        assert [line.strip().partition("::")[2] for line in listed] == below
+        assert {found[one] for one in below} == {"not run"}
+    assert found["test_with_module_again[1]"] == "passed"
+
+
+def test_a_jvm_that_is_stopped_costs_one_item(tmp_path: Path) -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        pytest.skip("pyspark, whose gateway is the JVM here, is not installed")
+    result = run(tmp_path, jvm=JVM)
+
+    assert outcomes(result) == {
+        "test_healthy": "passed",
+        "test_it_answers": "passed",
+        "test_it_is_stopped": "failed",
+        "test_another_answers": "passed",
+    }
+    assert failed(result).keys() == {"test_it_is_stopped"}
+    assert result.restarts == 1
+
+
+def test_a_file_that_can_not_be_collected_costs_itself(tmp_path: Path) -> None:
+    result = run(tmp_path, healthy=HEALTHY, broken="import nothing_of_this_name\n")
+
+    assert [name for name, _ in result.failures] == ["test_broken.py"]
+    assert result.counts == {"passed": 4}
+
+
+def test_two_processes_share_the_files(tmp_path: Path) -> None:
+    files = {f"f{number}": HEALTHY for number in range(5)}
+    result = run(tmp_path, workers=2, **files, hangs="def test_kill():\n    import os\n    os.kill(os.getpid(), 9)\n")
+
+    assert result.counts == {"passed": 20, "failed": 1}
+    assert sum(items for _, _, items in result.files.values()) == 21  # none twice
+    assert failed(result).keys() == {"test_kill"}
+
+
+def test_every_file_of_tests_is_in_one_part() -> None:
+    collected: list[str] = []
+    for part in parts.PARTS:
+        ignored = [word.removeprefix("--ignore=") for word in parts.command(part) if word.startswith("--ignore=")]
+        for path in part.paths:
+            found = (
+                [path]
+                if path.endswith(".py")
+                else [file.relative_to(ROOT).as_posix() for file in (ROOT / path).rglob("test_*.py")]
+            )
+            collected += [
+                file for file in found if not any(file == one or file.startswith(f"{one}/") for one in ignored)
+            ]
+    everything = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(collected) == sorted(file for file in everything if "node_modules" not in file)
+
+
+def test_all_that_descends_from_a_process_is_ended() -> None:
+    code = (
+        "import os, sys, time; from qa.testrun import descendants as below; below.become_subreaper()\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0: time.sleep(600)\n"  # an orphan, in a session of its own
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "print([process.state for process in below.descendants()])\n"
+        "below.end_descendants()\n"
+        "print(below.descendants())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    states, left = ended.stdout.splitlines()
+    assert states in ("['S']", "['R']")
+    assert left == "[]"
