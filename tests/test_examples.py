@@ -27,14 +27,13 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.services import TypedChannel
+from tests.programs import PATIENCE, ForkedProcess, program, run_program
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 CHAT = EXAMPLES / "chat.py"
 TYPED = EXAMPLES / "chat_typed.py"
 BOTH_CHATS = pytest.mark.parametrize("chat", [CHAT, TYPED], ids=lambda path: path.stem)
-PATIENCE = 20.0
-"""Seconds that anything here may take on a busy machine."""
 MAILBOX = 16
 """Lines that the chat keeps for a member who does not read."""
 
@@ -94,17 +93,6 @@ TRANSCRIPT = [
 ]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 def test_every_example_is_run_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         *EXPECTED,
@@ -113,15 +101,15 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_does_what_it_says_and_ends(name: str) -> None:
-    done = run(EXAMPLES / name)
+async def test_an_example_does_what_it_says_and_ends(name: str) -> None:
+    done = await run_program(EXAMPLES / name)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.stderr) == (0, "")
     assert_in_order(EXPECTED[name], done.stdout)
 
 
-def test_the_file_server_hears_that_a_download_was_left() -> None:
-    assert run(EXAMPLES / "files.py").stdout.count("server: film was not wanted to its end\n") == 1
+async def test_the_file_server_hears_that_a_download_was_left() -> None:
+    assert (await run_program(EXAMPLES / "files.py")).stdout.count("server: film was not wanted to its end\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -213,18 +201,18 @@ async def asked(connection: Connection, *request: str | bytes) -> bytes:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_importing_an_example_does_nothing(file: Path) -> None:
-    done = run("-c", f"import runpy; runpy.run_path({str(file)!r})")
+async def test_importing_an_example_does_nothing(file: Path) -> None:
+    done = await run_program("-c", f"import runpy; runpy.run_path({str(file)!r})")
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
 
 
 async def test_the_client_example_talks_to_the_server_example() -> None:
-    async with program(EXAMPLES / "server.py", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/rsocket") as server:
+    async with started(EXAMPLES / "server.py", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/rsocket") as server:
         uris = [(await server.reads("listening ")).split()[1] for _ in range(2)]
         for uri in uris:
-            done = await trio.to_thread.run_sync(run, EXAMPLES / "client.py", uri)
-            assert (done.returncode, done.stderr) == (0, "")
+            done = await run_program(EXAMPLES / "client.py", uri)
+            assert (done.code, done.stderr) == (0, "")
             await server.reads("log: the client was here")
         server.process.send_signal(signal.SIGINT)
 
@@ -235,22 +223,24 @@ async def test_the_client_example_talks_to_the_server_example() -> None:
 
 
 @BOTH_CHATS
-def test_the_demo_shows_a_conversation_and_ends(chat: Path) -> None:
-    done = run(chat)
+async def test_the_demo_shows_a_conversation_and_ends(chat: Path) -> None:
+    done = await run_program(chat)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.stderr) == (0, "")
     assert_in_order(TRANSCRIPT, done.stdout)
 
 
 @BOTH_CHATS
-def test_the_demo_tells_the_same_story_each_time(chat: Path) -> None:
-    assert without_accidents(run(chat).stdout) == without_accidents(run(chat).stdout)
+async def test_the_demo_tells_the_same_story_each_time(chat: Path) -> None:
+    first, second = [without_accidents((await run_program(chat)).stdout) for _ in range(2)]
+
+    assert first == second
 
 
-def test_the_command_line_runs_the_same_demo() -> None:
-    done = run("-c", "import sys; from rsocket_trio.cli.demo import main; sys.exit(main())")
+async def test_the_command_line_runs_the_same_demo() -> None:
+    done = await run_program("-c", "import sys; from rsocket_trio.cli.demo import main; sys.exit(main())")
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.stderr) == (0, "")
     assert_in_order(TRANSCRIPT, done.stdout)
 
 
@@ -269,10 +259,10 @@ sys.exit(chat.main([]))
 """
 
 
-def test_who_interrupts_the_demo_gets_the_exit_code_of_that() -> None:
-    done = run("-c", INTERRUPTED)
+async def test_who_interrupts_the_demo_gets_the_exit_code_of_that() -> None:
+    done = await run_program("-c", INTERRUPTED)
 
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.code, done.stdout, done.stderr) == (130, "", "")
 
 
 def without_accidents(transcript: str) -> str:
@@ -294,7 +284,7 @@ def assert_in_order(parts: list[str], text: str) -> None:
 class Program:
     """A running program: what it prints, line by line, and a keyboard for it."""
 
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: trio.Process | ForkedProcess) -> None:
         self.process = process
         self._rest = b""
 
@@ -340,31 +330,17 @@ class Program:
 
 
 @asynccontextmanager
-async def program(*arguments: object) -> AsyncIterator[Program]:
-    process = await trio.lowlevel.open_process(
-        [sys.executable, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield Program(process)
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                assert pipe is not None
-                await pipe.aclose()
+async def started(*words: object) -> AsyncIterator[Program]:
+    async with program(*words) as running:
+        yield Program(running.process)
 
 
 @asynccontextmanager
 async def chat_server(chat: Path = CHAT) -> AsyncIterator[tuple[Program, str, str]]:
-    """A chat server, and the URIs that it said. What happens around it must not take for ever."""
-    with trio.fail_after(3 * PATIENCE):
-        async with program(chat, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
-            tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
-            yield server, tcp, ws
+    """A chat server, and the URIs that it said."""
+    async with started(chat, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
+        tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
+        yield server, tcp, ws
 
 
 @asynccontextmanager
@@ -372,9 +348,9 @@ async def two_members(chat: Path) -> AsyncIterator[tuple[Program, Program, Progr
     """A server with ada, who came over WebSocket, and bob, who came over TCP."""
     async with (
         chat_server(chat) as (server, tcp, ws),
-        program(chat, "client", "ada", ws) as ada,
+        started(chat, "client", "ada", ws) as ada,
         joined_program(ada, "ada"),
-        program(chat, "client", "bob", tcp) as bob,
+        started(chat, "client", "bob", tcp) as bob,
         joined_program(bob, "bob"),
     ):
         await ada.reads("* bob joined lobby, clock ")
@@ -433,8 +409,7 @@ async def test_who_leaves_in_good_order_is_gone_at_once(chat: Path, way: str) ->
             await bob.hangs_up()
         else:
             bob.process.send_signal(signal.SIGINT if way == "Ctrl-C" else signal.SIGTERM)
-        with trio.fail_after(5):
-            await ada.reads("* bob left")
+        await ada.reads("* bob left")
 
         assert await bob.ends() == 0
         assert await bob.complaints() == ""
@@ -444,8 +419,7 @@ async def test_who_leaves_in_good_order_is_gone_at_once(chat: Path, way: str) ->
 async def test_who_is_killed_is_gone_at_once(chat: Path) -> None:
     async with two_members(chat) as (_, ada, bob):
         bob.process.kill()
-        with trio.fail_after(5):
-            await ada.reads("* bob left")
+        await ada.reads("* bob left")
 
 
 async def test_a_name_is_free_again_when_its_owner_has_left() -> None:
@@ -462,9 +436,9 @@ async def test_a_name_is_free_again_when_its_owner_has_left() -> None:
 @pytest.mark.parametrize(("name", "complaint"), [("ada", "the name 'ada' is taken"), ("a b", "'a b' is no name")])
 async def test_a_name_that_is_taken_or_none_is_refused_in_one_line(name: str, complaint: str) -> None:
     async with chat_server() as (_, tcp, _), member(tcp, "ada"):
-        done = await trio.to_thread.run_sync(run, CHAT, "client", name, tcp)
+        done = await run_program(CHAT, "client", name, tcp)
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith(f"chat: {complaint}")
     assert done.stderr.count("\n") == 1
 
@@ -495,9 +469,9 @@ async def test_a_server_that_stops_ends_its_members_in_good_order(chat: Path, ho
 
 async def test_an_address_that_is_taken_is_told_without_a_number() -> None:
     async with chat_server() as (_, tcp, _):
-        done = await trio.to_thread.run_sync(run, CHAT, "server", "--listen", tcp)
+        done = await run_program(CHAT, "server", "--listen", tcp)
 
-    assert (done.returncode, done.stderr) == (1, f"chat: cannot listen on {tcp}: address already in use\n")
+    assert (done.code, done.stderr) == (1, f"chat: cannot listen on {tcp}: address already in use\n")
 
 
 @pytest.mark.parametrize("buffering", ["", "-u"])
@@ -582,10 +556,10 @@ async def test_who_is_not_in_a_room_is_refused(route: str) -> None:
         (["client", "ada", "tcp://127.0.0.1:1"], 1),
     ],
 )
-def test_wrong_arguments_get_one_line(arguments: list[str], code: int) -> None:
-    done = run(CHAT, *arguments)
+async def test_wrong_arguments_get_one_line(arguments: list[str], code: int) -> None:
+    done = await run_program(CHAT, *arguments)
 
-    assert (done.returncode, done.stdout) == (code, "")
+    assert (done.code, done.stdout) == (code, "")
     assert done.stderr.startswith("chat: ")
     assert done.stderr.count("\n") == 1
 

@@ -6,7 +6,7 @@ import json
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,87 +15,22 @@ import trio
 
 from rsocket_trio import Channel, Lease, Payload, Responder, Setup, current_connection, serve
 from rsocket_trio.metadata import COMPOSITE_METADATA, decode_composite
-from tests.cli.prepared import ForkedProcess, Forker
+from tests.programs import PATIENCE, Result, Running, program, run_program
 
-COMMAND = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()"]
-PATIENCE = 30
-"""Seconds after which a process hangs."""
-FORKER = Forker()
-"""Made as tests are collected: one of them must not find a process that it did not start."""
+__all__ = ["COMMAND", "MAIN", "PATIENCE", "Result", "Running", "Served", "run", "serving", "started"]
 
-
-@attrs.frozen
-class Result:
-    """What a process that ended has left."""
-
-    code: int
-    stdout: str
-    stderr: str
+MAIN = ("-c", "from rsocket_trio.cli.entry import main; main()")
+COMMAND = [sys.executable, *MAIN]
 
 
 async def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> Result:
     """Run a command to its end."""
-    said = {"stdout": b"", "stderr": b""}
-
-    async def keep(name: str) -> None:
-        async for chunk in getattr(command.process, name):
-            said[name] += chunk
-
-    async with started(*arguments, cwd=cwd) as command, trio.open_nursery() as nursery:
-        nursery.start_soon(keep, "stdout")
-        nursery.start_soon(keep, "stderr")
-        with suppress(trio.BrokenResourceError):  # one that reads nothing may end before all of it is written
-            await command.write(stdin)
-        await command.close("stdin")
-        code = await command.process.wait()
-    return Result(code, said["stdout"].decode("utf-8", "surrogateescape"), said["stderr"].decode())
+    return await run_program(*MAIN, *arguments, stdin=stdin, cwd=cwd)
 
 
-class Running:
-    """A process that has not ended: lines come out, lines and signals go in."""
-
-    def __init__(self, process: trio.Process | ForkedProcess) -> None:
-        self.process = process
-        self._rests: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-
-    async def line(self, name: str = "stdout") -> str:
-        """The next line of stdout, or stderr, without its newline; empty at the end."""
-        stream = getattr(self.process, name)
-        rest = self._rests[name]
-        while b"\n" not in rest and (chunk := await stream.receive_some()):
-            rest += chunk
-        line, _, self._rests[name] = rest.partition(b"\n")
-        return line.decode()
-
-    async def write(self, data: bytes) -> None:
-        """Send bytes to stdin."""
-        assert self.process.stdin is not None
-        await self.process.stdin.send_all(data)
-
-    async def close(self, name: str) -> None:
-        """Close our end of a pipe."""
-        await getattr(self.process, name).aclose()
-
-    async def end(self) -> tuple[int, str]:
-        """Wait for the exit code; and what is on stderr."""
-        lines = []
-        while line := await self.line("stderr"):
-            lines.append(line)
-        return await self.process.wait(), "\n".join(lines)
-
-
-@asynccontextmanager
-async def started(*arguments: str, cwd: Path | None = None) -> AsyncIterator[Running]:
+def started(*arguments: str, cwd: Path | None = None) -> AbstractAsyncContextManager[Running]:
     """A command that runs for as long as the block, its three streams ours."""
-    process = await FORKER.start(arguments, cwd)
-    try:
-        with trio.fail_after(PATIENCE):
-            yield Running(process)
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            await process.aclose()
+    return program(*MAIN, *arguments, cwd=cwd)
 
 
 @attrs.define(eq=False)

@@ -17,7 +17,8 @@ import trio
 
 from rsocket_trio import ApplicationError, Payload, Responder, serve
 from rsocket_trio.cli.terminal import escaped, escaped_lines
-from tests.cli.commands import COMMAND, PATIENCE
+from tests.cli.commands import MAIN, PATIENCE
+from tests.programs import FORKER
 
 HOSTILE = (
     b"\x1b]0;owned\x07\x1b[2J red\r\n\t\x7f\xc2\x9b31m \xe2\x80\xae txt.exe \xff\x9b \xc3\xa4\xe4\xb8\xad\xe3\x80\x80!"
@@ -84,21 +85,16 @@ async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[byt
 
     try:
         with trio.fail_after(PATIENCE):
-            process = await trio.lowlevel.open_process(
-                [*COMMAND, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=theirs if on == "stdout" else subprocess.PIPE,
-                stderr=theirs if on == "stderr" else subprocess.PIPE,
-            )
+            process = await FORKER.start([*MAIN, *arguments], **{on: theirs})
             os.close(theirs)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(trio.to_thread.run_sync, read, abandon_on_cancel=True))
-                assert process.stdin is not None
                 await process.stdin.send_all(stdin)
                 await process.stdin.aclose()
                 pipe = process.stderr if on == "stdout" else process.stdout
                 assert pipe is not None
                 other = b"".join([chunk async for chunk in pipe])
+                await pipe.aclose()
                 await process.wait()
     finally:
         os.close(ours)
