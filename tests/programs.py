@@ -198,7 +198,9 @@ if __name__ != "__main__":
 
 
 @asynccontextmanager
-async def program(*words: object, cwd: Path | None = None, brief: bool = False) -> AsyncIterator[Running]:
+async def process_of(
+    *words: object, cwd: Path | None = None, brief: bool = False
+) -> AsyncIterator[trio.Process | ForkedProcess]:
     """``python WORDS`` for as long as the block, its three streams ours: a script, or ``-c`` and code."""
     process: trio.Process | ForkedProcess
     if ALL_CASES:
@@ -208,8 +210,7 @@ async def program(*words: object, cwd: Path | None = None, brief: bool = False) 
     else:
         process = await FORKER.start(words, cwd, brief=brief)
     try:
-        with trio.fail_after(PATIENCE):
-            yield Running(process)
+        yield process
     finally:
         with trio.CancelScope(shield=True):
             if process.returncode is None:
@@ -218,6 +219,14 @@ async def program(*words: object, cwd: Path | None = None, brief: bool = False) 
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     await stream.aclose()
+
+
+@asynccontextmanager
+async def program(*words: object, cwd: Path | None = None, brief: bool = False) -> AsyncIterator[Running]:
+    """``python WORDS`` for as long as the block, which takes no longer than ``PATIENCE``."""
+    async with process_of(*words, cwd=cwd, brief=brief) as process:
+        with trio.fail_after(PATIENCE):
+            yield Running(process)
 
 
 async def run_program(*words: object, stdin: bytes = b"", cwd: Path | None = None) -> Result:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +18,11 @@ from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.load import code_of
 from rsocket_trio.cli.main import main
 from tests.missing import require
+from tests.programs import PATIENCE, ForkedProcess, process_of
 
-PATIENCE = 60.0
 COMMAND = (
-    "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; from rsocket_trio.cli.entry import main; main()"
+    "import os, sys; os.setsid(); sys.modules['pyspark'] = sys.modules['py4j'] = None; "
+    "from rsocket_trio.cli.entry import main; main()"
 )
 """The command where there is no Spark."""
 
@@ -36,28 +35,12 @@ class Ended(NamedTuple):
     err: str
 
 
-@asynccontextmanager
-async def started(*arguments: str) -> AsyncIterator[trio.Process]:
+def started(*arguments: str) -> AbstractAsyncContextManager[trio.Process | ForkedProcess]:
     """A command in a process group of its own, to which a terminal would send signals."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", COMMAND, "load", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                await stream.aclose()
+    return process_of("-c", COMMAND, "load", *arguments)
 
 
-async def ended(process: trio.Process) -> Ended:
+async def ended(process: trio.Process | ForkedProcess) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None
     out = b"".join([chunk async for chunk in process.stdout])

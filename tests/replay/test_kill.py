@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,33 +14,17 @@ import trio
 from rsocket_trio import Connection, ConnectionLost, Payload, open_connection
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.replay.element_metadata import KEY, read_source_payload
-from tests.blocks import ROOT
+from tests.programs import PATIENCE, ForkedProcess, program
 
 SERVER = Path(__file__).with_name("mortal_server.py")
-PATIENCE = 30.0
 ROWS = 50
 
 
 @asynccontextmanager
-async def server(folder: Path) -> AsyncGenerator[tuple[Connection, trio.Process], None]:
+async def server(folder: Path) -> AsyncGenerator[tuple[Connection, trio.Process | ForkedProcess], None]:
     """A server in a process of its own, and a connection to it."""
-    start = partial(
-        trio.run_process,
-        [sys.executable, str(SERVER), str(folder)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(start)
-        assert process.stdout is not None
-        uri = b""
-        while not uri.endswith(b"\n"):
-            uri += await process.stdout.receive_some(100)
-        async with open_connection(uri.decode().strip()) as client:
-            yield client, process
-        if process.poll() is None:
-            process.kill()
+    async with program(SERVER, folder) as running, open_connection(await running.line()) as client:
+        yield client, running.process
 
 
 async def stage(client: Connection, attempt: str, batch: int, partition: int) -> None:
@@ -74,7 +54,7 @@ async def run_batch(client: Connection, life: int, batch: int, dies_with: int | 
 async def test_a_server_killed_in_the_middle_of_commits_has_each_row_once(tmp_path: Path) -> None:
     calls = dict(enumerate((1, 2, 3, 5, 7, 9), 1))
     outcomes = []
-    with trio.fail_after(PATIENCE * 4):
+    with trio.fail_after(2 * PATIENCE):
         for life, call in calls.items():
             async with server(tmp_path) as (client, process):
                 if life > 1:
@@ -102,7 +82,7 @@ async def test_a_server_killed_while_it_compacts_has_the_last_row_of_each_key(tm
     """Each life writes to its own end; rows that nobody heard of may be there, or not."""
     safe: dict[bytes, int] = {}
     number = 0
-    with trio.fail_after(PATIENCE * 4):
+    with trio.fail_after(2 * PATIENCE):
         for call in (40, 71, 102, 133, 164, 0):
             async with server(tmp_path) as (client, process):
                 states = await states_of(client)

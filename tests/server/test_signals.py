@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,8 +26,8 @@ from rsocket_trio import (
 )
 from rsocket_trio.server.options import ServeOptions
 from rsocket_trio.server.signals import STOP, Stop
-from tests.cli.commands import PATIENCE, Running
 from tests.cli.test_serve import until_it_drains
+from tests.programs import Running, program
 
 APP = """
 import time
@@ -70,38 +68,21 @@ async def main():
 trio.run(main)
 """
 PROGRAMS = {"run": RUN, "run with workers": RUN_WORKERS, "serve in a nursery": IN_A_NURSERY}
-BACKGROUND = 'trap "" INT; exec "$@"'
-"""What a shell that has no job control does for what it starts with ``&``."""
+IN_THE_BACKGROUND = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+"""How a program begins that a shell without job control started with ``&``."""
 
 
 @asynccontextmanager
-async def program(
+async def server_program(
     folder: Path, source: str, *, grace: float = 1000, background: bool = False
 ) -> AsyncIterator[tuple[Running, str]]:
     """A program with the handlers of ``APP``, and where it listens: a Unix socket, which appears once it is bound."""
-    path = folder / "socket"
-    uri = f"unix://{path}"
+    uri = f"unix://{folder / 'socket'}"
+    start = IN_THE_BACKGROUND if background else ""
     (folder / "app.py").write_text(APP)
-    (folder / "main.py").write_text("from app import *\n" + source.format(uri=uri, grace=grace))
-    words = [sys.executable, "main.py"]
-    process = await trio.lowlevel.open_process(
-        ["sh", "-c", BACKGROUND, "sh", *words] if background else words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder,
-    )
-    try:
-        with trio.fail_after(PATIENCE):
-            yield Running(process), uri
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                await stream.aclose()
+    (folder / "main.py").write_text(start + "from app import *\n" + source.format(uri=uri, grace=grace))
+    async with program("main.py", cwd=folder) as running:
+        yield running, uri
 
 
 @asynccontextmanager
@@ -119,13 +100,22 @@ async def connected(uri: str) -> AsyncIterator[Connection]:
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", STOP, ids=lambda number: number.name)
-@pytest.mark.parametrize("background", [False, True], ids=["", "SIGINT ignored at the start"])
-@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize(
+    ("source", "background", "number"),
+    [
+        # Each pair of values once.
+        pytest.param(RUN, False, signal.SIGINT, id="run-SIGINT"),
+        pytest.param(RUN, True, signal.SIGTERM, id="run-background-SIGTERM"),
+        pytest.param(RUN_WORKERS, False, signal.SIGTERM, id="workers-SIGTERM"),
+        pytest.param(RUN_WORKERS, True, signal.SIGINT, id="workers-background-SIGINT"),
+        pytest.param(IN_A_NURSERY, False, signal.SIGTERM, id="nursery-SIGTERM"),
+        pytest.param(IN_A_NURSERY, True, signal.SIGINT, id="nursery-background-SIGINT"),
+    ],
+)
 async def test_the_first_signal_lets_open_streams_finish_and_the_program_go_on(
-    number: signal.Signals, background: bool, source: str, tmp_path: Path
+    source: str, background: bool, number: signal.Signals, tmp_path: Path
 ) -> None:
-    async with program(tmp_path, source, background=background) as (server, uri):
+    async with server_program(tmp_path, source, background=background) as (server, uri):
         async with connected(uri) as connection, connection.request_channel() as channel:
             await channel.send(b"before")
             assert (await anext(channel)).data == b"before"
@@ -150,7 +140,7 @@ async def lines(running: Running) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 async def test_what_does_not_finish_is_cancelled_after_the_grace_period(source: str, tmp_path: Path) -> None:
-    async with program(tmp_path, source, grace=0) as (server, uri):
+    async with server_program(tmp_path, source, grace=0) as (server, uri):
         async with connected(uri) as connection, connection.request_channel() as channel:
             await channel.send(b"before")
             assert (await anext(channel)).data == b"before"
@@ -160,13 +150,23 @@ async def test_what_does_not_finish_is_cancelled_after_the_grace_period(source: 
         assert await server.end() == (0, "")
 
 
-@pytest.mark.parametrize("first", STOP, ids=lambda number: f"first {number.name}")
-@pytest.mark.parametrize("second", STOP, ids=lambda number: f"then {number.name}")
-@pytest.mark.parametrize("source", [RUN, IN_A_NURSERY], ids=["run", "serve in a nursery"])
+@pytest.mark.parametrize(
+    ("source", "first", "second"),
+    [
+        pytest.param(RUN, signal.SIGINT, signal.SIGINT, id="run-SIGINT-SIGINT"),
+        pytest.param(RUN, signal.SIGTERM, signal.SIGTERM, id="run-SIGTERM-SIGTERM"),
+        pytest.param(IN_A_NURSERY, signal.SIGINT, signal.SIGTERM, id="nursery-SIGINT-SIGTERM"),
+        pytest.param(IN_A_NURSERY, signal.SIGTERM, signal.SIGINT, id="nursery-SIGTERM-SIGINT"),
+    ],
+)
 async def test_a_second_signal_ends_a_server_whose_loop_is_blocked(
-    first: signal.Signals, second: signal.Signals, source: str, tmp_path: Path
+    source: str, first: signal.Signals, second: signal.Signals, tmp_path: Path
 ) -> None:
-    async with program(tmp_path, source) as (server, uri), connected(uri) as connection, trio.open_nursery() as nursery:
+    async with (
+        server_program(tmp_path, source) as (server, uri),
+        connected(uri) as connection,
+        trio.open_nursery() as nursery,
+    ):
 
         @nursery.start_soon
         async def ask() -> None:
@@ -200,7 +200,7 @@ def signals_pending(pid: int) -> bool:
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 async def test_a_second_signal_does_not_wait_for_the_grace_period(source: str, tmp_path: Path) -> None:
     async with (
-        program(tmp_path, source) as (server, uri),
+        server_program(tmp_path, source) as (server, uri),
         connected(uri) as connection,
         connection.request_channel() as channel,
     ):
