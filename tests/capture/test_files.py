@@ -17,8 +17,10 @@ from rsocket_trio.capture import Capture
 from rsocket_trio.capture.buffer import Entry
 from rsocket_trio.capture.writers import GROUP, JsonPart, ParquetPart, TableWriter
 from rsocket_trio.mux.recording import Facts
+from tests.blocks import ROOT
 from tests.capture import golden
 from tests.capture.reading import read
+from tests.programs import program
 
 ROWS = golden.rows()["frames"]
 DAY = 86_400_000_000
@@ -47,14 +49,17 @@ def test_a_file_appears_when_it_is_old_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [JsonPart, ParquetPart])
-def test_a_file_appears_when_it_is_large_enough(kind: type[JsonPart] | type[ParquetPart], tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_large_enough(
+    kind: type[JsonPart] | type[ParquetPart], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rsocket_trio.capture.writers, "GROUP", 1000)
     table = writer(tmp_path, kind, most=1000)
-    for _ in range(2 * GROUP // len(ROWS) + 2):
+    for _ in range(2000 // len(ROWS) + 2):
         table.add(ROWS, 0.0)
 
     assert len(names(tmp_path)) == 2
     assert not any(name.endswith(".tmp") for name in names(tmp_path))
-    assert table.kept >= 2 * GROUP
+    assert table.kept >= 2000
     assert len(read(tmp_path, "frames")) == table.kept
 
 
@@ -260,17 +265,11 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
-def test_a_process_that_is_killed_leaves_whole_files_only(format: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path), format],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(3)] == ["True\n"] * 3
-    process.kill()
-    process.communicate()
+async def test_a_process_that_is_killed_leaves_whole_files_only(format: str, tmp_path: Path) -> None:
+    async with program("-c", KILLED, tmp_path, format, cwd=ROOT) as running:
+        assert [await running.line() for _ in range(3)] == ["True"] * 3
+        running.process.kill()
+        await running.process.wait()
     rows = read(tmp_path, "frames")
 
     assert [row["seq"] for row in rows] == list(range(len(rows)))

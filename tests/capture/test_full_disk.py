@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +18,8 @@ from rsocket_trio.capture.writers import FORMATS, GROUP, JsonPart, ParquetPart, 
 from rsocket_trio.connection.recording import recording_into
 from tests.capture.reading import read
 from tests.capture.test_files import ROWS
+from tests.programs import ALL_CASES, run_program
+from tests.rows import Rows
 
 SIZES = [1, 100, 1000, 4000, 8000, 9000, 10_000, 12_000, 15_000, 20_000, 30_000, 100_000]
 WRITES = 40
@@ -52,12 +51,19 @@ def rows_of(number: int) -> list[Row]:
     return [(*row[:4], 100 * number + row[4], *row[5:]) for row in ROWS]
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", FORMATS.values(), ids=FORMATS)
 def test_a_part_keeps_the_rows_that_fit(
-    kind: type[JsonPart] | type[ParquetPart], size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[JsonPart] | type[ParquetPart], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / f"part{kind.suffix}"
+    with Rows() as row:
+        for size in SIZES:
+            with row(size):
+                check_part(kind, size, tmp_path / f"{size}{kind.suffix}", monkeypatch)
+
+
+def check_part(
+    kind: type[JsonPart] | type[ParquetPart], size: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     added: list[Row] = []
     failures = 0
     with disk_of(size, monkeypatch):
@@ -96,9 +102,10 @@ def content(path: Path) -> list[dict[str, Any]]:
 def test_a_table_names_the_file_that_it_could_not_finish_and_knows_what_is_in_it(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rsocket_trio.capture.writers.GROUP", 2000)
     table = TableWriter(tmp_path, "frames", FORMATS[format], "x", 2**30, 60.0)
-    group = [row for number in range(GROUP // len(ROWS) + 1) for row in rows_of(number)]
-    with disk_of(6_000_000 if format == "jsonl" else 250_000, monkeypatch):
+    group = [row for number in range(2000 // len(ROWS) + 1) for row in rows_of(number)]
+    with disk_of(750_000 if format == "jsonl" else 50_000, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             add_often(table, group)
         table.save()
@@ -115,8 +122,7 @@ def add_often(table: TableWriter, rows: list[Row]) -> None:
         table.add(rows, 0.0)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 14, 15, 16, 40])
-def test_a_footer_is_shortened_to_its_first_row_groups(groups: int, tmp_path: Path) -> None:
+def test_a_footer_is_shortened_to_its_first_row_groups(tmp_path: Path) -> None:
     part = ParquetPart(tmp_path / "whole.parquet", FRAMES)
     ends = []
     for number in range(40):
@@ -125,12 +131,18 @@ def test_a_footer_is_shortened_to_its_first_row_groups(groups: int, tmp_path: Pa
     part.close()
     data = (tmp_path / "whole.parquet").read_bytes()
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
-    size, rows = ends[groups - 1]
 
-    short = shortened(footer, groups, rows)
-    (tmp_path / "short.parquet").write_bytes(data[:size] + short + len(short).to_bytes(4, "little") + b"PAR1")
+    with Rows() as row:
+        for groups in (1, 2, 14, 15, 16, 40):
+            with row(groups):
+                size, rows = ends[groups - 1]
+                short = shortened(footer, groups, rows)
+                (tmp_path / "short.parquet").write_bytes(
+                    data[:size] + short + len(short).to_bytes(4, "little") + b"PAR1"
+                )
 
-    assert len(content(tmp_path / "short.parquet")) == rows
+                assert len(content(tmp_path / "short.parquet")) == rows
+
     assert shortened(footer, 40, ends[-1][1]) == footer
 
 
@@ -138,7 +150,9 @@ SERVER = """
 import resource, sys, trio
 from functools import partial
 from rsocket_trio import Responder, open_connection, serve
-from rsocket_trio.capture import Capture
+from rsocket_trio.capture import Capture, writers
+
+writers.GROUP = int(sys.argv.pop())
 
 responder = Responder()
 responder.request_response(lambda request: request.data)
@@ -166,26 +180,21 @@ trio.run(main, *sys.argv[1:])
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_server_whose_capture_fills_the_disk_goes_on_and_what_was_written_is_read(
+async def test_a_server_whose_capture_fills_the_disk_goes_on_and_what_was_written_is_read(
     format: str, tmp_path: Path
 ) -> None:
     # More than one write, and less than two.
-    limit = "14000000" if format == "jsonl" else "600000"
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER, tmp_path / "frames", format, limit],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    group, limit = 2000, 1_700_000 if format == "jsonl" else 80_000
+    if ALL_CASES:
+        group, limit = GROUP, 14_000_000 if format == "jsonl" else 600_000
+    done = await run_program("-c", SERVER, tmp_path / "frames", format, limit, group)
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     dropped, kind = done.stdout.split()
     assert (int(dropped) > 0, kind) == (True, "OSError")
     assert done.stderr.count("records nothing more") == 1
     rows = read(tmp_path / "frames", "frames")
-    assert len(rows) >= GROUP
+    assert len(rows) >= group
     assert len({(row["conn_id"], row["seq"]) for row in rows}) == len(rows)
 
 
