@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from rsocket_trio.spark.background import close_background
 from rsocket_trio.spark.writing import BatchWriter, StreamWriter
 
 T = TypeVar("T")
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds that anything here may take on a busy machine."""
 ROUTE = "orders"
 
@@ -49,7 +50,8 @@ class Server:
 
     def stop(self) -> None:
         """End it, without a goodbye."""
-        self._token.run_sync_soon(self._scope.cancel)
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 

@@ -25,14 +25,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     folder = given["folder"]
     if "read" in given:
-        found["read"] = copy(
-            spark,
-            given["read"],
-            given["write"],
-            folder,
-            with_tables=given.get("tables", False),
-            with_stream=given.get("streams", True),
-        )
+        found["read"] = copy(spark, given["read"], given["write"], folder, with_tables=given.get("tables", False))
         # The parent of a worker forks those of one executor.
         parents = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid())
         found["workers"] = len(set(parents.collect()))
@@ -42,16 +35,8 @@ def main() -> None:
     spark.stop()
 
 
-def copy(
-    spark: SparkSession,
-    read: dict[str, str],
-    write: dict[str, str],
-    folder: str,
-    *,
-    with_tables: bool,
-    with_stream: bool,
-) -> int:
-    """Copy all rows, as a batch and as a stream if it is wanted, and return how many there are."""
+def copy(spark: SparkSession, read: dict[str, str], write: dict[str, str], folder: str, *, with_tables: bool) -> int:
+    """Copy all rows, as a batch and as a stream, and return how many there are."""
     selected = "data", "CAST(partition AS STRING) AS key"
     if with_tables:
         listed = ", ".join(f"{name} '{value}'" for name, value in read.items())
@@ -64,9 +49,8 @@ def copy(
         rows = spark.read.format("rsocket").options(**read).load()
         stream = spark.readStream.format("rsocket").options(startingPosition="earliest", **read).load()
         rows.selectExpr(*selected).write.format("rsocket").mode("append").options(**write).save()
-    if with_stream:
-        sink = stream.selectExpr(*selected).writeStream.format("rsocket").options(**write)
-        sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+    sink = stream.selectExpr(*selected).writeStream.format("rsocket").options(**write)
+    sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
     return rows.count()
 
 

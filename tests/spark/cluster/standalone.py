@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from tests.blocks import ROOT
+from tests.spark import session
 from tests.spark.session import FAST_JAVA
 
 PATIENCE = 90.0
@@ -51,19 +52,11 @@ def environment(**more: str | None) -> dict[str, str]:
 
 
 SETTINGS: Mapping[str, str] = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    **session.SETTINGS,
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": FAST_JAVA,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": FAST_JAVA,
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
 """Settings of a driver here: small, quiet, on loopback."""

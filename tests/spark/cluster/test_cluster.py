@@ -1,7 +1,7 @@
 """The recipes of docs/spark-cluster.md on a standalone cluster of two workers.
 
-``make test`` plays the first one; with ``RSOCKET_TRIO_WHOLE_CLUSTER`` in the environment, as ``make cluster`` sets it,
-all of them are played. What those need beside is made by ``make cluster``: packages for Connect, and a venv.
+They are played where ``RSOCKET_TRIO_ALL_CASES`` is in the environment, as ``make cluster`` sets it, which also makes
+what they need beside: packages for Connect, and a venv.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
 from tests.blocks import ROOT, blocks, page
 from tests.missing import require
 from tests.spark.cluster.standalone import SETTINGS, Cluster, cluster, confs, environment, spark_home, start
-from tests.spark.session import require_spark
+from tests.spark.session import WHOLE, require_spark
 from tests.spark.sinks import Server
 
-WHOLE = "RSOCKET_TRIO_WHOLE_CLUSTER" in os.environ
-whole = pytest.mark.skipif(not WHOLE, reason="make cluster plays it")
+pytestmark = pytest.mark.skipif(not WHOLE, reason="make cluster plays it")
 ROWS = 500
 """Rows in each of two partitions."""
 HERE = Path(__file__).parent
@@ -134,14 +133,12 @@ def found_by(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_a_job_on_two_workers_reads_and_writes(spark_cluster: Cluster, served: Served, tmp_path: Path) -> None:
-    # The stream is left to the other recipes: its processes take as long as all the rest.
-    done = spark_cluster.submit(HERE / "job.py", served.job(tmp_path, streams=False), folder=tmp_path)
+    done = spark_cluster.submit(HERE / "job.py", served.job(tmp_path), folder=tmp_path)
 
     assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
-    assert served.rows() == Counter(range(2 * ROWS))
+    assert served.rows() == TWICE
 
 
-@whole
 def test_a_job_on_two_workers_has_tables_in_a_metastore(spark_cluster: Cluster, served: Served, tmp_path: Path) -> None:
     # Derby is the metastore: its files are where the job runs.
     done = spark_cluster.submit(
@@ -152,7 +149,6 @@ def test_a_job_on_two_workers_has_tables_in_a_metastore(spark_cluster: Cluster, 
     assert served.rows() == TWICE
 
 
-@whole
 def test_the_check_finds_every_interpreter_in_order(spark_cluster: Cluster) -> None:
     done = check(spark_cluster)
 
@@ -163,7 +159,6 @@ def test_the_check_finds_every_interpreter_in_order(spark_cluster: Cluster) -> N
     ]
 
 
-@whole
 def test_the_check_says_which_interpreter_lacks_what(spark_cluster: Cluster, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
@@ -184,7 +179,6 @@ def check(spark_cluster: Cluster, **env: str | None) -> subprocess.CompletedProc
     )
 
 
-@whole
 def test_an_archive_of_a_venv_serves_where_nothing_is_installed(
     spark_cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:
@@ -201,7 +195,6 @@ def test_an_archive_of_a_venv_serves_where_nothing_is_installed(
     assert served.rows() == TWICE
 
 
-@whole
 @pytest.mark.parametrize("way", ["same-path", "sent-along"])
 def test_files_of_tls_are_found_by_every_interpreter(way: str, spark_cluster: Cluster, tmp_path: Path) -> None:
     served = Served(tmp_path)
@@ -222,7 +215,6 @@ def test_files_of_tls_are_found_by_every_interpreter(way: str, spark_cluster: Cl
         served.stop()
 
 
-@whole
 def test_a_live_stream_goes_through_a_log_that_all_workers_see(
     spark_cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:
@@ -265,7 +257,6 @@ def connect_environment() -> dict[str, str]:
     return environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(CONNECT)]))
 
 
-@whole
 def test_a_client_of_connect_reads_and_writes(
     connect: str, spark_cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:
@@ -276,7 +267,6 @@ def test_a_client_of_connect_reads_and_writes(
     assert served.rows() == TWICE
 
 
-@whole
 def test_the_page_shows_a_client_of_connect(connect: str, spark_cluster: Cluster, served: Served) -> None:
     code = CODE["client"].replace("sc://spark.example:15002", connect).replace(SERVED_AT, served.uri)
     done = spark_cluster.run([sys.executable, "-c", code], connect_environment())
@@ -284,14 +274,12 @@ def test_the_page_shows_a_client_of_connect(connect: str, spark_cluster: Cluster
     assert done.stdout.split() == [str(2 * ROWS)], done.stderr
 
 
-@whole
 def test_the_check_goes_through_connect(connect: str, spark_cluster: Cluster) -> None:
     done = spark_cluster.run([sys.executable, "-c", CHECK, "--master", connect], connect_environment())
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@whole
 def test_a_declarative_pipeline_has_the_source_and_the_sink(
     connect: str, spark_cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:

@@ -1,14 +1,21 @@
-"""What tests in a real Spark share: servers in processes of their own."""
+"""The fixtures of tests in a real Spark: servers in threads of this process."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.blocks import ROOT
+from rsocket_trio.spark import register
+from tests.spark.jvm.servers import SinkServer, SourceServer
+from tests.spark.session import tend
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(tend)
 
 
 @pytest.fixture(autouse=True)
@@ -16,59 +23,30 @@ def nothing_is_left() -> None:
     """In place of the one for all tests: the session keeps processes and sockets until the end of the run."""
 
 
-class Server:
-    """A process that serves replayable routes; see ``server.py``. Commands go to it by lines."""
-
-    def __init__(self, *arguments: str, port: int = 0) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.jvm.server", str(port), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self.uri = self.read()
-
-    @property
-    def port(self) -> int:
-        """Return where it listens."""
-        return int(self.uri.rpartition(":")[2])
-
-    def read(self) -> str:
-        """A line that it says."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the server ended"
-        return line.strip()
-
-    def ask(self, command: str) -> str:
-        """Have it do something, and wait for its answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-        return self.read()
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
-        self._process.communicate()
-
-
 @pytest.fixture
-def start_server() -> Iterator[Callable[..., Server]]:
+def start_server() -> Iterator[Callable[..., SourceServer]]:
     """Starts servers that end with the test."""
-    started: list[Server] = []
+    started: list[SourceServer] = []
 
-    def start(*arguments: str, port: int = 0) -> Server:
-        started.append(Server(*arguments, port=port))
+    def start(*rows: int, **options: Any) -> SourceServer:
+        started.append(SourceServer(*rows, **options))
         return started[-1]
 
     yield start
     for one in started:
-        one.kill()
+        one.stop()
 
 
 @pytest.fixture
-def server(start_server: Callable[..., Server]) -> Server:
+def server(start_server: Callable[..., SourceServer]) -> SourceServer:
     """A server with two partitions of 1000 rows each."""
-    return start_server("1000", "1000")
+    return start_server(1000, 1000)
+
+
+@pytest.fixture
+def sink(spark: SparkSession) -> Iterator[SinkServer]:
+    """A server that takes rows."""
+    register(spark)
+    started = SinkServer()
+    yield started
+    started.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,16 +14,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from tests.spark.jvm.conftest import Server
+from tests.rows import Rows
+from tests.spark.jvm.servers import SourceServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-StartServer = Callable[..., Server]
-PATIENCE = 20.0
+StartServer = Callable[..., SourceServer]
+PATIENCE = 60.0
 
 
-def load(spark: SparkSession, server: Server, *, schema: str | None = None, **options: object) -> DataFrame:
+def load(spark: SparkSession, server: SourceServer, *, schema: str | None = None, **options: object) -> DataFrame:
     """A read of the route ``log``, which Spark finds by the name of its format alone."""
     reader = spark.read.format("rsocket").option("route", "log").option("positions", "server")
     for name, value in options.items():
@@ -32,7 +32,7 @@ def load(spark: SparkSession, server: Server, *, schema: str | None = None, **op
     return (reader if schema is None else reader.schema(schema)).load(server.uri)
 
 
-def test_every_row_is_read_in_the_columns_that_are_documented(spark: SparkSession, server: Server) -> None:
+def test_every_row_is_read_in_the_columns_that_are_documented(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server)
 
     assert frame.schema.simpleString() == (
@@ -46,53 +46,50 @@ def test_every_row_is_read_in_the_columns_that_are_documented(spark: SparkSessio
     assert abs((rows[0].received_at - now).total_seconds()) < 3600
 
 
-def test_a_read_has_as_many_tasks_as_asked_for(spark: SparkSession, server: Server) -> None:
+def test_a_read_has_as_many_tasks_as_asked_for(spark: SparkSession, server: SourceServer) -> None:
     assert load(spark, server).rdd.getNumPartitions() == 2
     frame = load(spark, server, minPartitions=5)
     assert frame.rdd.getNumPartitions() == 5
     assert frame.agg(F.count("*"), F.sum("position")).collect()[0][:] == (2000, 999_000)
 
 
-def test_positions_bound_a_read(spark: SparkSession, server: Server) -> None:
+def test_positions_bound_a_read(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server, startingPosition='{"0": 990}', endingPosition='{"1": 5}')
 
     assert frame.groupBy("partition").count().orderBy("partition").collect() == [(0, 10), (1, 5)]
 
 
-def test_arrow_payloads_fill_the_columns_of_the_query(spark: SparkSession, server: Server) -> None:
+def test_arrow_payloads_fill_the_columns_of_the_query(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server, route="arrow", payload="arrow", schema="id BIGINT, name STRING", minPartitions=7)
 
     found = frame.agg(F.count("*"), F.sum("id"), F.countDistinct("name")).collect()[0]
     assert found[:] == (2000, 999_000, 1000)
 
 
-def test_arrow_payloads_of_other_columns_are_named(spark: SparkSession, server: Server) -> None:
+def test_arrow_payloads_of_other_columns_are_named(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server, route="arrow", payload="arrow", schema="id INT, name STRING, more DOUBLE")
 
     with pytest.raises(PySparkException, match="column 'more' is missing; column 'id' is int64, wanted is int32"):
         frame.collect()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rout": "x"}, "unknown option 'rout': did you mean 'route'"),
-        ({"credit": "much"}, "option 'credit' of 'much' is not a whole number"),
-        ({"positions": "wal"}, "option 'positions' wal is for readStream"),
-        ({"delivery": "exactlyOnce"}, "'delivery' is not for read"),
-        ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
-        ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
-        ({"positions": "none"}, "option 'positions' must be set to server: route 'log' at tcp://127.0.0.1:"),
-        ({"startingPosition": '{"9": 0}'}, "'startingPosition' names partition 9"),
-        ({"payload": "arrow"}, "'payload' arrow needs the columns"),
-    ],
-)
-def test_what_is_wrong_is_said_when_the_read_is_planned(
-    options: dict[str, str], message: str, spark: SparkSession, server: Server
-) -> None:
-    with pytest.raises(PySparkException, match=message) as caught:
-        load(spark, server, **options).collect()
-    assert "Traceback" not in str(caught.value)
+def test_what_is_wrong_is_said_when_the_read_is_planned(spark: SparkSession, server: SourceServer) -> None:
+    with Rows() as row:
+        for options, message in (
+            ({"rout": "x"}, "unknown option 'rout': did you mean 'route'"),
+            ({"credit": "much"}, "option 'credit' of 'much' is not a whole number"),
+            ({"positions": "wal"}, "option 'positions' wal is for readStream"),
+            ({"delivery": "exactlyOnce"}, "'delivery' is not for read"),
+            ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
+            ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
+            ({"positions": "none"}, "option 'positions' must be set to server: route 'log' at tcp://127.0.0.1:"),
+            ({"startingPosition": '{"9": 0}'}, "'startingPosition' names partition 9"),
+            ({"payload": "arrow"}, "'payload' arrow needs the columns"),
+        ):
+            with row(options):
+                with pytest.raises(PySparkException, match=message) as caught:
+                    load(spark, server, **options).collect()
+                assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.parametrize("positions", ["server", "none"])
@@ -104,7 +101,7 @@ def test_a_server_that_is_not_there_is_named(positions: str, spark: SparkSession
 
 
 def test_no_secret_is_in_plans_and_errors(
-    spark: SparkSession, server: Server, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, server: SourceServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secrets = {"auth_type": "simple", "auth_user": "hidden-1", "auth_password": "hidden-2", "setupData": "hidden-3"}
     frame = load(spark, server, **secrets)
@@ -118,23 +115,23 @@ def test_no_secret_is_in_plans_and_errors(
 
 
 def test_a_limit_ends_the_stream(spark: SparkSession, start_server: StartServer) -> None:
-    server = start_server("10")
+    server = start_server(10)
     frame = load(spark, server, route="ticks", positions="none", credit=64)
 
     assert frame.limit(5).count() == 5
     deadline = time.monotonic() + PATIENCE
-    while (state := json.loads(server.ask("state")))["open"] and time.monotonic() < deadline:
+    while server.open and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (state["streams"], state["open"]) == (1, 0)
+    assert (server.streams, server.open) == (1, 0)
 
 
-def test_a_live_stream_is_read_up_to_a_bound(spark: SparkSession, server: Server) -> None:
+def test_a_live_stream_is_read_up_to_a_bound(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server, route="ticks", positions="none", maxRows=5000)
 
     assert frame.agg(F.count("*"), F.max(F.col("data").cast("string").cast("int"))).collect()[0][:] == (5000, 4999)
 
 
-def test_filters_are_pushed_down_where_that_is_asked_for(spark: SparkSession, server: Server) -> None:
+def test_filters_are_pushed_down_where_that_is_asked_for(spark: SparkSession, server: SourceServer) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = load(spark, server, pushdown="true")
@@ -144,10 +141,10 @@ def test_filters_are_pushed_down_where_that_is_asked_for(spark: SparkSession, se
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
+def test_a_server_that_goes_away_and_comes_back_costs_no_retry_of_sparks(
     spark: SparkSession, start_server: StartServer
 ) -> None:
-    server = start_server("2500", "2500")
+    server = start_server(1500, 1500)
     attempts = spark.sparkContext.accumulator(0)
     frame = load(spark, server, route="slow")
 
@@ -160,9 +157,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
 
     def restart() -> None:
         time.sleep(1)
-        server.kill()
+        server.stop()
         time.sleep(2)
-        start_server("2500", "2500", port=server.port)
+        start_server(1500, 1500, port=server.port)
 
     killer = threading.Thread(target=restart)
     killer.start()
@@ -171,23 +168,23 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
     finally:
         killer.join()
 
-    assert sorted(rows) == [(one, at) for one in (0, 1) for at in range(2500)]
+    assert sorted(rows) == [(one, at) for one in (0, 1) for at in range(1500)]
     assert attempts.value == 0
 
 
-def test_tasks_of_a_worker_share_a_connection_and_it_outlives_them(spark: SparkSession, server: Server) -> None:
+def test_tasks_of_a_worker_share_a_connection_and_it_outlives_them(spark: SparkSession, server: SourceServer) -> None:
     for _ in range(3):
         assert load(spark, server, minPartitions=8).count() == 2000
 
     # Each of the three was planned by a process of Spark's; the other connections served eight tasks each time.
-    assert json.loads(server.ask("state"))["connections"] < 3 + 8
+    assert server.connections < 3 + 8
 
 
-def test_what_expired_while_it_was_read_is_an_error_or_left_out(spark: SparkSession, server: Server) -> None:
+def test_what_expired_while_it_was_read_is_an_error_or_left_out(spark: SparkSession, server: SourceServer) -> None:
     strict = load(spark, server, startingPosition='{"0": 0}')
     lenient = load(spark, server, startingPosition='{"0": 0}', failOnDataLoss="false")
     assert strict.count() == lenient.count() == 2000
-    server.ask("trim 0 900")
+    server.trim(0, 900)
 
     with pytest.raises(PySparkException, match=r"position 0 of partition 0 has expired.*failOnDataLoss"):
         load(spark, server, startingPosition='{"0": 0}').count()

@@ -10,7 +10,8 @@ from pyspark.sql.functions import lit
 
 from rsocket_trio.replay.elements import now_us
 from rsocket_trio.spark import register
-from tests.spark.jvm.conftest import Server
+from tests.spark.jvm.servers import SourceServer
+from tests.spark.session import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +35,7 @@ def read(spark: SparkSession, uri: str, **options: str) -> DataFrame:
 
 @pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
 def test_keys_and_headers_that_are_written_come_back(
-    delivery: str, spark: SparkSession, rows: DataFrame, server: Server
+    delivery: str, spark: SparkSession, rows: DataFrame, server: SourceServer
 ) -> None:
     before = now_us()
     rows.write.format("rsocket").mode("append").options(route="written", delivery=delivery).save(server.uri)
@@ -53,15 +54,14 @@ def test_keys_and_headers_that_are_written_come_back(
 
 
 def test_rows_that_were_read_are_written_on_as_they_are(
-    spark: SparkSession, rows: DataFrame, server: Server, tmp_path: Path
+    spark: SparkSession, rows: DataFrame, server: SourceServer, tmp_path: Path
 ) -> None:
     rows.write.format("rsocket").mode("append").options(route="written").save(server.uri)
     source = spark.readStream.format("rsocket").options(
         route="written", positions="server", includeHeaders="true", startingPosition="earliest"
     )
     sink = source.load(server.uri).writeStream.format("rsocket").options(route="copied", delivery="exactlyOnce")
-    query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start(server.uri)
-    assert query.awaitTermination(120)
+    finish(sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start(server.uri))
 
     columns = ["data", "key", "string(headers['kind'])"]
     copied, written = (
@@ -74,7 +74,7 @@ def test_rows_that_were_read_are_written_on_as_they_are(
     assert read(spark, server.uri, route="copied").count() == 305
 
 
-def test_some_columns_may_be_read(spark: SparkSession, server: Server) -> None:
+def test_some_columns_may_be_read(spark: SparkSession, server: SourceServer) -> None:
     register(spark)
     some = spark.read.format("rsocket").schema("timestamp TIMESTAMP, position BIGINT, route STRING")
     found = some.options(routes="log,sensors.a", pushdown="false").load(server.uri)
@@ -84,7 +84,7 @@ def test_some_columns_may_be_read(spark: SparkSession, server: Server) -> None:
     assert found.filter("timestamp IS NULL").count() == 0
 
 
-def test_the_first_five_columns_are_read_as_ever(spark: SparkSession, server: Server) -> None:
+def test_the_first_five_columns_are_read_as_ever(spark: SparkSession, server: SourceServer) -> None:
     register(spark)
     former = "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
     reader = spark.read.format("rsocket").schema(former).options(route="log", positions="server")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rsocket_trio.spark import register
-from tests.spark.jvm.conftest import Server
+from tests.spark.jvm.servers import SinkServer, SourceServer
 from tests.spark.jvm.test_sink_kills import Process, ledger, server_of, session_in
-from tests.spark.jvm.test_writes import Sink
 from tests.spark.kills.job import foreach
+from tests.spark.session import finish, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,15 +28,7 @@ class Crash(Exception):
 
 
 @pytest.fixture
-def sink(spark: SparkSession) -> Iterator[Sink]:
-    register(spark)
-    started = Sink()
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def repeat(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[..., None]:
+def repeat(spark: SparkSession, server: SourceServer, tmp_path: Path) -> Callable[..., None]:
     """Runs a query over the 2000 rows of a server, 400 at a time, with a crash behind a batch."""
 
     def run(handle: Handle, mode: str = "append", shape: Shape = lambda frame: frame) -> None:
@@ -54,24 +45,24 @@ def repeat(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[...,
         query = shaped.writeStream.foreachBatch(crash_once).outputMode(mode)
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         with pytest.raises(Exception, match="Crash"):
-            query.start().awaitTermination()
+            finish(query.start())
         assert not crashes
-        query.start().awaitTermination()
+        finish(query.start())
 
     return run
 
 
-def write(frame: DataFrame, sink: Sink, batch: int, name: str = "x") -> None:
+def write(frame: DataFrame, sink: SinkServer, batch: int, name: str = "x") -> None:
     frame.write.format("rsocket").mode("append").option("route", "orders").option("sinkId", name).option(
         "batch", batch
     ).save(sink.uri)
 
 
-def told(sink: Sink) -> Counter[str]:
-    return Counter(row.decode() for row in sink.rows)
+def told(sink: SinkServer) -> Counter[str]:
+    return Counter(row.decode() for row in sink.rows())
 
 
-def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[..., None], sink: Sink) -> None:
+def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[..., None], sink: SinkServer) -> None:
     def both(frame: DataFrame, batch: int) -> None:
         for name in ("a", "b"):
             made = frame.selectExpr(f"concat('{name} ', partition, ' ', position) AS data")
@@ -83,8 +74,9 @@ def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[...,
     assert told(sink) == Counter(wanted)
 
 
+@whole
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: Sink) -> None:
+def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: SinkServer) -> None:
     def results(frame: DataFrame, batch: int) -> None:
         write(frame.selectExpr(f"concat({batch}, ': ', partition, ' has ', count) AS data"), sink, batch)
 
@@ -96,8 +88,9 @@ def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., N
     )
 
 
+@whole
 def test_what_a_merge_changes_counts_once(
-    repeat: Callable[..., None], sink: Sink, spark: SparkSession, tmp_path: Path
+    repeat: Callable[..., None], sink: SinkServer, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The table is a folder for each batch; the rows that a batch changes in it go to the sink."""
 
@@ -119,7 +112,7 @@ def test_what_a_merge_changes_counts_once(
     )
 
 
-@pytest.mark.skipif("RSOCKET_TRIO_WHOLE_CLUSTER" not in os.environ, reason="two sessions of Spark: see make cluster")
+@whole
 def test_a_driver_and_a_server_killed_between_two_sinks_repeat_nothing(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     given: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "rows_per_batch": 400}

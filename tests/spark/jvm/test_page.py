@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.blocks import ROOT, blocks, page, with_free_ports
-from tests.spark.jvm.conftest import Server
+from tests.spark.jvm.servers import SourceServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 PAGE = with_free_ports(page("docs/howto/spark.md"))
 CODE = [block for block in blocks(PAGE) if block.language == "python"]
 FILES = {name: block for block in CODE for name in ("server.py", "job.py") if block.text.startswith(f"# {name}\n")}
@@ -57,8 +57,10 @@ def test_the_first_rows_come(spark: SparkSession, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.heading)
-def test_a_snippet_works(block: Any, spark: SparkSession, start_server: Callable[..., Server], tmp_path: Path) -> None:
-    server = start_server("1000", "1000")
+def test_a_snippet_works(
+    block: Any, spark: SparkSession, start_server: Callable[..., SourceServer], tmp_path: Path
+) -> None:
+    server = start_server(1000, 1000)
     text = block.text.replace('"orders"', '"log"')
     names: dict[str, Any] = {"spark": spark, "uri": server.uri, "folder": str(tmp_path / "checkpoint")}
 

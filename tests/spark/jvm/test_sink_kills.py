@@ -1,4 +1,7 @@
-"""Driver, worker and server are killed where it hurts most; the server's ledger shows that each row is there once."""
+"""Driver, worker and server are killed where it hurts most; the server's ledger shows that each row is there once.
+
+``make test`` plays the first one; ``make gate`` plays all.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ import trio
 from rsocket_trio import open_connection
 from rsocket_trio.spark import register
 from tests.blocks import ROOT
-from tests.spark.kills.job import stream
+from tests.spark.kills.job import dying_source, stream, write
 from tests.spark.kills.processes import SOURCE_RUNNER, WORKER, kill_started
-from tests.spark.session import require_spark
+from tests.spark.session import require_spark, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,13 +47,13 @@ def java() -> None:
 
 
 class Process:
-    """A program of this folder, and the lines that it prints. It ends with everything that it started."""
+    """A program of the kills, and the lines that it prints. It ends with everything that it started."""
 
-    def __init__(self, name: str, argument: str, **environment: str) -> None:
+    def __init__(self, name: str, argument: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"tests.spark.kills.{name}", argument],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default", **environment},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -88,11 +91,13 @@ class Process:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
             except queue.Empty:
                 line = None
-            assert line is not None, f"{pattern!r} did not come: {self.seen}"
+            if line is None:
+                raise AssertionError("\n".join([f"{pattern!r} did not come:", *self.seen]))
             self.seen.append(line)
             if re.fullmatch(pattern, line):
                 return line
-            assert not line.startswith("failed"), self.seen
+            if line.startswith("failed"):
+                raise AssertionError("\n".join(self.seen))
 
     def kill(self) -> None:
         """Kill it and what it started, at once."""
@@ -118,8 +123,8 @@ def server_of(directory: Path, uri: str = "tcp://127.0.0.1:0", **given: Any) -> 
 
 @contextmanager
 def session_in(scratch: Path) -> Iterator[Process]:
-    """A Spark session in a process of its own. A flag that ``DyingWriter`` leaves lies in its folder."""
-    started = Process("job", str(scratch), DYING_FLAG=str(scratch / "died"))
+    """A Spark session in a process of its own."""
+    started = Process("job", str(scratch))
     try:
         yield started
     finally:
@@ -127,14 +132,9 @@ def session_in(scratch: Path) -> Iterator[Process]:
 
 
 @pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("spark")
-
-
-@pytest.fixture(scope="module")
-def session(java: None, scratch: Path) -> Iterator[Process]:
+def session(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A session that may be killed, in a process of its own."""
-    with session_in(scratch) as started:
+    with session_in(tmp_path_factory.mktemp("spark")) as started:
         started.reads("ready")
         yield started
 
@@ -154,14 +154,15 @@ def once(count: int) -> Counter[int]:
     return Counter(range(count))
 
 
-def test_a_worker_killed_after_staging_repeats_nothing(session: Process, scratch: Path, tmp_path: Path) -> None:
+def test_a_worker_killed_after_staging_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(dying_source(tmp_path / "died"))
     with server_of(tmp_path / "ledger") as (_, uri):
-        session.tell("write", uri, {"rows": 2000, "format": "dying", "delivery": "exactlyOnce"})
-        session.reads("done write")
-        assert (scratch / "died").exists()
+        write(spark, uri, 2000, format="dying", delivery="exactlyOnce")
+        assert (tmp_path / "died").exists()
         assert ledger(uri) == once(2000)
 
 
+@whole
 def test_tasks_and_a_streaming_source_killed_in_the_middle_lose_and_repeat_nothing(
     session: Process, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def test_tasks_and_a_streaming_source_killed_in_the_middle_lose_and_repeat_nothi
         assert ledger(uri) == once(rows)
 
 
+@whole
 @pytest.mark.parametrize(
     ("given", "rows", "forms"),
     [
@@ -223,6 +225,7 @@ def test_a_server_killed_in_the_middle_loses_nothing(
         assert set(found) == set(range(rows))
 
 
+@whole
 def test_a_driver_killed_between_the_commit_and_sparks_own_repeats_nothing(
     session: Process, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -14,13 +14,15 @@ from pyspark.errors import PySparkException
 
 from rsocket_trio.spark import Progress, register
 from rsocket_trio.spark.progress import Place, QueryState
-from tests.spark.jvm.conftest import Server
+from tests.rows import Rows
+from tests.spark.jvm.servers import SourceServer
+from tests.spark.session import WHOLE, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-StartServer = Callable[..., Server]
+StartServer = Callable[..., SourceServer]
 PATIENCE = 120.0
 GONE = "tcp://127.0.0.1:1"
 
@@ -63,8 +65,7 @@ class Queries:
 
     def run(self, uri: str, sink: Sink, /, **options: Any) -> None:
         """A query that ends with what is available."""
-        query = self.start(uri, sink, now=True, **options)
-        assert query.awaitTermination(int(PATIENCE))
+        finish(self.start(uri, sink, now=True, **options))
 
     def stop(self) -> None:
         """End them all."""
@@ -98,8 +99,8 @@ def rows(*counts: int) -> list[tuple[int, int]]:
     return [(partition, position) for partition, count in enumerate(counts) for position in range(count)]
 
 
-def test_what_is_available_is_read_in_bounded_micro_batches_and_a_restart_goes_on(
-    queries: Queries, server: Server
+def test_what_is_available_is_read_in_bounded_micro_batches_and_a_restart_goes_on_or_says_why_not(
+    queries: Queries, server: SourceServer
 ) -> None:
     sink = Sink()
     queries.run(server.uri, sink, maxRowsPerTrigger=800, ackRoute="log.ack")
@@ -107,28 +108,40 @@ def test_what_is_available_is_read_in_bounded_micro_batches_and_a_restart_goes_o
     assert [len(batch) for batch in sink.batches.values()] == [800, 800, 400]
     assert sink.rows == rows(1000, 1000)
     # The last micro-batch is never committed by a query that ends.
-    assert json.loads(server.ask("state"))["acks"] == {"0": 800, "1": 800}
+    assert server.acks == {0: 800, 1: 800}
 
-    server.ask("append 1 5")
+    server.append(1, 5)
     queries.run(server.uri, sink, minPartitions=4)
     assert len(sink.batches) == 4
     assert sink.rows == rows(1000, 1005)
 
+    other = queries.start(server.uri, Sink(), now=True, route="slow")
+    with pytest.raises(PySparkException, match="the checkpoint was made with other options"):
+        finish(other)
+
+    server.append(0, 500)
+    server.trim(0, 1200)
+    late = queries.start(server.uri, Sink(), now=True)
+    with pytest.raises(PySparkException, match=r"position 1000 of partition 0 has expired: the earliest is 1\d\d\d"):
+        finish(late)
+
 
 def test_a_query_follows_a_server_that_goes_away_and_comes_back(queries: Queries, start_server: StartServer) -> None:
-    server, sink = start_server("50", "0"), Sink()
+    server, sink = start_server(50, 0), Sink()
     query = queries.start(server.uri, sink)
     eventually(lambda: sink.rows == rows(50, 0), query)
 
-    server.kill()
+    server.stop()
     time.sleep(2)
-    server = start_server("80", "20", port=server.port)
+    server = start_server(80, 20, port=server.port)
     eventually(lambda: sink.rows == rows(80, 20), query)
     assert query.isActive
     eventually(lambda: head(query) == {"0": 80, "1": 20}, query)
 
 
-def test_a_listener_tells_how_far_a_query_is_behind(queries: Queries, server: Server, spark: SparkSession) -> None:
+def test_a_listener_tells_how_far_a_query_is_behind(
+    queries: Queries, server: SourceServer, spark: SparkSession
+) -> None:
     progress, seen = Progress(), list[QueryState]()
 
     def is_read() -> bool:
@@ -152,12 +165,12 @@ def test_a_listener_tells_how_far_a_query_is_behind(queries: Queries, server: Se
 
 
 def test_a_pattern_of_routes_is_read_also_those_that_come_later(queries: Queries, start_server: StartServer) -> None:
-    server, sink = start_server("30", "20"), Sink()
+    server, sink = start_server(30, 20), Sink()
     queries.run(server.uri, sink, route=None, routePattern="sensors.*", minPartitions=3)
     assert sink.rows == rows(30, 20)
 
-    server.ask("add sensors.b")
-    server.ask("append 1 5")
+    server.add("sensors.b")
+    server.append(1, 5)
     query = queries.start(server.uri, sink, route=None, routePattern="sensors.*")
     eventually(lambda: len(sink.rows) == 50 + 5 + 55, query)
     eventually(lambda: query.lastProgress, query)
@@ -165,63 +178,36 @@ def test_a_pattern_of_routes_is_read_also_those_that_come_later(queries: Queries
     assert sink.rows == sorted([*rows(30, 25), *rows(30, 25)])
 
 
-def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Server) -> None:
-    queries.run(server.uri, Sink())
-
-    query = queries.start(server.uri, Sink(), now=True, route="slow")
-    with pytest.raises(PySparkException, match="the checkpoint was made with other options"):
-        query.awaitTermination(int(PATIENCE))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"positions": None, "startingPosition": None},
-            "'positions' must be set for readStream: server, because",
-        ),
-        ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
-        ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
-        ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
-        ({"path": GONE, "reconnectMaxAttempts": 0}, f"route 'log' at {GONE} failed.*'path'.*refused"),
-        ({"startingPosition": '{"0": 5000}'}, "option 'startingPosition': position 5000 of partition 0 is not there"),
-        ({"startingPosition": '{"7": 0}'}, "'startingPosition' names partition 7"),
-    ],
-)
-def test_what_is_wrong_is_said_when_the_query_starts(
-    options: dict[str, Any], message: str, queries: Queries, server: Server
-) -> None:
-    query = queries.start(options.pop("path", server.uri), Sink(), **options)
-
-    with pytest.raises(PySparkException, match=message) as caught:
-        query.awaitTermination(int(PATIENCE))
-    assert "Traceback" not in str(caught.value)
-    [line] = [line for line in str(caught.value).splitlines() if re.search(message, line)]
-    assert "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR" in line
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
+    ({"path": GONE, "reconnectMaxAttempts": 0}, f"route 'log' at {GONE} failed.*'path'.*refused"),
+    ({"positions": None, "startingPosition": None}, "'positions' must be set for readStream: server, because"),
+    ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
+    ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
+    ({"startingPosition": '{"0": 5000}'}, "option 'startingPosition': position 5000 of partition 0 is not there"),
+    ({"startingPosition": '{"7": 0}'}, "'startingPosition' names partition 7"),
+]
+"""Options that a query can't be started with, and what it says."""
 
 
-def test_a_position_that_expired_ends_the_query_and_is_named(queries: Queries, server: Server) -> None:
-    queries.run(server.uri, Sink(), maxRowsPerTrigger=400, startingPosition='{"0": 900, "1": 900}')
-    server.ask("append 0 500")
-    server.ask("trim 0 1200")
+def test_what_is_wrong_is_said_when_the_query_starts(queries: Queries, server: SourceServer) -> None:
+    with Rows() as row:
+        # Each starts a Python of its own; what it would say is tested without Spark.
+        for given, message in WRONG if WHOLE else WRONG[:3]:
+            with row(given):
+                options = dict(given)
+                query = queries.start(options.pop("path", server.uri), Sink(), **options)
+                with pytest.raises(PySparkException, match=message) as caught:
+                    finish(query)
+                assert "Traceback" not in str(caught.value)
+                [line] = [line for line in str(caught.value).splitlines() if re.search(message, line)]
+                assert "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR" in line
 
-    query = queries.start(server.uri, Sink(), now=True)
-    with pytest.raises(PySparkException, match=r"position 1000 of partition 0 has expired: the earliest is 1\d\d\d"):
-        query.awaitTermination(int(PATIENCE))
 
-
-@pytest.mark.parametrize("positions", ["none", "wal"])
-def test_a_live_stream_is_read_without_a_gap(positions: str, queries: Queries, server: Server, tmp_path: Path) -> None:
+def test_a_live_stream_is_read_without_a_gap(queries: Queries, server: SourceServer) -> None:
     sink = Sink()
     query = queries.start(
-        server.uri,
-        sink,
-        route="ticks",
-        positions=positions,
-        startingPosition=None,
-        maxRowsPerTrigger=2000,
-        walMaxBytes="64k",
-        walDir=tmp_path / "log" if positions == "wal" else None,
+        server.uri, sink, route="ticks", positions="none", startingPosition=None, maxRowsPerTrigger=2000
     )
     eventually(lambda: len(sink.rows) >= 6000, query)
     query.stop()
@@ -232,18 +218,19 @@ def test_a_live_stream_is_read_without_a_gap(positions: str, queries: Queries, s
 
 
 def test_a_log_outlives_its_query(queries: Queries, start_server: StartServer, tmp_path: Path) -> None:
-    server, sink = start_server("1"), Sink()
+    server, sink = start_server(1), Sink()
     options: dict[str, Any] = {
         "route": "ticks",
         "positions": "wal",
         "startingPosition": None,
         "walDir": tmp_path / "log",
         "maxRowsPerTrigger": 1000,
+        "walMaxBytes": "64k",
     }
     query = queries.start(server.uri, sink, **options)
     eventually(lambda: len(sink.rows) >= 2000, query)
     query.stop()
-    server.kill()
+    server.stop()
 
     # Without its producer a query reads what the log holds: it goes on where the first one ended.
     query = queries.start(server.uri, sink, reconnectMaxAttempts=1000, **options)

@@ -11,8 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rsocket_trio.spark import activate, register
-from tests.spark.jvm.conftest import Server
-from tests.spark.sinks import PATIENCE, Sink
+from tests.rows import Rows
+from tests.spark.jvm.servers import SourceServer
+from tests.spark.session import LIMIT, finish
+from tests.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +28,7 @@ def sink() -> Iterator[Sink]:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, server: Server, sink: Sink) -> Iterator[Server]:
+def tables(spark: SparkSession, server: SourceServer, sink: Sink) -> Iterator[SourceServer]:
     """The tables ``log`` and ``orders``, of a source and of a sink."""
     register(spark)
     spark.sql(
@@ -43,32 +45,32 @@ def tables(spark: SparkSession, server: Server, sink: Sink) -> Iterator[Server]:
         spark.sql(f"DROP TABLE {name}")
 
 
-def test_a_table_is_read_in_batches_and_streams(spark: SparkSession, tables: Server, tmp_path: Path) -> None:
+def test_a_table_is_read_in_batches_and_streams(spark: SparkSession, tables: SourceServer, tmp_path: Path) -> None:
     assert spark.table("log").count() == 2000
     assert spark.sql("SELECT count(*) FROM log WITH ('endingPosition' = '{\"0\": 7, \"1\": 3}')").first() == (10,)
 
     query = spark.readStream.table("log").writeStream.format("memory").queryName("read_of_log")
-    query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    finish(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
     assert spark.table("read_of_log").distinct().count() == 2000
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO orders VALUES (X'61', 'k')",
-        "INSERT INTO orders (data) VALUES (X'61')",
-        # Columns of the same names and types as the table's.
-        "INSERT INTO orders SELECT CAST('a' AS BINARY) AS data, 'k' AS key",
-    ],
-    ids=["values", "some-columns", "same-columns"],
-)
-def test_rows_are_inserted_into_a_table(statement: str, spark: SparkSession, tables: Server, sink: Sink) -> None:
-    spark.sql(statement)
+def test_rows_are_inserted_into_a_table(spark: SparkSession, tables: SourceServer, sink: Sink) -> None:
+    with Rows() as row:
+        for number, statement in enumerate(
+            (
+                "INSERT INTO orders VALUES (X'61', 'k')",
+                "INSERT INTO orders (data) VALUES (X'61')",
+                # Columns of the same names and types as the table's.
+                "INSERT INTO orders SELECT CAST('a' AS BINARY) AS data, 'k' AS key",
+            )
+        ):
+            with row(statement):
+                spark.sql(statement)
 
-    assert sink.rows() == [b"a"]
+                assert sink.rows() == [b"a"] * (number + 1)
 
 
-def test_rows_of_one_table_are_inserted_into_another(spark: SparkSession, tables: Server, sink: Sink) -> None:
+def test_rows_of_one_table_are_inserted_into_another(spark: SparkSession, tables: SourceServer, sink: Sink) -> None:
     # The column ``data`` comes with what the table ``log`` says about itself; the rows are for the other server.
     spark.sql("INSERT INTO orders SELECT data, 'k' AS key FROM log WHERE partition = 0 AND position < 2")
     spark.table("log").where("position = 5").selectExpr("data", "'k' AS key").writeTo("orders").append()
@@ -76,7 +78,7 @@ def test_rows_of_one_table_are_inserted_into_another(spark: SparkSession, tables
     assert sorted(sink.rows()) == [b"row 0", b"row 1", b"row 5", b"row 5"]
 
 
-def test_a_table_of_raw_rows_takes_rows_as_well(spark: SparkSession, tables: Server, sink: Sink) -> None:
+def test_a_table_of_raw_rows_takes_rows_as_well(spark: SparkSession, tables: SourceServer, sink: Sink) -> None:
     spark.sql(f"CREATE TABLE both USING rsocket OPTIONS (uri '{sink.uri}', route 'orders', positions 'server')")
     try:
         spark.sql("INSERT INTO both (data) VALUES (X'61')")
@@ -88,27 +90,24 @@ def test_a_table_of_raw_rows_takes_rows_as_well(spark: SparkSession, tables: Ser
     assert sorted(sink.rows()) == [b"a", b"row 3"]
 
 
-def test_a_table_whose_server_is_gone_is_an_error_that_names_it(spark: SparkSession, tables: Server) -> None:
-    tables.kill()
+def test_a_table_whose_server_is_gone_is_an_error_that_names_it(spark: SparkSession, tables: SourceServer) -> None:
+    tables.stop()
 
     with pytest.raises(PySparkException, match=f"(?s){tables.uri}.*route 'log'|route 'log'.*{tables.uri}"):
         spark.table("log").count()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("path 'tcp://127.0.0.1:1', rout 'log'", "unknown option 'rout': did you mean 'route'"),
-        ("path 'tcp://127.0.0.1:1'", "option 'route' is missing"),
-        ("path 'tcp://127.0.0.1:1', route 'log', auth.token 'xyzzy'", "'auth.token' is secret, and a table would"),
-        ("path 'tcp://127.0.0.1:1', route 'log', schema 'data BINARY, key VARCHAR(5)'", "has VARCHAR"),
-    ],
-    ids=["unknown", "missing", "secret", "length"],
-)
-def test_a_table_that_could_not_be_used_is_not_created(options: str, message: str, spark: SparkSession) -> None:
+def test_a_table_that_could_not_be_used_is_not_created(spark: SparkSession) -> None:
     register(spark)
-    with pytest.raises(PySparkException, match=message):
-        spark.sql(f"CREATE TABLE wrong USING rsocket OPTIONS ({options})")
+    with Rows() as row:
+        for options, message in (
+            ("path 'tcp://127.0.0.1:1', rout 'log'", "unknown option 'rout': did you mean 'route'"),
+            ("path 'tcp://127.0.0.1:1'", "option 'route' is missing"),
+            ("path 'tcp://127.0.0.1:1', route 'log', auth.token 'xyzzy'", "'auth.token' is secret, and a table would"),
+            ("path 'tcp://127.0.0.1:1', route 'log', schema 'data BINARY, key VARCHAR(5)'", "has VARCHAR"),
+        ):
+            with row(options), pytest.raises(PySparkException, match=message):
+                spark.sql(f"CREATE TABLE wrong USING rsocket OPTIONS ({options})")
 
 
 def test_a_table_with_columns_of_its_own_says_why_it_has_no_options(spark: SparkSession) -> None:
@@ -134,7 +133,7 @@ def test_three_threads_start_a_query_each(spark: SparkSession, sink: Sink, tmp_p
         writer = rows.writeStream.format("rsocket").options(route="orders", delivery="exactlyOnce", path=sink.uri)
         writer = writer.option("checkpointLocation", str(tmp_path / str(number))).trigger(availableNow=True)
         try:
-            writer.start().awaitTermination()
+            finish(writer.start())
         except PySparkException as error:
             failed.append(str(error))
 
@@ -142,7 +141,7 @@ def test_three_threads_start_a_query_each(spark: SparkSession, sink: Sink, tmp_p
     for one in threads:
         one.start()
     for one in threads:
-        one.join(6 * PATIENCE)
+        one.join(2 * LIMIT)
 
     assert failed == [], "\n".join(failed)
     assert sorted(map(int, sink.rows())) == list(range(30))
@@ -153,6 +152,6 @@ def test_a_thread_writes_a_batch(spark: SparkSession, sink: Sink) -> None:
     writer = spark.sql("SELECT 'a' AS data").write.format("rsocket").mode("append").option("route", "orders")
     thread = threading.Thread(target=writer.save, args=(sink.uri,))
     thread.start()
-    thread.join(3 * PATIENCE)
+    thread.join(LIMIT)
 
     assert sink.rows() == [b"a"]

@@ -20,50 +20,36 @@ from pyspark.sql.types import StructType
 
 from rsocket_trio.spark import RSocketDataSource, ensure_java, register
 from rsocket_trio.spark.writing import BatchWriter, Written
-
-SETTINGS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m",
-    "spark.driver.memory": "1g",
-    "spark.log.level": "OFF",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
+from tests.spark.session import MASTER, SETTINGS
 
 
-class DyingWriter(BatchWriter):
-    """Its first task ends the worker with everything staged and nothing told."""
+def dying_source(flag: Path) -> type[RSocketDataSource]:
+    """Return the source ``dying``: the first task that writes ends its worker with all staged and nothing told.
 
-    flag = ""
+    That it did is shown by the file ``flag``.
+    """
 
-    def write(self, iterator: Any) -> Written:
-        written = super().write(iterator)
-        try:
-            Path(self.flag).touch(exist_ok=False)
-        except FileExistsError:
-            return written
-        os._exit(1)
+    class DyingWriter(BatchWriter):
+        def write(self, iterator: Any) -> Written:
+            written = super().write(iterator)
+            try:
+                flag.touch(exist_ok=False)
+            except FileExistsError:
+                return written
+            os._exit(1)
 
+    class DyingSource(RSocketDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dying"
 
-class DyingSource(RSocketDataSource):
-    """Makes that writer. The flag's place comes in the environment, which workers inherit."""
+        def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
+            made = super().writer(schema, overwrite)
+            made.__class__ = DyingWriter
+            assert isinstance(made, DyingWriter)
+            return made
 
-    @classmethod
-    def name(cls) -> str:
-        return "dying"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
-        made = super().writer(schema, overwrite)
-        assert isinstance(made, BatchWriter)
-        made.__class__ = DyingWriter
-        assert isinstance(made, DyingWriter)
-        made.flag = os.environ["DYING_FLAG"]
-        return made
+    return DyingSource
 
 
 def write(spark: SparkSession, uri: str, rows: int, partitions: int = 2, format: str = "rsocket", **given: Any) -> None:
@@ -110,12 +96,11 @@ def main(scratch: str) -> None:
     """Run the jobs that come on stdin in one session, until there are no more."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2,4]").appName("kills")
-    for key, value in {**SETTINGS, "spark.sql.warehouse.dir": scratch}.items():
+    builder = SparkSession.builder.master(MASTER).appName("kills")
+    for key, value in {**SETTINGS, "spark.log.level": "OFF", "spark.sql.warehouse.dir": scratch}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
-    spark.dataSource.register(DyingSource)
     print("ready", flush=True)
     for line in sys.stdin:
         name, uri, arguments = json.loads(line)
