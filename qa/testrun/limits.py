@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from pytest_timeout import is_debugging  # type: ignore[import-untyped]
 
 
 @attrs.frozen
@@ -82,6 +83,8 @@ class Limits:
         self._phase = "setup"
 
         def expire(number: int, frame: FrameType | None) -> None:
+            if is_debugging():
+                return
             self.expiry = Expiry(item.nodeid, settings.timeout, self._phase, self.shared_fixture, stacks(frame))
             if trio.lowlevel.in_trio_run():
                 cancel_run()

@@ -32,6 +32,8 @@ BETWEEN: Final = 150.0
 """Seconds that collecting a file may take, and the end of a process."""
 STACKS_TIME: Final = 2.0
 """Seconds in which the stacks of a process must be written."""
+COMMAND_LIMIT: Final = 7200.0
+"""Seconds that a program of a part may take."""
 NEWS_TIME: Final = 60.0
 """Seconds between two lines that say how far a part is."""
 
@@ -133,7 +135,7 @@ class Process:
         self._expects(BETWEEN)
 
     def _on_broken(self, file: str, text: str) -> None:
-        self._supervisor.fail(file, text)
+        self._supervisor.fail_once(file, text)
 
     def _on_collected(self, items: int) -> None:
         self.collecting = None
@@ -330,6 +332,11 @@ class Supervisor:
         self.result.failures.append((name, text))
         self._say(f"FAILED {name}\n{text}")
 
+    def fail_once(self, file: str, text: str) -> None:
+        """Note that a file can't be collected, though each process of the part says so."""
+        if all(name != file for name, _ in self.result.failures):
+            self.fail(file, text)
+
     def finish(
         self, item: str, outcome: str, failed: str | None, fixture: dict[str, Any] | None, seconds: float, cpu: float
     ) -> None:
@@ -366,23 +373,33 @@ def run_command(part: str, commands: Sequence[Sequence[str]], folder: Path) -> R
     result = Result(part)
     start = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for command in commands:
-            began = time.monotonic()
-            name = " ".join(command)
-            pid = os.posix_spawnp(command[0], list(command), os.environ)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for command in commands:
+        name = " ".join(command)
+        began = time.monotonic()
+        try:
+            status = _status_of(os.posix_spawnp(command[0], list(command), os.environ), began + COMMAND_LIMIT)
+        finally:
             end_descendants()
-            result.outcomes[name] = "passed" if status == 0 else "failed"
-            result.files[name] = [time.monotonic() - began, 0.0, 1]
-            if status != 0:
-                result.failures.append((name, f"exit status {status}"))
-    finally:
-        end_descendants()
+        result.outcomes[name] = "passed" if status == 0 else "failed"
+        result.files[name] = [time.monotonic() - began, 0.0, 1]
+        if status is None:
+            result.failures.append((name, f"did not end within {COMMAND_LIMIT:g} s, and was killed"))
+        elif status != 0:
+            result.failures.append((name, f"exit status {status}"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     result.wall, result.cpu = time.monotonic() - start, used.ru_utime + used.ru_stime
     result.write(folder)
     return result
+
+
+def _status_of(pid: int, deadline: float) -> int | None:
+    """Wait for a process and return its exit status, or ``None`` at the deadline."""
+    while time.monotonic() < deadline:
+        statuses = reap()
+        if pid in statuses:
+            return os.waitstatus_to_exitcode(statuses[pid])
+        time.sleep(TICK)
+    return None
 
 
 def stop_on_signals() -> None:

@@ -26,11 +26,6 @@ async def test_healthy_in_trio(autojump_clock):
     await trio.sleep(1000)
 """
 IN_PLACE = '''
-import ctypes
-import subprocess
-import sys
-import threading
-
 import pytest
 import trio
 
@@ -43,10 +38,6 @@ def test_python_loop():
 
 def test_behind_the_loop():
     pass
-
-@soon
-def test_lock():
-    threading.Lock().acquire() and threading.Event().wait()
 
 @soon
 async def test_trio(autojump_clock):
@@ -81,7 +72,6 @@ import sys
 import time
 
 import pytest
-import trio
 
 soon = pytest.mark.timeout(1)
 
@@ -112,11 +102,6 @@ def test_child_that_ignores_sigterm(pytestconfig):
     finally:
         child.terminate()
         child.wait()
-
-@soon
-async def test_shielded():
-    with trio.CancelScope(shield=True):
-        await trio.sleep_forever()
 
 @soon
 def test_killed():
@@ -163,9 +148,6 @@ import pyspark
 import pytest
 
 from rsocket_trio.spark.java import ensure_java
-
-def test_healthy():
-    pass
 
 @pytest.fixture(scope="session")
 def jvm():
@@ -214,46 +196,54 @@ def run(folder: Path, *, workers: int = 1, **files: str) -> Result:
     return Result.read(folder / "planted.json")
 
 
-def outcomes(result: Result) -> dict[str, str]:
-    """Return the outcome of each item by its name."""
-    return {item.partition("::")[2]: outcome for item, outcome in result.outcomes.items()}
+def outcomes(result: Result, file: str) -> dict[str, str]:
+    """Return the outcome of each item of a file, by its name."""
+    found = ((*item.split("::"), outcome) for item, outcome in result.outcomes.items())
+    return {name: outcome for path, name, outcome in found if path == f"test_{file}.py"}
 
 
-def failed(result: Result) -> dict[str, str]:
-    """Return the text of each failure by the name of its item."""
-    assert len({name for name, _ in result.failures}) == len(result.failures)
-    return {name.partition("::")[2]: text for name, text in result.failures}
+def failed(result: Result, file: str) -> dict[str, str]:
+    """Return the text of each failure of a file, by the name of its item."""
+    texts = [name for name, _ in result.failures]
+    assert len(set(texts)) == len(texts)
+    return {name.partition("::")[2]: text for name, text in result.failures if name.startswith(f"test_{file}.py::")}
 
 
-def test_hangs_that_the_process_itself_can_end_fail_in_place(tmp_path: Path) -> None:
-    result = run(tmp_path, healthy=HEALTHY, in_place=IN_PLACE)
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """One run with every kind of hang, a file that can't be collected, and healthy items before and behind."""
+    folder = tmp_path_factory.mktemp("planted")
+    has_spark = importlib.util.find_spec("pyspark") is not None
+    jvm = {"jvm": JVM} if has_spark else {}
+    broken = "import nothing_of_this_name\n"
+    return run(folder, healthy=HEALTHY, in_place=IN_PLACE, from_outside=FROM_OUTSIDE, broken=broken, **jvm), folder
 
-    texts = failed(result)
-    hung = {"test_python_loop", "test_lock", "test_trio", "test_run_of_its_own", "test_swallowed"}
-    assert texts.keys() == hung
-    assert {name for name, outcome in outcomes(result).items() if outcome == "passed"} == {
-        "test_healthy[0]",
-        "test_healthy[1]",
-        "test_healthy[2]",
-        "test_healthy_in_trio",
-        "test_behind_the_loop",
-        "test_behind_trio",
-        "test_another_run_of_its_own",
+
+def test_hangs_that_the_process_itself_can_end_fail_in_place(planted: tuple[Result, Path]) -> None:
+    result, _ = planted
+    found = outcomes(result, "in_place")
+    texts = failed(result, "in_place")
+
+    assert texts.keys() == {"test_python_loop", "test_trio", "test_run_of_its_own", "test_swallowed"}
+    assert found == dict.fromkeys(texts, "failed") | {
+        "test_behind_the_loop": "passed",
+        "test_behind_trio": "passed",
+        "test_another_run_of_its_own": "passed",
     }
     assert all("exceeded its limit of 1 s" in text and "thread MainThread" in text for text in texts.values())
     assert "await trio.sleep_forever()" in texts["test_trio"]
-    assert "task __main__" not in texts["test_python_loop"]
+    assert "\ntask " not in texts["test_python_loop"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
-def test_hangs_that_it_can_not_end_are_ended_from_outside(tmp_path: Path) -> None:
-    result = run(tmp_path, from_outside=FROM_OUTSIDE)
+def test_hangs_that_it_can_not_end_are_ended_from_outside(planted: tuple[Result, Path]) -> None:
+    result, folder = planted
+    found = outcomes(result, "from_outside")
+    texts = failed(result, "from_outside")
 
-    texts = failed(result)
     assert texts.keys() == {
         "test_blocked_in_c",
         "test_child_that_ignores_sigterm",
-        "test_shielded",
         "test_killed",
         "test_first_with_session",
         "test_with_module[2]",
@@ -261,48 +251,42 @@ def test_hangs_that_it_can_not_end_are_ended_from_outside(tmp_path: Path) -> Non
     assert "in deadlock" in texts["test_blocked_in_c"]
     assert "time.sleep(600)" in texts["test_child_that_ignores_sigterm"]  # the command, in the list of processes
     assert "signal 9" in texts["test_killed"]
-    found = outcomes(result)
-    assert [found[name] for name in ("test_behind_the_blocked_call", "test_with_module[1]", "test_last")] == [
-        "passed"
-    ] * 3
-    assert not Path(f"/proc/{(tmp_path / 'project' / 'child').read_text()}").exists()
+    assert not Path(f"/proc/{(folder / 'project' / 'child').read_text()}").exists()
+    below = {f"test_with_session[{number}]" for number in range(3)} | {"test_with_module_again[2]"}
+    passed = {"test_behind_the_blocked_call", "test_with_module[1]", "test_with_module_again[1]", "test_last"}
+    assert found == dict.fromkeys(texts, "failed") | dict.fromkeys(passed, "passed") | dict.fromkeys(below, "not run")
 
-    # A fixture that hangs is one failure, which names it and lists the items that need it.
+
+def test_a_fixture_that_hangs_is_one_failure_with_the_items_that_need_it(planted: tuple[Result, Path]) -> None:
+    texts = failed(planted[0], "from_outside")
     for name, fixture, below in (
-        (
-            "test_first_with_session",
-            "session",
-            ["test_with_session[0]", "test_with_session[1]", "test_with_session[2]"],
-        ),
+        ("test_first_with_session", "session", [f"test_with_session[{number}]" for number in range(3)]),
         ("test_with_module[2]", "module", ["test_with_module_again[2]"]),
     ):
         assert f"hung in the set-up of the fixture '{fixture}'" in texts[name]
         listed = texts[name].partition("Not run, for they need")[2].splitlines()[1:]
         assert [line.strip().partition("::")[2] for line in listed] == below
-        assert {found[one] for one in below} == {"not run"}
-    assert found["test_with_module_again[1]"] == "passed"
 
 
-def test_a_jvm_that_is_stopped_costs_one_item(tmp_path: Path) -> None:
+def test_a_jvm_that_is_stopped_costs_one_item(planted: tuple[Result, Path]) -> None:
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark, whose gateway is the JVM here, is not installed")
-    result = run(tmp_path, jvm=JVM)
 
-    assert outcomes(result) == {
-        "test_healthy": "passed",
+    assert outcomes(planted[0], "jvm") == {
         "test_it_answers": "passed",
         "test_it_is_stopped": "failed",
         "test_another_answers": "passed",
     }
-    assert failed(result).keys() == {"test_it_is_stopped"}
-    assert result.restarts == 1
 
 
-def test_a_file_that_can_not_be_collected_costs_itself(tmp_path: Path) -> None:
-    result = run(tmp_path, healthy=HEALTHY, broken="import nothing_of_this_name\n")
-
-    assert [name for name, _ in result.failures] == ["test_broken.py"]
-    assert result.counts == {"passed": 4}
+def test_what_stands_beside_runs_and_a_file_that_can_not_be_collected_costs_itself(
+    planted: tuple[Result, Path],
+) -> None:
+    result, _ = planted
+    assert set(outcomes(result, "healthy").values()) == {"passed"}
+    assert len(outcomes(result, "healthy")) == 4
+    assert [text for name, text in result.failures if name == "test_broken.py"] != []
+    assert result.restarts == 4 + 5 + (importlib.util.find_spec("pyspark") is not None)
 
 
 def test_two_processes_share_the_files(tmp_path: Path) -> None:
@@ -311,7 +295,7 @@ def test_two_processes_share_the_files(tmp_path: Path) -> None:
 
     assert result.counts == {"passed": 20, "failed": 1}
     assert sum(items for _, _, items in result.files.values()) == 21  # none twice
-    assert failed(result).keys() == {"test_kill"}
+    assert failed(result, "hangs").keys() == {"test_kill"}
 
 
 def test_every_file_of_tests_is_in_one_part() -> None:
