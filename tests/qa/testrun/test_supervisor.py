@@ -171,7 +171,7 @@ def test_another_answers(jvm):
 """
 
 
-def run(folder: Path, *, workers: int = 1, **files: str) -> Result:
+def run(folder: Path, files: dict[str, str], *, workers: int = 1) -> Result:
     """Run these files as a part, in a project of their own, and return what became of them."""
     project = folder / "project"
     project.mkdir()
@@ -214,9 +214,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """One run with every kind of hang, a file that can't be collected, and healthy items before and behind."""
     folder = tmp_path_factory.mktemp("planted")
     has_spark = importlib.util.find_spec("pyspark") is not None
-    jvm = {"jvm": JVM} if has_spark else {}
-    broken = "import nothing_of_this_name\n"
-    return run(folder, healthy=HEALTHY, in_place=IN_PLACE, from_outside=FROM_OUTSIDE, broken=broken, **jvm), folder
+    files = {"healthy": HEALTHY, "in_place": IN_PLACE, "from_outside": FROM_OUTSIDE, "broken": "import nothing\n"}
+    return run(folder, files | ({"jvm": JVM} if has_spark else {})), folder
 
 
 def test_hangs_that_the_process_itself_can_end_fail_in_place(planted: tuple[Result, Path]) -> None:
@@ -290,8 +289,8 @@ def test_what_stands_beside_runs_and_a_file_that_can_not_be_collected_costs_itse
 
 
 def test_two_processes_share_the_files(tmp_path: Path) -> None:
-    files = {f"f{number}": HEALTHY for number in range(5)}
-    result = run(tmp_path, workers=2, **files, hangs="def test_kill():\n    import os\n    os.kill(os.getpid(), 9)\n")
+    killed = "import os\n\ndef test_kill():\n    os.kill(os.getpid(), 9)\n"
+    result = run(tmp_path, {f"f{number}": HEALTHY for number in range(5)} | {"hangs": killed}, workers=2)
 
     assert result.counts == {"passed": 20, "failed": 1}
     assert sum(items for _, _, items in result.files.values()) == 21  # none twice
