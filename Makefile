@@ -79,7 +79,7 @@ setup: $(SETUP)
 # Without a tool its tests are skipped, or fail where CI is set, and say so.
 lacking:
 	@for one in $(SYSTEM_PACKAGES); do \
-	  command -v $${one%%:*} >/dev/null || echo "$${one%%:*} is lacking: $(if $(CI),CI is set, so its tests fail,its tests are skipped)"; \
+	  command -v $${one%%:*} >/dev/null || echo "$${one%%:*} is lacking: its tests $(if $(CI),fail because CI is set,are skipped)"; \
 	done
 
 part-types:
