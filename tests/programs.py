@@ -160,18 +160,17 @@ class Forker:
         stdin, to_stdin = os.pipe()
         status, to_status = os.pipe()
         theirs = [stdin, to_status]
-        ours: list[int | None] = []
-        streams = [stdin]
-        for given in (stdout, stderr):
+
+        def ours(given: int | None) -> tuple[int | None, int]:
             if given is not None:
-                ours.append(None)
-                streams.append(given)
-                continue
+                return None, given
             end, other_end = os.pipe()
-            ours.append(end)
-            streams.append(other_end)
             theirs.append(other_end)
-        process = ForkedProcess(to_stdin, *ours, status)
+            return end, other_end
+
+        from_stdout, to_stdout = ours(stdout)
+        from_stderr, to_stderr = ours(stderr)
+        process = ForkedProcess(to_stdin, from_stdout, from_stderr, status)
         request = {
             "words": [*map(str, words)],
             "cwd": str(cwd or Path.cwd()),
@@ -179,7 +178,9 @@ class Forker:
             "brief": brief,
         }
         try:
-            socket.send_fds(self._control, [json.dumps(request).encode() + b"\n"], [*streams, to_status])
+            socket.send_fds(
+                self._control, [json.dumps(request).encode() + b"\n"], [stdin, to_stdout, to_stderr, to_status]
+            )
         finally:
             for each in theirs:
                 os.close(each)

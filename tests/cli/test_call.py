@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from rsocket_trio.cli.options import spelled_out
-from tests.cli.commands import run, serving, started
+from tests.cli.commands import PATIENCE, Result, run, serving, started
+from tests.rows import Rows
 
 ROUTING = ["message/x.rsocket.routing.v0", "\5facts"]
 AUTHENTICATION = "message/x.rsocket.authentication.v0"
@@ -61,12 +62,18 @@ FACTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "expected"), FACTS, ids=[flags or "none" for flags, _ in FACTS])
-async def test_a_flag_reaches_the_server(flags: str, expected: dict[str, object], tmp_path: Path) -> None:
+async def test_a_flag_reaches_the_server(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("from a file\n")
     async with serving("ws://127.0.0.1:0/") as served:
-        result = await run("call", *flags.split(), served.uri, "-r", "facts", stdin=b"from stdin\n", cwd=tmp_path)
+        with Rows() as row:
+            for flags, expected in FACTS:
+                with row(flags):
+                    words = [*flags.split(), served.uri, "-r", "facts"]
+                    check_facts(await run("call", *words, stdin=b"from stdin\n", cwd=tmp_path), expected)
 
+
+def check_facts(result: Result, expected: dict[str, Any]) -> None:
+    """The server has seen what is expected, among other things."""
     assert (result.code, result.stderr) == (0, "")
     facts = json.loads(result.stdout)
     assert {key: facts[key] for key in expected} == expected
@@ -89,12 +96,13 @@ SHOWN: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "shown"), SHOWN, ids=[flags for flags, _ in SHOWN])
-async def test_a_flag_decides_what_is_shown(flags: str, shown: str) -> None:
+async def test_a_flag_decides_what_is_shown() -> None:
     async with serving() as served:
-        result = await run("call", served.uri, *flags.split(), stdin=b"one\ntwo\n")
-
-    assert (result.code, result.stdout, result.stderr) == (0, shown, "")
+        with Rows() as row:
+            for flags, shown in SHOWN:
+                with row(flags):
+                    result = await run("call", served.uri, *flags.split(), stdin=b"one\ntwo\n")
+                    assert (result.code, result.stdout, result.stderr) == (0, shown, "")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ async def test_what_is_never_answered_arrives(flags: str, arrived: bytes) -> Non
         result = await run("call", served.uri, *flags.split())
 
         assert (result.code, result.stdout, result.stderr) == (0, "", "")
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await served.arrived.wait()
         assert served.got == [arrived]
 
@@ -143,18 +151,15 @@ FROM_FILE: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "flags", "expected"), FROM_FILE, ids=[f"{row[0]} {row[1]}" for row in FROM_FILE])
-async def test_options_come_from_a_file_and_the_command_line_wins(
-    written: str, flags: str, expected: dict[str, object], tmp_path: Path
-) -> None:
+async def test_options_come_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("from a file\n")
-    (tmp_path / "opts.yml").write_text(written)
     async with serving("ws://127.0.0.1:0/") as served:
-        result = await run("call", served.uri, "-r", "facts", "--optsFile", "opts.yml", *flags.split(), cwd=tmp_path)
-
-    assert (result.code, result.stderr) == (0, "")
-    facts = json.loads(result.stdout)
-    assert {key: facts[key] for key in expected} == expected
+        with Rows() as row:
+            for written, flags, expected in FROM_FILE:
+                with row(f"{written} {flags}"):
+                    (tmp_path / "opts.yml").write_text(written)
+                    words = [served.uri, "-r", "facts", "--optsFile", "opts.yml", *flags.split()]
+                    check_facts(await run("call", *words, cwd=tmp_path), expected)
 
 
 @pytest.mark.parametrize(
@@ -198,21 +203,26 @@ WRONG_FILES: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "said"), WRONG_FILES, ids=[said for _, said in WRONG_FILES])
-async def test_a_file_that_makes_no_sense_is_told_in_one_line(written: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / "opts.yml").write_bytes(written)
-    result = await run("call", "tcp://127.0.0.1:1", "--optsFile", "opts.yml", cwd=tmp_path)
+async def test_a_file_that_makes_no_sense_is_told_in_one_line(tmp_path: Path) -> None:
+    with Rows() as row:
+        for written, said in WRONG_FILES:
+            with row(written[:30]):
+                (tmp_path / "opts.yml").write_bytes(written)
+                result = await run("call", "tcp://127.0.0.1:1", "--optsFile", "opts.yml", cwd=tmp_path)
+                check_one_line(result, 2, said)
 
+
+def check_one_line(result: Result, code: int, said: str) -> None:
+    """The command said nothing but one line on stderr, with this in it."""
     assert said in result.stderr
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
 
 
 @pytest.mark.parametrize(("path", "why"), [("none.yml", "No such file or directory"), (".", "Is a directory")])
 async def test_a_file_that_cannot_be_read_is_told_in_one_line(path: str, why: str, tmp_path: Path) -> None:
     result = await run("call", "tcp://127.0.0.1:1", "--optsFile", path, cwd=tmp_path)
 
-    assert f"--optsFile: cannot read {path}: {why}" in result.stderr
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    check_one_line(result, 2, f"--optsFile: cannot read {path}: {why}")
 
 
 async def test_help_does_not_need_the_file() -> None:
@@ -316,28 +326,24 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("code", "said", "flags"), WRONG, ids=[flags for _, _, flags in WRONG])
-async def test_what_cannot_be_done_is_one_line(code: int, said: str, flags: str) -> None:
+async def test_what_cannot_be_done_is_one_line() -> None:
     async with serving() as served:
-        result = await run("call", *flags.split(), served.uri)
+        with Rows() as row:
+            for code, said, flags in WRONG:
+                with row(flags):
+                    check_one_line(await run("call", *flags.split(), served.uri), code, said)
 
-    assert said in result.stderr
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
 
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
+def test_an_optional_value_is_not_taken_from_the_next_word() -> None:
+    for given, meant in [
         ("--retry tcp://h:1", "--retry=10 tcp://h:1"),
         ("tcp://h:1 --retry", "tcp://h:1 --retry=10"),
         ("--retry 3 tcp://h:1", "--retry 3 tcp://h:1"),
         ("--resume 2.5 tcp://h:1", "--resume 2.5 tcp://h:1"),
         ("--log debug --resume -d x", "--log debug --resume=60 -d x"),
         ("--log -- --retry", "--log=info -- --retry"),
-    ],
-)
-def test_an_optional_value_is_not_taken_from_the_next_word(given: str, meant: str) -> None:
-    assert spelled_out(given.split()) == meant.split()
+    ]:
+        assert spelled_out(given.split()) == meant.split()
 
 
 async def test_ctrl_c_cancels_the_request() -> None:

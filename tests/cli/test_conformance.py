@@ -28,9 +28,10 @@ from rsocket_trio.cli.main import main
 from rsocket_trio.conformance import catalogue
 from rsocket_trio.conformance.catalogue import Case, chosen
 from tests.blocks import ROOT, blocks, page
-from tests.cli.commands import Result, started
+from tests.cli.commands import PATIENCE, Result, started
 from tests.conformance.peers import responder as good_responder
 from tests.conformance.peers import streamux_responder
+from tests.each_row import each_row
 
 ALL = chosen("rsocket/1.0", role="server")
 SPARE = "served-a-request-with-spare-flags"
@@ -83,12 +84,12 @@ def in_a_thread(work: Callable[..., Any]) -> Iterator[str]:
     thread = threading.Thread(target=trio.run, args=(run,))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE)
         yield uris[0]
     finally:
         with suppress(trio.RunFinishedError):
             trio.from_thread.run_sync(token[0][1].cancel, trio_token=token[0][0])
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 def serving(responder: Responder, uri: str = "tcp://127.0.0.1:0", **options: Any) -> Callable[..., Any]:
@@ -403,7 +404,7 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
 # Bad input
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
         ([], "the URI of the server is missing"),

@@ -26,6 +26,7 @@ from rsocket_trio import (
 from rsocket_trio.cli.exit_codes import described
 from rsocket_trio.errors import Drained
 from tests.cli.commands import run
+from tests.rows import Rows
 
 OUTCOMES = {
     "reject": (5, "Rejected: not now"),
@@ -82,23 +83,27 @@ async def served() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("command", ["request", "call"])
-@pytest.mark.parametrize("how", OUTCOMES)
-async def test_each_end_of_a_request_has_its_code(command: str, how: str) -> None:
-    code, said = OUTCOMES[how]
+async def test_each_end_of_a_request_has_its_code(command: str) -> None:
     async with served() as uri:
-        result = await run(command, uri, "--data", how, *(["--timeout", "2"] if how == "hang" else []))
+        with Rows() as row:
+            for how, (code, said) in OUTCOMES.items():
+                with row(how):
+                    result = await run(command, uri, "--data", how, *(["--timeout", "2"] if how == "hang" else []))
+                    assert (result.code, result.stdout, result.stderr) == (code, "", f"{said}\n")
 
-    assert (result.code, result.stdout, result.stderr) == (code, "", f"{said}\n")
 
-
-@pytest.mark.parametrize("command", ["request", "stream", "channel", "fnf", "push", "call"])
-async def test_a_refused_setup_is_4_and_a_server_that_is_not_there_3(command: str) -> None:
-    async with served() as uri:
-        refused = await run(command, uri, "--setup-data" if command != "call" else "--sd", "me", "-m", "x")
-    absent = await run(command, uri, "-m", "x")
-
-    assert (refused.code, refused.stderr) == (4, "RejectedSetup: who are you?\n")
-    assert (absent.code, absent.stderr) == (3, f"ConnectionLost: {uri}: connection refused\n")
+async def test_a_refused_setup_is_4_and_a_server_that_is_not_there_3() -> None:
+    commands = ("request", "stream", "channel", "fnf", "push", "call")
+    with Rows() as row:
+        async with served() as uri:
+            for command in commands:
+                with row(f"{command}, refused"):
+                    refused = await run(command, uri, "--setup-data" if command != "call" else "--sd", "me", "-m", "x")
+                    assert (refused.code, refused.stderr) == (4, "RejectedSetup: who are you?\n")
+        for command in commands:
+            with row(f"{command}, not there"):
+                absent = await run(command, uri, "-m", "x")
+                assert (absent.code, absent.stderr) == (3, f"ConnectionLost: {uri}: connection refused\n")
 
 
 async def test_a_host_that_is_unknown_is_3() -> None:

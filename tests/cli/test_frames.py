@@ -22,6 +22,7 @@ from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
 )
+from tests.each_row import each_row
 
 CANCEL = "00000005 2400"
 CANCEL_JSON = {"type": "CANCEL", "stream_id": 5, "ignore": False}
@@ -66,7 +67,7 @@ def test_a_byte_stream_may_be_cut_into_lines_anywhere() -> None:
     assert [one["type"] for one in decoded(*lines, tcp=True)] == ["CANCEL", "PAYLOAD"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tail", "error", "offset"),
     [
         ("00", "length prefix needs 3 bytes at offset 9, 1 left", 9),
@@ -94,7 +95,7 @@ def test_json_becomes_hex_with_a_length_prefix_on_byte_streams() -> None:
     assert list(encode_lines(RSOCKET_1_0, [line], tcp=True)) == [("000006000000052400", True)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "text"),
     [
         ("{", "not JSON: "),
@@ -215,7 +216,7 @@ def test_a_length_prefix_of_32_bits_counts_itself() -> None:  # RS00-HDR-04, RS0
     assert (first["type"], second["type"], second["data"]) == ("CANCEL", "RESPONSE", "61")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "stream", "error", "offset"),
     [
         (REACTIVESOCKET_0_1, "0000000b 000a0000 000000", "frame of 7 bytes at offset 0, the smallest has 8", 0),
@@ -233,7 +234,7 @@ def test_what_is_wrong_with_a_byte_stream_of_32_bit_lengths_is_said_with_its_pla
     assert decoded(stream, dialect=dialect, tcp=True) == [{"error": error, "offset": offset}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "content", "text"),
     [
         (REACTIVESOCKET_0_1, {"type": "PAYLOAD"}, "type: 'PAYLOAD' is none of SETUP, LEASE, KEEPALIVE"),

@@ -15,7 +15,9 @@ from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import ALL, RSOCKET_1_0
 from rsocket_trio.rsocket.frames import CancelFrame, Frame, PayloadFrame, RequestFrame, RequestNFrame
-from tests.cli.commands import run, serving, started
+from tests.cli.commands import PATIENCE, run, serving, started
+from tests.each_row import each_row
+from tests.rows import Rows
 
 FIVE = ("request", "stream", "channel", "fnf", "push")
 
@@ -65,7 +67,7 @@ async def test_what_is_never_answered_arrives() -> None:
             served.arrived = trio.Event()
             result = await run(arguments[0], served.uri, *arguments[1:])
             assert (result.code, result.stdout, result.stderr) == (0, "", "")
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE):
                 await served.arrived.wait()
 
         assert served.got == [b"1", b"2", b"3"]
@@ -89,10 +91,8 @@ async def test_bytes_that_are_no_text_pass_through() -> None:
     assert result.stdout.encode("utf-8", "surrogateescape") == every_byte + b"\n"
 
 
-@pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2"])
-@pytest.mark.parametrize(
-    "uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "ws://127.0.0.1:0/rsocket", "unix", "h2://127.0.0.1:0/"]
-)
+@each_row("dialect", ["rsocket/1.0", "reactivesocket/0.2"])
+@each_row("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "ws://127.0.0.1:0/rsocket", "unix", "h2://127.0.0.1:0/"])
 async def test_every_transport_is_spoken_in_every_dialect(uri: str, dialect: str, tmp_path: Path) -> None:
     uri = f"unix://{tmp_path}/socket" if uri == "unix" else uri
     async with serving(uri) as served:
@@ -126,33 +126,33 @@ async def test_tls_needs_a_certificate_that_is_trusted(uri: str, certificates: t
     assert doubting.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--data", "x"], {"data": "x", "data_mime": "application/octet-stream"}),
-        (["--data-mime", "json"], {"data_mime": "application/json"}),
-        (
-            ["--setup-data", "hi", "--setup-metadata", "m"],
-            {"setup_data": "hi", "setup_metadata": [["text/plain", "m"]]},
-        ),
-        (["--keepalive", "2.5", "--lifetime", "7"], {"keepalive": 2.5, "lifetime": 7}),
-        (["--keepalive", "100"], {"keepalive": 100, "lifetime": 300}),
-        (["-H", "X-One: two"], {"x_one": "two"}),
-        (["--lease"], {"lease": True}),
-        (
-            ["--metadata", "m"],
-            {"metadata": [["message/x.rsocket.routing.v0", "\5facts"], ["text/plain", "m"]]},
-        ),
-    ],
-    ids=" ".join,
-)
-async def test_an_option_reaches_the_server(flags: list[str], expected: dict[str, object]) -> None:
-    async with serving("ws://127.0.0.1:0/") as served:
-        result = await run("request", served.uri, "--route", "facts", *flags)
+OPTIONS: list[tuple[list[str], dict[str, object]]] = [
+    (["--data", "x"], {"data": "x", "data_mime": "application/octet-stream"}),
+    (["--data-mime", "json"], {"data_mime": "application/json"}),
+    (
+        ["--setup-data", "hi", "--setup-metadata", "m"],
+        {"setup_data": "hi", "setup_metadata": [["text/plain", "m"]]},
+    ),
+    (["--keepalive", "2.5", "--lifetime", "7"], {"keepalive": 2.5, "lifetime": 7}),
+    (["--keepalive", "100"], {"keepalive": 100, "lifetime": 300}),
+    (["-H", "X-One: two"], {"x_one": "two"}),
+    (["--lease"], {"lease": True}),
+    (
+        ["--metadata", "m"],
+        {"metadata": [["message/x.rsocket.routing.v0", "\5facts"], ["text/plain", "m"]]},
+    ),
+]
 
-    assert (result.code, result.stderr) == (0, "")
-    facts = json.loads(result.stdout)
-    assert {key: facts[key] for key in expected} == expected
+
+async def test_an_option_reaches_the_server() -> None:
+    async with serving("ws://127.0.0.1:0/") as served:
+        with Rows() as row:
+            for flags, expected in OPTIONS:
+                with row(flags):
+                    result = await run("request", served.uri, "--route", "facts", *flags)
+                    assert (result.code, result.stderr) == (0, "")
+                    facts = json.loads(result.stdout)
+                    assert {key: facts[key] for key in expected} == expected
 
 
 class Peer:
@@ -245,13 +245,13 @@ async def test_what_takes_too_long_is_given_up(command: str, route: str, missing
         result = await run(command, served.uri, "--route", route, "--timeout", "2")
 
         if missing:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE):
                 await served.cancelled.wait()
     assert result.code == (8 if missing else 0)
     assert result.stderr == (f"TooSlowError: no {missing} within 2 s\n" if missing else "")
 
 
-@pytest.mark.parametrize("command", FIVE)
+@each_row("command", FIVE)
 async def test_a_refused_connection_is_one_line(command: str) -> None:
     result = await run(command, "tcp://127.0.0.1:1", "--metadata", "m")
 
@@ -301,15 +301,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("said", "arguments"), WRONG.items(), ids=WRONG)
-async def test_wrong_usage_is_one_line_and_exit_code_2(said: str, arguments: list[str]) -> None:
+async def test_wrong_usage_is_one_line_and_exit_code_2() -> None:
     async with serving() as served:
-        result = await run("request", *(served.uri if each == "URI" else each for each in arguments))
-
-    assert (result.code, result.stdout) == (2, "")
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert "secret" not in result.stderr
+        with Rows() as row:
+            for said, arguments in WRONG.items():
+                with row(said):
+                    result = await run("request", *(served.uri if each == "URI" else each for each in arguments))
+                    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+                    assert said in result.stderr
+                    assert "secret" not in result.stderr
 
 
 @pytest.mark.parametrize(

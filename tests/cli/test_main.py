@@ -9,48 +9,54 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import click
-import pytest
 
 from rsocket_trio.cli.main import COMMANDS, commands
 from rsocket_trio.connection.protocols import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from tests.cli.commands import COMMAND, run, started
+from tests.each_row import each_row
+from tests.programs import ALL_CASES
+from tests.rows import Rows
 
 CANCEL = "000000052400"
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("", "serve", "request", "stream", "channel", "fnf", "push", "call"),
-        *("frames", "frames decode", "detect", "analyze", "routes"),
-    ],
-)
-async def test_every_command_has_help(command: str, flag: str) -> None:
-    result = await run(*command.split(), flag)
-
-    assert (result.code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"Usage: rsocket-trio {command}".rstrip())
+async def test_every_command_has_help() -> None:
+    with Rows() as row:
+        for command, flag in product(["", *COMMANDS, "frames decode"], ["-h", "--help"]):
+            with row(f"{command} {flag}"):
+                result = await run(*command.split(), flag)
+                assert (result.code, result.stderr) == (0, "")
+                assert result.stdout.startswith(f"Usage: rsocket-trio {command}".rstrip())
 
 
-@pytest.mark.parametrize("command", ["", "call", "serve"])
-@pytest.mark.parametrize("flag", ["-v", "--version"])
-async def test_the_version_is_that_of_the_package(command: str, flag: str) -> None:
-    result = await run(*command.split(), flag)
+def test_every_command_starts_by_itself() -> None:
+    with Rows() as row:
+        for command in COMMANDS:
+            with row(command):
+                done = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=False)
+                assert (done.returncode, done.stderr) == (0, "")
+                assert done.stdout.startswith(f"Usage: rsocket-trio {command}")
 
-    assert result.stdout == f"rsocket-trio {importlib.metadata.version('rsocket-trio')}\n"
+
+async def test_the_version_is_that_of_the_package() -> None:
+    with Rows() as row:
+        for command, flag in product(["", "call", "serve"], ["-v", "--version"]):
+            with row(f"{command} {flag}"):
+                result = await run(*command.split(), flag)
+                assert result.stdout == f"rsocket-trio {importlib.metadata.version('rsocket-trio')}\n"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("command", ["", "call"])
-async def test_a_shell_learns_to_complete(command: str, shell: str) -> None:
-    result = await run(*command.split(), "--completion", shell)
-
-    assert (result.code, result.stderr) == (0, "")
-    assert f"_RSOCKET_TRIO_COMPLETE={shell}_complete" in result.stdout
+async def test_a_shell_learns_to_complete() -> None:
+    with Rows() as row:
+        for command, shell in product(["", "call"], ["bash", "zsh", "fish"]):
+            with row(f"{command} {shell}"):
+                result = await run(*command.split(), "--completion", shell)
+                assert (result.code, result.stderr) == (0, "")
+                assert f"_RSOCKET_TRIO_COMPLETE={shell}_complete" in result.stdout
 
 
 async def test_no_command_is_wrong_usage_and_shows_help() -> None:
@@ -60,39 +66,43 @@ async def test_no_command_is_wrong_usage_and_shows_help() -> None:
     assert result.stderr.startswith("Usage: rsocket-trio ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("nonsense", "rsocket-trio: No such command 'nonsense'."),
-        ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
-        ("frames decode --dialect streamux/1", f"the known ones are {', '.join(DIALECTS)}"),
-        ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
-        ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
-        ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
-        ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
-        ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
-        ("frames translate", "rsocket-trio frames: No such command 'translate'."),
-        ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
-    ],
-)
-async def test_wrong_words_are_one_line(arguments: str, said: str) -> None:
-    result = await run(*arguments.split())
+WRONG = [
+    ("nonsense", "rsocket-trio: No such command 'nonsense'."),
+    ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
+    ("frames decode --dialect streamux/1", f"the known ones are {', '.join(DIALECTS)}"),
+    ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
+    ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
+    ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
+    ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
+    ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
+    ("frames translate", "rsocket-trio frames: No such command 'translate'."),
+    ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
+]
 
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert said in result.stderr
+
+async def test_wrong_words_are_one_line() -> None:
+    with Rows() as row:
+        for arguments, said in WRONG:
+            with row(arguments):
+                result = await run(*arguments.split())
+                assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+                assert said in result.stderr
 
 
 def test_every_dialect_has_a_short_name() -> None:
     assert sorted(SHORT.values()) == sorted(ALL)
 
 
-@pytest.mark.parametrize("short", [short for short, name in SHORT.items() if name in DIALECTS])
-async def test_a_short_name_means_its_dialect(short: str) -> None:
+async def test_a_short_name_means_its_dialect() -> None:
     line = json.dumps({"type": "CANCEL", "stream_id": 5}).encode()
-    named = await run("frames", "encode", "--tcp", "--dialect", SHORT[short], stdin=line)
-    result = await run("frames", "encode", "--tcp", "--dialect", short, stdin=line)
-
-    assert (result.code, result.stderr, result.stdout) == (0, "", named.stdout)
+    with Rows() as row:
+        for short, name in SHORT.items():
+            with row(short):
+                if name not in DIALECTS:
+                    continue
+                named = await run("frames", "encode", "--tcp", "--dialect", name, stdin=line)
+                result = await run("frames", "encode", "--tcp", "--dialect", short, stdin=line)
+                assert (result.code, result.stderr, result.stdout) == (0, "", named.stdout)
 
 
 async def test_frames_are_decoded_and_encoded_again() -> None:
@@ -168,7 +178,7 @@ def test_help_that_nobody_reads_ends_quietly() -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+@each_row("closed", ["<&-", ">&-", "<&- >&- 2>&-"] if ALL_CASES else ["<&- >&- 2>&-"])
 def test_a_command_without_standard_streams_works(closed: str) -> None:
     script = f'exec "$@" {closed}'
     done = subprocess.run(["sh", "-c", script, "sh", *COMMAND, "detect"], stdin=subprocess.DEVNULL, check=False)
@@ -183,13 +193,14 @@ async def test_the_demo_runs_to_its_end() -> None:
     assert result.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_is_the_one_of_the_module_of_its_name(name: str) -> None:
-    command = commands.get_command(click.Context(commands), name)
-
-    assert command is not None
-    assert command.name == name
-    assert command is importlib.import_module(f"rsocket_trio.cli.{name}").command
+def test_each_command_is_the_one_of_the_module_of_its_name() -> None:
+    with Rows() as row:
+        for name in COMMANDS:
+            with row(name):
+                command = commands.get_command(click.Context(commands), name)
+                assert command is not None
+                assert command.name == name
+                assert command is importlib.import_module(f"rsocket_trio.cli.{name}").command
 
 
 def test_a_command_loads_the_modules_of_no_other() -> None:

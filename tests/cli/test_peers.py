@@ -22,7 +22,8 @@ from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.payload import as_payload
 from rsocket_trio.rsocket.peers import PEERS
-from tests.cli.commands import run
+from tests.cli.commands import PATIENCE, run
+from tests.each_row import each_row
 
 CLIENTS = ["request", "stream", "channel", "fnf", "push", "call"]
 URI = "tcp://127.0.0.1:1"
@@ -52,8 +53,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dial, Wish]]:
     return ask
 
 
-@pytest.mark.parametrize("command", CLIENTS)
-@pytest.mark.parametrize("name", PEERS)
+@each_row("command", CLIENTS)
+@each_row("name", PEERS)
 def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], command: str, name: str) -> None:
     dial, wish = asked(command, URI, "--peer", name)
     peer = PEERS[name]
@@ -117,7 +118,7 @@ async def test_frames_are_shown_as_the_peer_means_them(capfd: pytest.CaptureFixt
         options={"dialect": "reactivesocket/0.1", "data_mime": "utf-8", "metadata_mime": "utf-8", "peer": "js-3"},
         watch=Watch(frames=True, hex=True),
     )
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             (uri,) = await nursery.start(serve, responder, "ws://127.0.0.1:0")
             async with connected(attrs.evolve(terms, uri=uri)) as connection:

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from qa.resume.proxy import FIN, RST, Cut, Proxy, cutting_proxy
 from qa.resume.recorder import SERVER
 from tests.cli.commands import run, started
+from tests.each_row import each_row
 
 SERVICE = """
 from rsocket_trio import Responder
@@ -41,7 +40,7 @@ async def cut_off(folder: Path, *options: str, scheme: str = "tcp") -> AsyncIter
             yield proxy
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scheme", "arguments"),
     [
         ("tcp", ("stream", "--resume")),

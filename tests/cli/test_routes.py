@@ -17,6 +17,7 @@ from rsocket_trio.cli import routes
 from rsocket_trio.services import Bearer
 from rsocket_trio.services.description import DESCRIPTION_ROUTE
 from tests.cli.commands import run, started
+from tests.each_row import each_row
 from tests.missing import require
 
 APP = """
@@ -181,7 +182,7 @@ async def test_other_errors_keep_their_codes_and_texts() -> None:
     assert missing.code == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "reason"),
     [
         (b"hello", "Expecting value: line 1 column 1 (char 0)"),
@@ -203,7 +204,7 @@ async def test_an_answer_that_is_no_description_is_code_1(answer: bytes, reason:
 INT, BYTES = {"type": "integer"}, {"contentMediaType": "application/octet-stream"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("interaction", "body", "items", "reply", "text"),
     [
         ("request_response", None, None, None, "() -> ()"),
@@ -223,7 +224,7 @@ def test_what_a_route_takes_and_gives_is_one_text(
     assert routes.types_text({"interaction": interaction, "body": body, "items": items, "reply": reply}) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "text"),
     [
         ({}, "any"),

@@ -38,7 +38,8 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.terms import Keepalive
-from tests.cli.commands import run
+from tests.cli.commands import PATIENCE, run
+from tests.each_row import each_row
 from tests.secret import SECRET, by_text, shows
 
 TOKEN = encode_authentication(BearerAuthentication(SECRET))
@@ -99,14 +100,14 @@ async def test_a_failing_call_shows_no_credentials() -> None:
     assert not shows(result.stderr)
 
 
-@pytest.mark.parametrize("fragment_size", [64, 16_000])
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/"])
-@pytest.mark.parametrize("form", ["number", "text"])
+@each_row("fragment_size", [64, 16_000])
+@each_row("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/"])
+@each_row("form", ["number", "text"])
 async def test_what_both_sides_send_is_masked_whole_and_in_fragments(
     form: str, uri: str, fragment_size: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     metadata = ANSWERS[form]
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with serving(uri, fragment_size) as bound:
             dial = Dial(
                 uri=bound,
@@ -135,14 +136,14 @@ FRAMES: list[Frame] = [
 ]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+@each_row("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+@each_row("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 def test_only_the_metadata_of_a_frame_is_masked(frame: Frame, dialect: Dialect) -> None:
     content: Any = getattr(frame, "payload", frame)
     check_masked(dialect, dialect.codec.encode(frame), content.metadata, getattr(content, "data", b""))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+@each_row("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 def test_only_the_metadata_of_a_setup_is_masked(dialect: Dialect) -> None:
     payload = Payload(b"data", BY_NUMBER)
     terms = ClientTerms(payload, JSON, COMPOSITE_METADATA, Keepalive(), lease=False, strict=False)

@@ -7,7 +7,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,10 @@ import trustme
 from rsocket_trio import Canceled, Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
 from rsocket_trio.rsocket.dialects import ALL
 from tests.cli.commands import Running, run, started
+from tests.each_row import each_row
+from tests.programs import ALL_CASES
 
+OVER_TLS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"]
 APP = """
 import trio
 from rsocket_trio import Responder, current_connection
@@ -188,8 +191,8 @@ async def test_another_websocket_path_gets_404(app: Path) -> None:
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 404")
 
 
-@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"])
-@pytest.mark.parametrize("split", [True, False], ids=["two files", "one file"])
+@each_row("uri", OVER_TLS)
+@each_row("split", [True, False], ids=["two files", "one file"])
 async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
@@ -210,8 +213,15 @@ async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path
         assert (await connection.request_response()).data == b"rsocket/1.0"
 
 
-@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["", "workers"])
-@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"])
+@each_row(
+    ("uri", "workers"),
+    [
+        ("tls://127.0.0.1:0", ()),
+        ("wss://127.0.0.1:0/rsocket", ("--workers", "1")),
+        ("h2s://127.0.0.1:0/rsocket", ()),
+        *product(OVER_TLS, [(), ("--workers", "1")] if ALL_CASES else []),
+    ],
+)
 async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority(
     uri: str, workers: tuple[str, ...], app: Path
 ) -> None:
@@ -286,7 +296,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
+@each_row(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
 async def test_what_cannot_be_served_is_one_line(said: str, code: int, arguments: list[str], app: Path) -> None:
     (app / "failing.py").write_text("import os\n1 / 0\n")
     (app / "refused.py").write_text("import rsocket_trio\nrsocket_trio.Responder().request_response(lambda: 1)\n")
@@ -324,12 +334,15 @@ def thresholds(request):
 """
 
 
-@pytest.mark.parametrize(
-    ("wish", "found"),
-    [("", "(10000, 10, 10)"), ("gc.set_threshold(500, 5, 5)", "(500, 5, 5)")],
-    ids=["none", "its own"],
+@each_row(
+    ("wish", "found", "more"),
+    [
+        ("", "(10000, 10, 10)", ()),
+        ("gc.set_threshold(500, 5, 5)", "(500, 5, 5)", ()),
+        ("", "(10000, 10, 10)", ("--workers", "1")),
+        *([("gc.set_threshold(500, 5, 5)", "(500, 5, 5)", ("--workers", "1"))] if ALL_CASES else []),
+    ],
 )
-@pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["alone", "worker"])
 async def test_the_collector_looks_less_often_unless_the_application_has_a_wish(
     wish: str, found: str, more: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.cli.streamux import encode_lines, negotiated, shown
 from tests.cli.commands import run, started
+from tests.each_row import each_row
 
 clause = pytest.mark.clause
 A, B = "0106621a8e", "010679d5ef"
@@ -70,7 +71,7 @@ async def test_two_messages_come_to_what_the_specification_says(a: str, b: str, 
     assert json.loads(result.stdout) == outcome
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("a", "b", "reason"),
     [
         (
@@ -158,7 +159,7 @@ def test_numbers_that_no_peer_may_offer_are_written_where_they_fit() -> None:
     assert encoded(wrong) == ("00f0ff83e0", True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "error"),
     [
         ('{"max": 1}', "max: an initialize message has no such field"),
@@ -249,7 +250,7 @@ async def test_a_reader_that_has_enough_ends_it_quietly() -> None:
 # Wrong usage
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
         (["streamux"], "rsocket-trio streamux: a command is missing: negotiate or init"),

@@ -85,7 +85,11 @@ async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[byt
 
     try:
         with trio.fail_after(PATIENCE):
-            process = await FORKER.start([*MAIN, *arguments], **{on: theirs})
+            process = await FORKER.start(
+                [*MAIN, *arguments],
+                stdout=theirs if on == "stdout" else None,
+                stderr=theirs if on == "stderr" else None,
+            )
             os.close(theirs)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(trio.to_thread.run_sync, read, abandon_on_cancel=True))

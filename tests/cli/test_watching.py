@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rsocket_trio.cli.watching import described, dumped
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
@@ -23,6 +21,7 @@ from rsocket_trio.rsocket.frames import (
     ResumeFrame,
     SetupFrame,
 )
+from tests.each_row import each_row
 
 SHOWN: dict[str, Frame] = {
     "SETUP, stream 0, major 1, minor 0, keepalive_interval 20, max_lifetime 90, metadata_mime a/b, data_mime c/d, "
@@ -41,12 +40,12 @@ SHOWN: dict[str, Frame] = {
 }
 
 
-@pytest.mark.parametrize(("line", "frame"), SHOWN.items(), ids=[line.partition(",")[0] for line in SHOWN])
+@each_row(("line", "frame"), SHOWN.items(), ids=[line.partition(",")[0] for line in SHOWN])
 def test_a_frame_is_a_line_that_shows_no_metadata(line: str, frame: Frame) -> None:
     assert described(RSOCKET_1_0, RSOCKET_1_0.codec.encode(frame)) == line
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+@each_row("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 def test_data_is_shown_up_to_64_bytes(dialect: Dialect) -> None:
     long = dialect.codec.encode(PayloadFrame(1, Payload(b"a" * 100)))
 
