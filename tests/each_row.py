@@ -6,12 +6,16 @@ The fixtures of the test are made once, but that each row has a folder, a log an
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any
 
 from tests.rows import Rows, shows
+
+ALL_CASES = "RSOCKET_TRIO_ALL_CASES" in os.environ
+"""Whether rows that cost much, and show little more than the others, are tried as well."""
 
 
 def each_row(names: str | Sequence[str], rows: Iterable[Any], ids: Any = None) -> Callable[[Any], Any]:

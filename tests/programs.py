@@ -34,7 +34,6 @@ import trio
 
 PATIENCE = 60
 """Seconds after which a process hangs."""
-ALL_CASES = "RSOCKET_TRIO_ALL_CASES" in os.environ
 LARGEST_REQUEST = 1 << 20
 STANDARD_STREAMS = 3
 IMPORTED = (
@@ -204,7 +203,7 @@ async def process_of(
 ) -> AsyncIterator[trio.Process | ForkedProcess]:
     """``python WORDS`` for as long as the block, its three streams ours: a script, or ``-c`` and code."""
     process: trio.Process | ForkedProcess
-    if ALL_CASES:
+    if "RSOCKET_TRIO_ALL_CASES" in os.environ:
         pipe = subprocess.PIPE
         command = [sys.executable, *map(str, words)]
         process = await trio.lowlevel.open_process(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd)

@@ -35,7 +35,7 @@ from rsocket_trio.connection.recording import RecordedTransport
 from rsocket_trio.transports.memory import memory_pair
 from tests.capture.reading import Named, read
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def responder() -> Responder:

@@ -226,7 +226,7 @@ def test_close_completes_what_was_read_in_time(
     def slow(entry: Entry) -> None:
         see(entry)
         if entry.frames:
-            given_up.wait(30)
+            given_up.wait(60)
 
     def giving_up(error: Exception) -> None:
         fail(error)
@@ -238,7 +238,7 @@ def test_close_completes_what_was_read_in_time(
     recorder.sent([golden.SETUP, golden.GET_5])
     recorder.received([golden.ERROR_5])
     capture.close(timeout=0.2)
-    worker._thread.join(30)
+    worker._thread.join(60)
 
     assert isinstance(capture.error, TimeoutError)
     assert [row["seq"] for row in read(tmp_path, "frames")] == [0, 1]
@@ -284,12 +284,12 @@ def test_a_disk_that_does_not_answer_holds_up_close_no_longer_than_told(
 
     def add(self: TableWriter, rows: object, now: float) -> None:
         stuck.set()
-        free.wait(30)
+        free.wait(60)
 
     monkeypatch.setattr(rsocket_trio.capture.writers.TableWriter, "add", add)
     capture = Capture(tmp_path, format="jsonl")
     converse(capture)
-    assert stuck.wait(10)
+    assert stuck.wait(60)
     converse(capture)
     capture.close(timeout=0.05)
     free.set()

@@ -18,7 +18,8 @@ from rsocket_trio.capture.writers import FORMATS, GROUP, JsonPart, ParquetPart, 
 from rsocket_trio.connection.recording import recording_into
 from tests.capture.reading import read
 from tests.capture.test_files import ROWS
-from tests.programs import ALL_CASES, run_program
+from tests.each_row import ALL_CASES
+from tests.programs import run_program
 from tests.rows import Rows
 
 SIZES = [1, 100, 1000, 4000, 8000, 9000, 10_000, 12_000, 15_000, 20_000, 30_000, 100_000]

@@ -40,7 +40,7 @@ async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
         return request.text.upper()
 
     printed: list[object] = []
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
             names: dict[str, Any] = {"uri": uri, "open_connection": open_connection, "trio": trio}

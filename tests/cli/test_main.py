@@ -17,8 +17,7 @@ from rsocket_trio.cli.main import COMMANDS, commands
 from rsocket_trio.connection.protocols import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from tests.cli.commands import COMMAND, run, started
-from tests.each_row import each_row
-from tests.programs import ALL_CASES
+from tests.each_row import ALL_CASES, each_row
 from tests.rows import Rows
 
 CANCEL = "000000052400"

@@ -17,8 +17,7 @@ import trustme
 from rsocket_trio import Canceled, Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
 from rsocket_trio.rsocket.dialects import ALL
 from tests.cli.commands import Running, run, started
-from tests.each_row import each_row
-from tests.programs import ALL_CASES
+from tests.each_row import ALL_CASES, each_row
 
 OVER_TLS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"]
 APP = """

@@ -18,8 +18,7 @@ import trustme
 
 from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
 from tests.cli.commands import Running, run, started
-from tests.each_row import each_row
-from tests.programs import ALL_CASES
+from tests.each_row import ALL_CASES, each_row
 
 APP = """
 import os

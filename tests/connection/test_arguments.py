@@ -29,6 +29,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.rsocket.dialects import ALL
 from tests.connection.pairs import connected_pair
+from tests.each_row import each_row
 
 NOWHERE = "memory://nobody-listens-here"
 
@@ -84,7 +85,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("short", SHORT)
+@each_row("short", SHORT)
 async def test_a_dialect_has_a_short_name_wherever_one_is_given(short: str) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -150,9 +151,9 @@ async def test_headers_that_are_none_say_what_they_are(said: Any) -> None:
             raise AssertionError("nothing was dialled")
 
 
-@pytest.mark.parametrize("dialect", ["rsocket/1.0", "rsocket/2.0-draft"])
-@pytest.mark.parametrize("which", ["data_mime", "metadata_mime"])
-@pytest.mark.parametrize(
+@each_row("dialect", ["rsocket/1.0", "rsocket/2.0-draft"])
+@each_row("which", ["data_mime", "metadata_mime"])
+@each_row(
     ("mime", "hint"),
     [
         ("json", "did you mean 'application/json'?"),

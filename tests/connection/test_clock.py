@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from rsocket_trio import ConnectionLost, Keepalive, Limits, Responder, open_connection_over
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair
+from tests.each_row import each_row
 
 
 async def test_a_lifetime_that_the_setup_brings_nearer_counts_at_once(autojump_clock: MockClock) -> None:
@@ -71,7 +72,7 @@ async def test_a_lifetime_shorter_than_the_interval_is_the_clients_own_trouble(a
     await ours.aclose()
 
 
-@pytest.mark.parametrize(("interval", "max_lifetime"), [(0, 1), (1, 0), (-1, 1), (2**31, 1), (1, float("inf"))])
+@each_row(("interval", "max_lifetime"), [(0, 1), (1, 0), (-1, 1), (2**31, 1), (1, float("inf"))])
 def test_terms_that_31_bits_cannot_say_are_refused(interval: float, max_lifetime: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         Keepalive(interval=interval, max_lifetime=max_lifetime)

@@ -34,6 +34,7 @@ from rsocket_trio.connection.handler_tasks import Unfinished
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -153,7 +154,7 @@ def unannotated(function: Callable[..., Any]) -> Callable[..., Any]:
 WRAPPERS = [in_async, in_plain, without_wraps, as_partial, staticmethod]
 
 
-@pytest.mark.parametrize("wrap", [*WRAPPERS, as_object, as_lambda])
+@each_row("wrap", [*WRAPPERS, as_object, as_lambda])
 async def test_a_request_is_answered_by_a_wrapped_function(wrap: Decorator, autojump_clock: MockClock) -> None:
     responder = Responder()
     responder.request_response(wrap(echo))
@@ -201,8 +202,8 @@ def test_a_wrapper_that_takes_other_arguments_than_it_should_is_refused_although
         Responder().request_response(wrapper)
 
 
-@pytest.mark.parametrize("wrap", [in_generator, in_plain, as_partial, staticmethod, as_lambda, without_wraps])
-@pytest.mark.parametrize("annotated", [True, False])
+@each_row("wrap", [in_generator, in_plain, as_partial, staticmethod, as_lambda, without_wraps])
+@each_row("annotated", [True, False])
 async def test_a_stream_is_served_by_a_wrapped_generator(
     wrap: Decorator, annotated: bool, autojump_clock: MockClock
 ) -> None:
@@ -218,8 +219,8 @@ async def test_a_stream_is_served_by_a_wrapped_generator(
         assert pair.server.faults.handler_errors == 0
 
 
-@pytest.mark.parametrize("wrap", [in_async, in_plain, as_partial, staticmethod, as_lambda_of_two])
-@pytest.mark.parametrize("annotated", [True, False])
+@each_row("wrap", [in_async, in_plain, as_partial, staticmethod, as_lambda_of_two])
+@each_row("annotated", [True, False])
 async def test_a_stream_is_served_by_a_wrapped_function_that_pushes(
     wrap: Decorator, annotated: bool, autojump_clock: MockClock
 ) -> None:
@@ -232,7 +233,7 @@ async def test_a_stream_is_served_by_a_wrapped_function_that_pushes(
         assert [item.data async for item in got] == [b"x", b"x"]
 
 
-@pytest.mark.parametrize("wrap", [in_async, in_plain, without_wraps, as_partial, staticmethod, as_lambda])
+@each_row("wrap", [in_async, in_plain, without_wraps, as_partial, staticmethod, as_lambda])
 async def test_a_channel_is_served_by_a_wrapped_function(wrap: Decorator, autojump_clock: MockClock) -> None:
     responder = Responder()
     responder.request_channel(wrap(answer))
@@ -337,8 +338,8 @@ def returns_list(request: Any) -> list[bytes]:
     return [request.data]
 
 
-@pytest.mark.parametrize("function", [items_at_once, returns_list])
-@pytest.mark.parametrize("name", ["request_stream", "request_subscription", "request_channel", "lease"])
+@each_row("function", [items_at_once, returns_list])
+@each_row("name", ["request_stream", "request_subscription", "request_channel", "lease"])
 def test_a_plain_function_that_says_nothing_of_the_kind_is_refused_when_it_is_registered(
     name: str, function: Callable[..., Any]
 ) -> None:
@@ -346,7 +347,7 @@ def test_a_plain_function_that_says_nothing_of_the_kind_is_refused_when_it_is_re
         getattr(Responder(), name)(function)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "function", "told"),
     [
         (
@@ -484,7 +485,7 @@ async def test_a_lease_policy_may_be_wrapped(wrap: Decorator, autojump_clock: Mo
         assert lease.number_of_requests == 2
 
 
-@pytest.mark.parametrize("wrap", [in_async, in_plain, as_partial, staticmethod, as_lambda_of_two])
+@each_row("wrap", [in_async, in_plain, as_partial, staticmethod, as_lambda_of_two])
 async def test_a_function_of_on_error_may_be_wrapped(wrap: Decorator, autojump_clock: MockClock) -> None:
     heard: list[str] = []
 

@@ -21,6 +21,7 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
+from tests.each_row import each_row
 
 BLOCKS: dict[str, Callable[[], Any]] = {
     "open_connection": lambda: open_connection("tcp://127.0.0.1:1"),
@@ -46,7 +47,7 @@ METHODS: dict[str, Callable[[Connection], Awaitable[object]]] = {
 SAID = r"needs Trio, and this is an asyncio event loop: .*trio\.run\(main\).*asyncio\.to_thread\(trio\.run, main\)"
 
 
-@pytest.mark.parametrize("name", [*BLOCKS, *CALLS])
+@each_row("name", [*BLOCKS, *CALLS])
 def test_under_asyncio_the_error_says_what_to_do(name: str) -> None:
     async def main() -> None:
         if name in CALLS:
@@ -59,7 +60,7 @@ def test_under_asyncio_the_error_says_what_to_do(name: str) -> None:
         asyncio.run(main())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_row("method", METHODS)
 def test_a_connection_of_a_trio_thread_that_is_used_under_asyncio_says_so_and_goes_on(method: str) -> None:
     connected, done = threading.Event(), trio.Event()
     shared: list[Any] = []
@@ -83,11 +84,11 @@ def test_a_connection_of_a_trio_thread_that_is_used_under_asyncio_says_so_and_go
     thread = threading.Thread(target=trio.run, args=(in_trio,))
     thread.start()
     try:
-        assert connected.wait(30)
+        assert connected.wait(60)
         asyncio.run(in_asyncio())
     finally:
         shared[1].run_sync_soon(done.set)
-        thread.join(30)
+        thread.join(60)
 
     assert shared[2:] == [b"goes on"]
 

@@ -6,12 +6,13 @@ import pytest
 
 from rsocket_trio import ApplicationError, Payload, Responder, Unsupported
 from tests.connection.pairs import connected_pair
+from tests.each_row import each_row
 
 MIMED = Payload(b"x", data_mime="a/b")
 TYPED = Payload(b"x", b"m", metadata_type=7)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "payload"),
     [
         ("rsocket/1.0", MIMED),

@@ -40,6 +40,7 @@ from rsocket_trio.connection.fault_log import MAX_REPORTS, REPORT_TIMEOUT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.testing import connected_pair as simulated_pair
 from tests.connection.pairs import Pair, connected_pair, settle
+from tests.each_row import each_row
 
 MINUTE = 60
 
@@ -905,7 +906,7 @@ class Shortage:
     missing: int
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@each_row("dialect", DIALECTS)
 async def test_details_of_an_error_reach_the_caller_as_a_type(dialect: str, autojump_clock: MockClock) -> None:
     responder = Responder()
 

@@ -44,6 +44,7 @@ from rsocket_trio.transports.memory import MemoryTransport, memory_pair
 from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 from tests.conformance.peers import responder
 from tests.conformance.scripted import Script, at_client, at_server
+from tests.each_row import each_row
 from tests.rsocket.pairs import SessionPair
 
 clause = pytest.mark.clause
@@ -110,7 +111,7 @@ OPEN = '> setup\n> hex 0008 0000 00000002 00000009 6869\n< item 2 "hi"\n'
 
 
 @clause("RS01-CH-01", "RS01-CH-02", "QRK-07")
-@pytest.mark.parametrize(
+@each_row(
     "steps",
     [
         '> hex 0008 0000 00000002 00000000 6261636b\n< item 2 "back"',
@@ -369,7 +370,7 @@ ZEROS = "h00000000"
 
 
 @clause("RS01-CH-01", "RS01-CH-02", "RS01-FRAG-03", "RS01-RSP-03", "QRK-07", "QRK-16")
-@pytest.mark.parametrize(
+@each_row(
     "steps",
     [
         f"> channel_item 2 {ZEROS}\n< item 2 {ZEROS}",
@@ -421,8 +422,8 @@ async def fail_amid_a_channel(connection: Connection, script: Script) -> None:
 
 
 @clause("ALL-RCT-12", "RS01-SID-04", "RS02-SID-03", "QRK-04")
-@pytest.mark.parametrize("first", [1, 2, 2**31 - 1, 2**31 - 2])
-@pytest.mark.parametrize("dialect", [RS01, RS02])
+@each_row("first", [1, 2, 2**31 - 1, 2**31 - 2])
+@each_row("dialect", [RS01, RS02])
 async def test_a_server_takes_the_other_parity_for_its_own_requests(
     autojump_clock: object, dialect: str, first: int
 ) -> None:
@@ -494,7 +495,7 @@ REFUSALS = [(1, InvalidSetup, 1), (2, UnsupportedSetup, 2), (3, RejectedSetup, 3
 
 
 @clause("RS01-CON-14", "RS01-ERR-02", "RS00-CON-08")
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "code", "error", "number"),
     [
         *[(RS01, *row) for row in REFUSALS],
@@ -517,7 +518,7 @@ async def test_a_client_that_is_refused_hears_why(
 
 
 @clause("RS01-CON-08", "RS01-CON-17", "RS00-CON-07", "RS00-SERR-04")
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "error", "code"),
     [
         (RS01, InvalidSetup, 1),

@@ -26,6 +26,7 @@ from tests.conformance.raw import (
     setup,
     stream,
 )
+from tests.each_row import each_row
 
 DISPOSED = error(0, CONNECTION_ERROR, b"Disposed")
 
@@ -124,7 +125,7 @@ OPEN: dict[str, list[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("frames", OPEN.values(), ids=OPEN.keys())
+@each_row("frames", OPEN.values(), ids=OPEN.keys())
 async def test_with_a_stream_open_it_is_a_fault(
     frames: list[bytes], autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

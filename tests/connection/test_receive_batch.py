@@ -21,6 +21,7 @@ from rsocket_trio import (
 )
 from tests.connection.pairs import connected_pair, settle
 from tests.connection.streamux_pairs import streamux_pair
+from tests.each_row import each_row
 
 
 def counting() -> Responder:
@@ -40,7 +41,7 @@ def counting() -> Responder:
     return responder
 
 
-@pytest.mark.parametrize("initial", [1, 2, 3, 8, 256])
+@each_row("initial", [1, 2, 3, 8, 256])
 async def test_batches_are_the_items_in_order_and_the_end_is_an_empty_one(
     initial: int, autojump_clock: MockClock
 ) -> None:

@@ -27,12 +27,13 @@ from tests.connection.resuming import (
     pair,
     settle,
 )
+from tests.each_row import ALL_CASES, each_row
 
 # Everything goes on
 
 
 @each
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12 if ALL_CASES else 4))
 async def test_nothing_is_lost_and_nothing_comes_twice_wherever_links_break(
     autojump_clock: object, dialect: str, seed: int
 ) -> None:

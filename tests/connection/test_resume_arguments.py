@@ -29,9 +29,10 @@ from tests.connection.resuming import (
     Network,
     each,
 )
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "bad", "kind"),
     [
         ("store_bytes", 1023, ValueError),

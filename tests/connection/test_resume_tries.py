@@ -16,6 +16,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import ConnectionLost, Rejected, RSocketError, open_connection_over, serve
 from tests.connection.resuming import OPTIONS, Book, Network, numbers, pair, settle
+from tests.each_row import each_row
 
 
 class Watched(Network):
@@ -144,7 +145,7 @@ class Failing(Network):
         return await super().connect()
 
 
-@pytest.mark.parametrize("make", PASSING, ids=lambda make: type(make()).__name__)
+@each_row("make", PASSING, ids=lambda make: type(make()).__name__)
 async def test_a_network_that_is_away_is_tried_again(autojump_clock: MockClock, make: Callable[[], Exception]) -> None:
     network = Failing()
     async with pair(Book().responder, network=network) as both:
@@ -155,7 +156,7 @@ async def test_a_network_that_is_away_is_tried_again(autojump_clock: MockClock, 
         assert network.errors == []
 
 
-@pytest.mark.parametrize("make", PASSING, ids=lambda make: type(make()).__name__)
+@each_row("make", PASSING, ids=lambda make: type(make()).__name__)
 async def test_a_first_stream_that_cannot_be_opened_is_a_lost_connection(make: Callable[[], Exception]) -> None:
     network = Failing()
     error = make()
@@ -166,7 +167,7 @@ async def test_a_first_stream_that_cannot_be_opened_is_a_lost_connection(make: C
     assert error in (caught.value, caught.value.__cause__)
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@each_row("kind", FAULTS)
 async def test_a_fault_of_the_function_leaves_the_block_as_itself(
     autojump_clock: MockClock, kind: type[Exception]
 ) -> None:

@@ -264,7 +264,7 @@ def contents(directory: Path) -> list[str]:
 @both_forms
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 async def test_a_capture_holds_no_credentials(entry: bytes, format: str, tmp_path: Path) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with connected(entry, capture=(capture := Capture(tmp_path, format=format))) as connection:
             await requests(connection, entry)
         await trio.to_thread.run_sync(capture.close)

@@ -20,6 +20,7 @@ from rsocket_trio import (
     Responder,
 )
 from tests.connection.pairs import connected_pair
+from tests.each_row import each_row
 
 
 def numbers(count: int) -> list[bytes]:
@@ -37,7 +38,7 @@ def sending(function: Callable[[Outgoing], object]) -> Responder:
     return responder
 
 
-@pytest.mark.parametrize("initial", [1, 2, 127, 128, 129, 1000])
+@each_row("initial", [1, 2, 127, 128, 129, 1000])
 async def test_all_arrive_in_order_whatever_the_credit(initial: int, autojump_clock: MockClock) -> None:
     async with (
         connected_pair(sending(lambda out: out.send_many(numbers(600)))) as pair,

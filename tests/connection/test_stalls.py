@@ -7,10 +7,10 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import hpack
-import pytest
 import trio
 import trustme
 from trio.testing import MockClock
@@ -26,7 +26,10 @@ from rsocket_trio import (
 from rsocket_trio.testing import deterministic_scheduling
 from tests.conformance import old_frames, raw
 from tests.connection.pairs import settle
+from tests.each_row import ALL_CASES, each_row
 from tests.transports.websocket.test_transport import upgrade
+
+LAYERS = ("tls", "ws", "wss", "h2", "h2s")
 
 Dial = Callable[..., Awaitable[socket.socket]]
 LIFETIME = 1.5
@@ -100,7 +103,7 @@ async def heard(client: socket.socket) -> bytes:
         return b"nothing yet"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 async def test_of_forty_clients_whose_keepalives_lie_in_the_sockets_none_is_taken_for_dead(
     seed: int, autojump_clock: MockClock
 ) -> None:
@@ -116,7 +119,7 @@ async def test_of_forty_clients_whose_keepalives_lie_in_the_sockets_none_is_take
             assert [await heard(client) for client in clients] == [b"nothing yet"] * CLIENTS
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_who_was_silent_while_the_server_stalled_is_told_as_soon_as_it_goes_on(
     seed: int, autojump_clock: MockClock
 ) -> None:
@@ -139,7 +142,7 @@ async def test_who_was_silent_while_the_server_stalled_is_told_as_soon_as_it_goe
                     assert b"no frame came for 1.5 s" in said
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_a_keepalive_behind_a_large_frame_counts(seed: int, autojump_clock: MockClock) -> None:
     responder = Stalling(autojump_clock)
     large = raw.prefixed(raw.frame(raw.EXT, raw.I, 0, raw.u32(1) + bytes(1_500_000)))
@@ -218,8 +221,10 @@ def http2_beginning() -> bytes:
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, head)
 
 
-@pytest.mark.parametrize("scheme", ["tls", "ws", "wss", "h2", "h2s"])
-@pytest.mark.parametrize("seed", range(5))
+@each_row(
+    ("scheme", "seed"),
+    [(scheme, seed) for seed, scheme in product(range(5), LAYERS) if ALL_CASES or seed == LAYERS.index(scheme)],
+)
 async def test_under_other_layers_a_keepalive_counts_as_well(scheme: str, seed: int, autojump_clock: MockClock) -> None:
     responder = Stalling(autojump_clock)
     ca = trustme.CA()
@@ -259,7 +264,7 @@ async def test_under_other_layers_a_keepalive_counts_as_well(scheme: str, seed: 
 # Beginnings
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_whose_setup_came_while_the_server_stalled_is_let_in(seed: int, autojump_clock: MockClock) -> None:
     responder = Stalling(autojump_clock, 30)
     with deterministic_scheduling(seed):
@@ -278,7 +283,7 @@ async def test_whose_setup_came_while_the_server_stalled_is_let_in(seed: int, au
             assert [await heard(client) for client in late] == [BEATEN] * 10
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_a_handshake_that_goes_on_while_the_server_stalls_is_not_cut(
     seed: int, autojump_clock: MockClock
 ) -> None:
@@ -300,7 +305,7 @@ async def test_a_handshake_that_goes_on_while_the_server_stalls_is_not_cut(
 # Who has no lifetime
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_the_rest_of_a_frame_that_came_while_the_server_stalled_counts(
     seed: int, autojump_clock: MockClock
 ) -> None:
@@ -387,7 +392,7 @@ async def test_stalls_without_end_keep_no_dead_server_alive(autojump_clock: Mock
 # Sessions
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 async def test_a_session_whose_client_came_back_while_the_server_stalled_goes_on(
     seed: int, autojump_clock: MockClock
 ) -> None:

@@ -26,6 +26,7 @@ from rsocket_trio import (
 from rsocket_trio.connection.streams import PendingResponse
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 
 def counting() -> Responder:
@@ -42,7 +43,7 @@ def counting() -> Responder:
 # Credit
 
 
-@pytest.mark.parametrize("initial", [1, 2, 3, 8, 256])
+@each_row("initial", [1, 2, 3, 8, 256])
 async def test_credit_is_topped_up_at_half(initial: int, autojump_clock: MockClock) -> None:
     async with (
         connected_pair(counting()) as pair,
@@ -181,7 +182,7 @@ async def test_two_tasks_cannot_read_one_stream(autojump_clock: MockClock) -> No
         assert got == [b"one"]
 
 
-@pytest.mark.parametrize("turn", range(20))
+@each_row("turn", range(20))
 async def test_a_second_reader_never_takes_the_item_that_woke_the_first(turn: int, autojump_clock: MockClock) -> None:
     async with raw.client(raw.RS10) as (connection, peer), connection.request_stream() as items:
         await peer.receive()
@@ -275,7 +276,7 @@ async def test_a_handler_that_returns_while_the_peers_half_is_open_completes_the
     assert pair.client_said.names == ["REQUEST_CHANNEL"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("peer_done", "we_done", "raises", "said"),
     [
         (False, False, False, [raw.CANCEL]),

@@ -6,6 +6,7 @@ import pytest
 
 from rsocket_trio.connection.protocols import detect_protocol, name_of
 from rsocket_trio.rsocket.detection import UNDECIDED
+from tests.each_row import each_row
 
 BEGINS = {
     "wildcards": "01 00 ef e7 df",
@@ -61,7 +62,7 @@ def test_any_bit_of_a_length_is_enough() -> None:
 
 
 @pytest.mark.clause("DET-01", "DET-02")
-@pytest.mark.parametrize("size", [65536, 65537, 70_000, 131_071, 2**22 - 1])
+@each_row("size", [65536, 65537, 70_000, 131_071, 2**22 - 1])
 def test_a_large_frame_of_1_0_is_no_initialize_message(size: int) -> None:
     frame = size.to_bytes(3, "big") + bytes.fromhex("00000000 0400 0001 0000")
     seen = [found(frame[:cut], message=False) for cut in range(1, 14)]

@@ -31,6 +31,7 @@ from rsocket_trio.rsocket.frames import Entry
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Recorded, echoing, streamux_pair, widths
+from tests.each_row import each_row
 from tests.streamux.pairs import Chunk, chunks_in
 
 clause = pytest.mark.clause
@@ -217,7 +218,7 @@ async def test_the_options_choose_between_two_handlers(
 # What is refused before anything is sent
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error", "text"),
     [
         ({"setup": b"hello"}, Unsupported, "no SETUP payload"),
@@ -269,7 +270,7 @@ async def item(connection: Connection) -> None:
         await channel.send(Payload(b"x", b"m"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "text"),
     [
         (lambda c: c.fire_and_forget(b"x"), "fire_and_forget"),
@@ -300,7 +301,7 @@ async def test_what_streamux_does_not_have_is_unsupported_and_nothing_is_sent(
         await ask(pair.client)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value", "error"),
     [
         ("qr", 1, TypeError),
@@ -337,7 +338,7 @@ def test_options_are_checked_when_they_are_made_and_name_the_field(
         StreamuxOptions(**{field: value})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("together", "text"),
     [
         ({"qr": True, "qa": True}, "qr and qa are both set"),
@@ -367,8 +368,8 @@ def test_no_option_goes_unchecked() -> None:
 
 
 @clause("SMX-GEN-01")
-@pytest.mark.parametrize("options", [None, QUICK], ids=["normal", "quick"])
-@pytest.mark.parametrize("scheme", ["memory", "tcp", "unix", "ws", "h2"])
+@each_row("options", [None, QUICK], ids=["normal", "quick"])
+@each_row("scheme", ["memory", "tcp", "unix", "ws", "h2"])
 async def test_the_same_over_every_transport(scheme: str, options: StreamuxOptions | None, tmp_path: Path) -> None:
     address = {
         "memory": "memory://streamux",
@@ -378,7 +379,7 @@ async def test_the_same_over_every_transport(scheme: str, options: StreamuxOptio
         "h2": "h2://127.0.0.1:0/streamux",
     }[scheme]
     data = b"abc" * 50_000
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(partial(serve, echoing(), [address]))
             async with open_connection(uri, dialect=STREAMUX, streamux=options) as connection:

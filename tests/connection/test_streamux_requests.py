@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from rsocket_trio import Canceled, Channel, Connection, ConnectionClosed, LocalProtocolError, Payload, Responder
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import Recorded, echoing, streamux_pair, widths
+from tests.each_row import each_row
 from tests.streamux.pairs import Chunk
 
 clause = pytest.mark.clause
@@ -35,7 +36,7 @@ async def release_soon(wire: Recorded) -> None:
 # Whole messages
 
 
-@pytest.mark.parametrize("size", [1, 65534, 65535, 65536, 1_000_000])
+@each_row("size", [1, 65534, 65535, 65536, 1_000_000])
 async def test_a_message_of_any_size_arrives_whole_both_ways(size: int, autojump_clock: MockClock) -> None:
     data = bytes(range(97, 123)) * (size // 26 + 1)
     async with streamux_pair(echoing()) as pair:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Canceled, Channel, Connection, Limits, Payload, Responder, StreamuxOptions
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import streamux_pair, widths
+from tests.each_row import ALL_CASES, each_row
 
 TASKS, ROUNDS = 12, 12
 
@@ -82,13 +82,18 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+CASES = [
+    (options, bounded, pausing)
+    for number, options in enumerate(OPTIONS)
+    for bounded in (False, True)
+    for turn, pausing in enumerate(("client", "server"))
+    if ALL_CASES or (number + bounded + turn) % 2  # each pair of values
+]
 ROOMY = Limits(outbox_size=3000)
 TIGHT = Limits(inbox_size=3000, outbox_size=3000, reassembly_size=20_000)
 
 
-@pytest.mark.parametrize("pausing", ["client", "server"])
-@pytest.mark.parametrize("bounded", [False, True], ids=["buffered", "lockstep"])
-@pytest.mark.parametrize("options", OPTIONS, ids=["0 id bits", "1 id bit, quick", "short chunks", "few in flight"])
+@each_row(("options", "bounded", "pausing"), CASES)
 async def test_nobody_is_left_waiting_and_nothing_is_left_over(
     options: dict[str, Any], bounded: bool, pausing: str, autojump_clock: MockClock
 ) -> None:

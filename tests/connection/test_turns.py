@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio import Payload, Responder, open_connection, serve
 from rsocket_trio.connection.parking_lot import FEW, FRAMES_IN_TURN, Turns
+from tests.each_row import each_row
 
 EIGHTH, NINTH, HALF = FRAMES_IN_TURN // 8, FRAMES_IN_TURN // 9 + 1, FRAMES_IN_TURN // 2
 
@@ -88,7 +89,7 @@ async def test_readers_act_in_the_order_in_which_they_came() -> None:
     assert [{*acted[:2]}, {*acted[2:4]}, {*acted[4:]}] == [{0, 1}, {2, 3}, {4, 5}]
 
 
-@pytest.mark.parametrize("cancelled", [*range(8)])
+@each_row("cancelled", [*range(8)])
 async def test_a_reader_that_is_cancelled_keeps_no_other_waiting(cancelled: int) -> None:
     turns, acted = Turns(), list[int]()
     scopes = [trio.CancelScope() for _ in range(8)]

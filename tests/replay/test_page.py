@@ -38,7 +38,7 @@ def test_every_block_is_a_function_that_is_called_here() -> None:
 )
 async def test_the_page_serves_and_reads_a_log(server: str, found: list[int], tmp_path: Path) -> None:
     names = functions()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(started, names[server], tmp_path)
             read = await names["read_orders"](uri)
@@ -49,7 +49,7 @@ async def test_the_page_serves_and_reads_a_log(server: str, found: list[int], tm
 
 async def test_the_page_serves_a_sink(tmp_path: Path) -> None:
     names = functions()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(started, names["serve_sink"], tmp_path)
             async with open_connection(uri) as client:

@@ -45,7 +45,7 @@ from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA,
 from rsocket_trio.testing import connected_pair
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from rsocket_trio.server.processes.messages import RETIRE_DELAY, StartMessage
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 
-PATIENCE = 30
+PATIENCE = 60.0
 MODULE = """
 import os
 import ssl
