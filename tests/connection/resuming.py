@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-import pytest
 import trio
 import trio.testing
 
@@ -20,9 +19,10 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
+from tests.each_row import each_row
 
 DIALECTS = ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft"]
-each = pytest.mark.parametrize("dialect", DIALECTS)
+each = each_row("dialect", DIALECTS)
 OPTIONS = ResumeOptions(jitter=0)
 
 

@@ -44,7 +44,7 @@ def echo() -> Responder:
     return responder
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("option", "match"),
     [
         ({"limits": 5}, "limits are Limits, not int"),
@@ -120,7 +120,7 @@ async def test_an_unknown_dialect_is_told_both_kinds_of_names() -> None:
         await serve(echo(), NOWHERE, dialects=["1.0", "1"])
 
 
-@pytest.mark.parametrize("said", [{"X-One": "1", "X-Two": "2"}, [("X-One", "1"), ("X-Two", "2")]], ids=["map", "pairs"])
+@each_row("said", [{"X-One": "1", "X-Two": "2"}, [("X-One", "1"), ("X-Two", "2")]], ids=["map", "pairs"])
 async def test_headers_are_a_mapping_or_pairs(said: Any) -> None:
     heard: list[tuple[str | None, str | None]] = []
     responder = echo()
@@ -141,7 +141,7 @@ async def test_headers_are_a_mapping_or_pairs(said: Any) -> None:
     assert heard == [("1", "2")] * 3
 
 
-@pytest.mark.parametrize("said", ["X-One: 1", ["X-One"], [("X-One", "1", "2")], {"X-One": 1}])
+@each_row("said", ["X-One: 1", ["X-One"], [("X-One", "1", "2")], {"X-One": 1}])
 async def test_headers_that_are_none_say_what_they_are(said: Any) -> None:
     with pytest.raises(TypeError, match="headers are a mapping or pairs of text, not "):
         async with open_connection("ws://127.0.0.1:1/", headers=said):
@@ -173,7 +173,7 @@ async def test_a_mime_type_without_a_slash_is_refused_and_the_right_one_suggeste
             raise AssertionError("nothing was dialled")
 
 
-@pytest.mark.parametrize("dialect", [name for name in ALL if name.startswith("reactivesocket/")])
+@each_row("dialect", [name for name in ALL if name.startswith("reactivesocket/")])
 async def test_a_mime_type_is_any_text_in_the_drafts_before_1_0(dialect: str) -> None:
     heard: list[tuple[object, object]] = []
     responder = echo()
@@ -212,7 +212,7 @@ async def test_a_server_refuses_limits_of_the_wrong_kind() -> None:
         await serve(Responder(), NOWHERE, limits=wrong)
 
 
-@pytest.mark.parametrize("number", [1.5, "3", True, None])
+@each_row("number", [1.5, "3", True, None])
 async def test_credit_that_is_no_whole_number_fails_in_the_call_and_the_stream_goes_on(number: Any) -> None:
     responder = Responder()
 

@@ -21,7 +21,7 @@ async def test_a_lifetime_that_the_setup_brings_nearer_counts_at_once(autojump_c
         assert trio.current_time() - started == pytest.approx(2)
 
 
-@pytest.mark.parametrize("pieces", [1, 100])
+@each_row("pieces", [1, 100])
 async def test_a_setup_in_pieces_over_five_seconds_is_honest(pieces: int, autojump_clock: MockClock) -> None:
     async with raw.bare_server(raw.RS10, Responder()) as peer:
         setup = raw.prefixed(raw.setup(data=bytes(1000)))

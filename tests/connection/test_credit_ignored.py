@@ -30,6 +30,7 @@ from tests.conformance.raw import (
     setup,
     stream,
 )
+from tests.each_row import each_row
 
 KIB = 1024
 QUIRK = ["ignores_credit"]
@@ -77,7 +78,7 @@ async def at_a_server(**options: Any) -> AsyncIterator[End]:
         left.set()
 
 
-either = pytest.mark.parametrize("role", [at_a_client, at_a_server], ids=["client", "server"])
+either = each_row("role", [at_a_client, at_a_server], ids=["client", "server"])
 
 
 async def expect_answer(peer: RawPeer) -> None:

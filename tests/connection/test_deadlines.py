@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from rsocket_trio.connection.deadlines import BATCH, LATE_READ_LIMIT, SLACK, Deadlines, Timeout
 from tests.connection.pairs import settle
+from tests.each_row import each_row
 
 
 class Bell:
@@ -73,7 +74,7 @@ async def test_one_that_was_cleared_does_not_ring(autojump_clock: MockClock) -> 
     assert bell.rang == []
 
 
-@pytest.mark.parametrize("seconds", [0, 3])
+@each_row("seconds", [0, 3])
 async def test_who_stops_hears_of_nothing_more_and_nobody_was_cancelled(
     seconds: float, autojump_clock: MockClock
 ) -> None:
@@ -238,7 +239,7 @@ async def test_one_that_stalls_again_while_it_reads_judges_nobody_for_that(autoj
         assert judge.judged == []
 
 
-@pytest.mark.parametrize(("late", "more"), [(0.0, 0.0), (0.3, 0.3), (30.0, LATE_READ_LIMIT)])
+@each_row(("late", "more"), [(0.0, 0.0), (0.3, 0.3), (30.0, LATE_READ_LIMIT)])
 async def test_of_who_has_more_to_be_read_a_late_judgement_waits_but_not_for_ever(
     late: float, more: float, autojump_clock: MockClock
 ) -> None:

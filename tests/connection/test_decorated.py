@@ -190,7 +190,7 @@ async def test_the_form_is_that_of_the_outermost_function_and_not_of_what_it_wra
             assert [item.data async for item in items] == [b"<x>"]
 
 
-@pytest.mark.parametrize("two", [False, True])
+@each_row("two", [False, True])
 def test_a_wrapper_that_takes_other_arguments_than_it_should_is_refused_although_what_it_wraps_would_do(
     two: bool,
 ) -> None:
@@ -452,7 +452,7 @@ def test_a_coroutine_whose_request_never_gets_its_turn_is_closed() -> None:
     assert inspect.getcoroutinestate(waiting) == inspect.CORO_CLOSED
 
 
-@pytest.mark.parametrize("wrap", [in_async, in_plain, as_lambda_of_two, as_partial])
+@each_row("wrap", [in_async, in_plain, as_lambda_of_two, as_partial])
 async def test_the_setup_handler_may_be_wrapped(wrap: Decorator, autojump_clock: MockClock) -> None:
     async def meet(setup: Setup, connection: Connection) -> None:
         await trio.sleep(1)
@@ -469,7 +469,7 @@ async def test_the_setup_handler_may_be_wrapped(wrap: Decorator, autojump_clock:
             await pair.client.request_response(b"x")
 
 
-@pytest.mark.parametrize("wrap", [in_generator, in_plain, as_lambda, as_partial])
+@each_row("wrap", [in_generator, in_plain, as_lambda, as_partial])
 async def test_a_lease_policy_may_be_wrapped(wrap: Decorator, autojump_clock: MockClock) -> None:
     async def permits(setup: Setup) -> AsyncIterator[Lease]:
         yield Lease(3, 10)
@@ -588,8 +588,8 @@ async def test_a_cached_function_answers_from_its_cache(autojump_clock: MockCloc
     assert asked == [b"x"]
 
 
-@pytest.mark.parametrize(("name", "function"), [("request_response", echo), ("request_stream", twice)])
-@pytest.mark.parametrize("cache", [functools.cache, functools.lru_cache(maxsize=3)])
+@each_row(("name", "function"), [("request_response", echo), ("request_stream", twice)])
+@each_row("cache", [functools.cache, functools.lru_cache(maxsize=3)])
 def test_a_cache_of_what_works_once_is_refused(
     name: str, function: Callable[..., Any], cache: Callable[..., Callable[..., Any]]
 ) -> None:

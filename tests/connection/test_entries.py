@@ -33,6 +33,7 @@ from rsocket_trio.rsocket.extensions.payloads import Complexity
 from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, Entry
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 DRAFT = "rsocket/2.0-draft"
 OCTETS = "application/octet-stream"
@@ -100,7 +101,7 @@ async def test_an_entry_of_setup_is_seen_and_granted_or_not(autojump_clock: Mock
     assert seen == [("SETUP", b"may I?", DRAFT)]
 
 
-@pytest.mark.parametrize(("fault", "text"), [(RejectedSetup("no"), "no"), (ZeroDivisionError(), "internal error")])
+@each_row(("fault", "text"), [(RejectedSetup("no"), "no"), (ZeroDivisionError(), "internal error")])
 async def test_a_hook_may_refuse_the_setup_and_its_faults_refuse_it_too(
     autojump_clock: MockClock, fault: Exception, text: str
 ) -> None:
@@ -130,9 +131,7 @@ async def test_who_waits_for_setup_ok_hears_of_a_refusal_a_loss_or_its_deadline(
 
 
 @clause("RSX-MIME-01", "RSX-MIME-02", "RSX-MIME-04")
-@pytest.mark.parametrize(
-    ("said", "seen"), [("application/json", "application/json"), (0x66, 0x66), ("a/b", "a/b")], ids=repr
-)
+@each_row(("said", "seen"), [("application/json", "application/json"), (0x66, 0x66), ("a/b", "a/b")], ids=repr)
 async def test_mime_numbers_that_are_known_are_texts_to_the_application(
     autojump_clock: MockClock, said: Any, seen: object
 ) -> None:
@@ -155,7 +154,7 @@ async def test_what_our_setup_cannot_say_is_refused_before_it_is_sent() -> None:
                 raise AssertionError
 
 
-@pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "reactivesocket/0.0"])
+@each_row("dialect", ["rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "reactivesocket/0.0"])
 async def test_other_dialects_have_no_entries(autojump_clock: MockClock, dialect: str) -> None:
     _, theirs = trio.testing.memory_stream_pair()
     with pytest.raises(Unsupported, match="no extension entries"):

@@ -873,7 +873,7 @@ async def test_a_plain_function_of_on_error_may_return_what_is_to_be_awaited(aut
     assert heard == ["boom"] * MAX_REPORTS
 
 
-@pytest.mark.parametrize("function", [lambda error: None, lambda: None, boom.__class__, 7])
+@each_row("function", [lambda error: None, lambda: None, boom.__class__, 7])
 def test_a_function_of_on_error_takes_the_error_and_the_call(function: object) -> None:
     with pytest.raises(TypeError, match="on_error"):
         Responder().on_error(function)  # type: ignore[call-overload]

@@ -7,7 +7,6 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -18,6 +17,7 @@ from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import settle
+from tests.each_row import each_row
 
 CONNECTIONS = 50
 LIFETIME = 90
@@ -169,7 +169,7 @@ async def test_nothing_that_each_connection_has_keeps_a_dictionary_of_attributes
     assert with_dictionary <= {"Responder", "RSocketServer", "Server", "Connection"}
 
 
-@pytest.mark.parametrize("side", ["client", "server"])
+@each_row("side", ["client", "server"])
 async def test_who_keeps_a_connection_that_is_over_keeps_no_frame_of_it(side: str, autojump_clock: MockClock) -> None:
     kept: list[Connection] = []
     responder = echoing()

@@ -27,6 +27,7 @@ from rsocket_trio.connection.sender import ITEMS_PER_TURN
 from rsocket_trio.payload import PayloadLike, as_payload
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 # The five rows in which ``yield x`` has to mean ``await out.send(x)``.
 
@@ -327,7 +328,7 @@ async def test_a_cancel_before_the_first_step_keeps_the_handler_from_being_calle
     assert called == ["response"]
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["new tasks", "pooled tasks"])
+@each_row("before", [False, True], ids=["new tasks", "pooled tasks"])
 async def test_a_cancel_hits_its_own_request_only(before: bool, autojump_clock: MockClock) -> None:
     responder = Responder()
     ended: list[bytes] = []
@@ -573,7 +574,7 @@ async def test_a_waiting_task_keeps_no_request_alive(autojump_clock: MockClock) 
     assert alive == [0, 0]
 
 
-@pytest.mark.parametrize("route", ["typed", "by.number", "stream", "guarded"])
+@each_row("route", ["typed", "by.number", "stream", "guarded"])
 async def test_a_waiting_task_keeps_no_call_alive(route: str, autojump_clock: MockClock) -> None:
     responder = Responder()
 

@@ -34,6 +34,7 @@ from tests.conformance.raw import (
     slow_server,
     stream,
 )
+from tests.each_row import each_row
 
 MIB = 1024 * 1024
 
@@ -53,7 +54,7 @@ def counting() -> tuple[Responder, list[int]]:
     return responder, sizes
 
 
-@pytest.mark.parametrize("size", [65536, 65537])
+@each_row("size", [65536, 65537])
 async def test_a_setup_above_its_limit_is_invalid(autojump_clock: object, size: int) -> None:
     async with bare_server(RS10, Responder()) as peer:
         await peer.send(setup(data=bytes(size - len(setup()))))

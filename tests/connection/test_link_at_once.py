@@ -25,6 +25,7 @@ from rsocket_trio import (
 from rsocket_trio.connection.link import CLOSE_TIMEOUT, DIRECT_WRITES
 from rsocket_trio.transports.memory import MemoryTransport, connect_memory
 from tests.conformance import raw
+from tests.each_row import each_row
 
 RESET = b"\1\0\0\0\0\0\0\0"
 
@@ -48,7 +49,7 @@ def echoing() -> Responder:
     return responder
 
 
-@pytest.mark.parametrize("and_then_forget", [False, True])
+@each_row("and_then_forget", [False, True])
 async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_until_it_was_read(
     autojump_clock: MockClock, and_then_forget: bool
 ) -> None:

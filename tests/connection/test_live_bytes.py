@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import attrs
-import pytest
 import trio
 import trio.testing
 
@@ -27,6 +26,7 @@ from tests.conformance.raw import (
     stream,
 )
 from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
+from tests.each_row import each_row
 
 ITEM = 994
 """Bytes of an item whose frame has a thousand."""
@@ -111,7 +111,7 @@ async def test_senders_go_on_once_their_client_says_how_far_it_got(autojump_cloc
             await reader.say()
 
 
-@pytest.mark.parametrize("how", ["says how far it got", "leaves", "is cut off", "ends"])
+@each_row("how", ["says how far it got", "leaves", "is cut off", "ends"])
 async def test_senders_go_on_once_another_session_keeps_less(how: str, autojump_clock: object) -> None:
     async with server(RS10, endless(), OPTIONS) as harbour:
         first, second = Reader(await begin(harbour, RS10, b"1")), Reader(await begin(harbour, RS10, b"2"))

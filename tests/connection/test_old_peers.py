@@ -92,7 +92,7 @@ LOW = f"> hex 0001 0020 00000000 00000001 00004e20 00015f90 {MIMES}"
 
 
 @clause("RS01-SETUP-03", "QRK-06")
-@pytest.mark.parametrize(
+@each_row(
     ("quirks", "grants", "steps"),
     [
         (["low_setup_flags"], True, "< lease 1000 1"),
@@ -135,7 +135,7 @@ async def test_a_channel_can_have_its_number_always_and_a_short_body_has_none(
 
 
 @clause("RS01-UNX-13", "RS01-MP-01", "QRK-17")
-@pytest.mark.parametrize("stream_id", [0, 2, 3, 2**32 - 1])
+@each_row("stream_id", [0, 2, 3, 2**32 - 1])
 async def test_metadata_pushed_with_any_stream_id_is_taken_by_name(autojump_clock: object, stream_id: int) -> None:
     log = Log()
     steps = f'> stream 2 1 ""\n< item 2 "0"\n> push_on {stream_id} "one"\n> request_n 2 1\n< item 2 "1"'
@@ -162,7 +162,7 @@ async def test_metadata_that_is_pushed_in_vain_is_logged_once_and_counted(
 
 
 @clause("RS01-SETUP-10", "RS01-SETUP-03", "QRK-02", "QRK-06")
-@pytest.mark.parametrize(
+@each_row(
     ("options", "flags"),
     [({}, 0), ({"lease": True}, 0x2020), ({"strict": True}, 0x1010), ({"lease": True, "strict": True}, 0x3030)],
 )
@@ -206,7 +206,7 @@ async def test_a_request_with_a_number_says_so_by_the_flag_that_go_needs_in_each
 
 
 @clause("RS01-KA-06", "QRK-08")
-@pytest.mark.parametrize("data", ["", "something else"])
+@each_row("data", ["", "something else"])
 async def test_a_keepalive_that_echoes_nothing_is_an_answer(autojump_clock: object, data: str) -> None:
     async with at_client(RS01) as (connection, script), trio.open_nursery() as nursery:
         nursery.start_soon(connection.ping)
@@ -239,7 +239,7 @@ def answering(size: int) -> Responder:
 
 
 @clause("RS01-FRAG-01", "DET-05", "QRK-18")
-@pytest.mark.parametrize("version", ["00000000", "00000002"])
+@each_row("version", ["00000000", "00000002"])
 async def test_a_server_answers_a_client_that_joins_nothing_with_whole_payloads(
     autojump_clock: object, version: str
 ) -> None:
@@ -269,7 +269,7 @@ async def test_a_client_that_says_0_0_cuts_nothing_unless_it_is_told_to(autojump
 
 
 @clause("RS00-FRAG-02")
-@pytest.mark.parametrize("metadata", [False, True])
+@each_row("metadata", [False, True])
 async def test_a_request_of_0_0_travels_whole_or_is_refused_here(autojump_clock: object, metadata: bool) -> None:
     def payload(size: int) -> Payload:
         return Payload(b"", bytes(size)) if metadata else Payload(bytes(size))
@@ -284,7 +284,7 @@ async def test_a_request_of_0_0_travels_whole_or_is_refused_here(autojump_clock:
 
 
 @clause("RS00-FRAG-01", "RS01-FRAG-01", "RS01-FRAG-03")
-@pytest.mark.parametrize("dialect", [RS00, RS01])
+@each_row("dialect", [RS00, RS01])
 async def test_a_large_answer_leaves_in_fragments_metadata_first(autojump_clock: object, dialect: str) -> None:
     made = Responder()
 
@@ -349,7 +349,7 @@ async def asked(connection: Connection, into: list[object]) -> None:
 
 
 @clause("RS01-RSP-03", "QRK-07")
-@pytest.mark.parametrize("item", [bytes(4), b"", bytes(3), bytes(5)])
+@each_row("item", [bytes(4), b"", bytes(3), bytes(5)])
 def test_a_last_item_that_would_read_as_none_goes_before_its_completion(item: bytes) -> None:
     pair = SessionPair(REACTIVESOCKET_0_1)
     stream = pair.client.commands.open(Interaction.REQUEST_CHANNEL, Payload(b"c"), 1)
@@ -470,7 +470,7 @@ async def test_a_request_shows_the_parity_also_while_its_sender_is_not_let_in(au
 
 
 @clause("ALL-RCT-10")
-@pytest.mark.parametrize("dialect", [RS00, RS01])
+@each_row("dialect", [RS00, RS01])
 async def test_an_early_item_is_delivered_counted_and_not_charged_later(autojump_clock: object, dialect: str) -> None:
     async with (
         at_client(dialect, responder()) as (connection, script),
@@ -556,7 +556,7 @@ async def test_a_setup_that_the_application_refuses_is_answered_and_nothing_behi
 
 
 @clause("RS01-CON-12", "RS01-CON-18", "RS00-CON-06", "RS00-CON-12")
-@pytest.mark.parametrize("dialect", [RS00, RS01])
+@each_row("dialect", [RS00, RS01])
 async def test_with_leases_a_server_waits_for_one_and_in_0_0_only_once_there_was_one(
     autojump_clock: object, dialect: str
 ) -> None:
@@ -597,7 +597,7 @@ async def test_what_the_drafts_lack_is_refused_before_a_byte_is_sent(autojump_cl
 
 
 @clause("RS00-EXT-01", "RS00-EXT-02", "RS01-EXT-01")
-@pytest.mark.parametrize(("dialect", "flags"), [(RS00, "00"), (RS00, "80"), (RS00, "40"), (RS01, "8000")])
+@each_row(("dialect", "flags"), [(RS00, "00"), (RS00, "80"), (RS00, "40"), (RS01, "8000")])
 async def test_an_extension_that_is_known_is_handed_over_as_it_is(
     autojump_clock: object, dialect: str, flags: str
 ) -> None:
@@ -618,7 +618,7 @@ async def test_an_extension_that_is_known_is_handed_over_as_it_is(
 
 
 @clause("RS00-MP-02", "RS00-MP-03", "RS00-MP-04", "RS00-MD-04")
-@pytest.mark.parametrize("kind", ["stream", "subscription"])
+@each_row("kind", ["stream", "subscription"])
 async def test_pushed_metadata_comes_in_order_with_the_items_and_takes_no_credit(
     autojump_clock: object, kind: str
 ) -> None:
@@ -703,7 +703,7 @@ async def test_a_client_keeps_the_length_by_name(autojump_clock: object) -> None
             await connection.request_response(b"?")
 
 
-@pytest.mark.parametrize("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
+@each_row("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
 async def test_both_ends_of_ours_agree_on_lengths_over_every_transport(uri: str) -> None:
     large = Payload(bytes(300_000))
     async with trio.open_nursery() as nursery:
@@ -740,7 +740,7 @@ def types_in(folder: Path) -> list[int]:
     return [json.loads(line)["frame_type"] for line in lines]
 
 
-@pytest.mark.parametrize("unread", [True, False])
+@each_row("unread", [True, False])
 async def test_whether_something_waits_to_be_read_is_asked_of_the_transport_below(unread: bool) -> None:
     class Telling(MemoryTransport):
         has_unread = unread

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 from trio.testing import MockClock
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from tests.connection.pairs import settle
+from tests.each_row import each_row
 
 
 async def test_one_is_woken_at_a_time_in_the_order_of_arrival_and_gets_the_gift(autojump_clock: MockClock) -> None:
@@ -68,7 +68,7 @@ async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
     assert woken == ["second"]
 
 
-@pytest.mark.parametrize("leaver", range(3))
+@each_row("leaver", range(3))
 async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, autojump_clock: MockClock) -> None:
     parking = ParkingLot()
     scopes = [trio.CancelScope() for _ in range(3)]

@@ -156,7 +156,7 @@ async def test_a_callers_own_request_is_open_too(autojump_clock: MockClock, capl
     assert served.levels == [logging.WARNING]
 
 
-@pytest.mark.parametrize("code", [APPLICATION_ERROR, 0x999])
+@each_row("code", [APPLICATION_ERROR, 0x999])
 async def test_any_other_code_is_a_fault(
     code: int, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

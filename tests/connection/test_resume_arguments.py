@@ -81,7 +81,7 @@ async def test_a_plain_stream_is_not_enough_to_resume() -> None:
     await trio.aclose_forcefully(theirs)
 
 
-@pytest.mark.parametrize("dialect", ["reactivesocket/0.1", "reactivesocket/0.0", "streamux/1"])
+@each_row("dialect", ["reactivesocket/0.1", "reactivesocket/0.0", "streamux/1"])
 async def test_dialects_without_resumption_say_so(dialect: str) -> None:
     with pytest.raises(Unsupported, match=f"{dialect}"):
         async with open_connection_over(Network().connect, dialect=dialect, resume=OPTIONS):
@@ -109,7 +109,7 @@ async def test_a_server_of_many_dialects_resumes_where_it_can(autojump_clock: ob
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("bad", [True, {}, 60])
+@each_row("bad", [True, {}, 60])
 async def test_options_are_resume_options(bad: Any) -> None:
     with pytest.raises(TypeError, match="ResumeOptions"):
         async with open_connection_over(Network().connect, resume=bad):

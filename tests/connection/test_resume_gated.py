@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import trio
 
 from rsocket_trio.connection.resumption import STREAM
 from tests.conformance.raw import RS10, Log, ask
 from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
 from tests.connection.pairs import settle
+from tests.each_row import each_row
 
 BOUND = 5 * STREAM
 
 
-@pytest.mark.parametrize("held", [BOUND // 2, BOUND + 1])
+@each_row("held", [BOUND // 2, BOUND + 1])
 async def test_what_is_held_for_it_counts_while_it_waits(autojump_clock: object, held: int) -> None:
     log = Log()
     log.responder.setup(never)
@@ -32,7 +32,7 @@ async def test_what_is_held_for_it_counts_while_it_waits(autojump_clock: object,
             await back.expect(resume_ok(len(ask(1, bytes(held)))))
 
 
-@pytest.mark.parametrize("requests", [4, 6])
+@each_row("requests", [4, 6])
 async def test_the_streams_that_begin_when_it_is_let_in_count_at_once(autojump_clock: object, requests: int) -> None:
     log = Log()
     log.responder.setup(later)

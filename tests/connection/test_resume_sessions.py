@@ -53,6 +53,7 @@ from tests.conformance.resuming import (
     token_of,
     with_options,
 )
+from tests.each_row import each_row
 
 UNCOUNTED = "does not count what it receives"
 
@@ -177,7 +178,7 @@ async def test_tokens_cannot_be_guessed(autojump_clock: object) -> None:
 # A server
 
 
-@pytest.mark.parametrize(("wire", "flags"), [(RS10, 0), (RS02, S)])
+@each_row(("wire", "flags"), [(RS10, 0), (RS02, S)])
 @pytest.mark.clause("RS10-RSM-02", "RS02-RSM-03", "RS02-CON-04")
 async def test_the_application_sees_one_connection_with_its_first_setup(
     autojump_clock: object, wire: Wire, flags: int
@@ -306,7 +307,7 @@ async def test_of_two_clients_with_one_token_at_once_one_goes_on(
         assert await position_of(winner) == STREAM + 10
 
 
-@pytest.mark.parametrize("dialects", [[RS10.name], [RS10.name, RS02.name]])
+@each_row("dialects", [[RS10.name], [RS10.name, RS02.name]])
 async def test_a_resume_whose_version_is_swapped_is_understood(autojump_clock: object, dialects: list[str]) -> None:
     async with server(RS10, Log().responder, dialects=dialects) as harbour:
         peer = await begin(harbour, RS10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import trio
 
 from rsocket_trio import (
@@ -20,6 +19,7 @@ from rsocket_trio import (
 from rsocket_trio.testing import SimulatedNetwork
 from tests.conformance.raw import ERROR, INVALID, RS10, Log, ask, keepalive, stream
 from tests.conformance.resuming import begin, server, with_options
+from tests.each_row import each_row
 
 SLOW = Keepalive(interval=1000, max_lifetime=5000)
 """No beat comes by itself within a test."""
@@ -78,7 +78,7 @@ async def test_a_store_of_one_fragment_holds_up_nothing(autojump_clock: Any) -> 
     assert trio.current_time() < 100
 
 
-@pytest.mark.parametrize("count", [100, 700, 3000])
+@each_row("count", [100, 700, 3000])
 async def test_refusals_that_fill_the_store_hold_up_nothing(autojump_clock: Any, count: int) -> None:
     limits = Limits(streams=1, reply_frames=50)
     answers, rejected = await answered(ResumeOptions(store_bytes=1024), count * [10], limits=limits)

@@ -196,7 +196,7 @@ async def test_a_connection_that_is_lost_while_it_sends_again_keeps_nothing_eith
         # RESUME and its answer pass, and a part of what is sent again.
         network.lifetimes = [500]
         await network.cut()
-        await trio.sleep(0.2)
+        await trio.sleep(0.15)
         assert len(network.links) == 2
         await network.cut(down=True)
         await trio.sleep(6)

@@ -40,6 +40,7 @@ from rsocket_trio.metadata import (
 )
 from rsocket_trio.services import Call
 from tests.capture.reading import read
+from tests.each_row import each_row
 from tests.secret import SECRET, by_text, shows
 
 TOKEN = encode_authentication(BearerAuthentication(SECRET))
@@ -184,7 +185,7 @@ def said_by(error: BaseException) -> str:
     return " ".join([repr(error), shown, *map(said_by, behind), *map(said_by, inside)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 async def test_refused_credentials_of_a_request_are_shown_nowhere(
     kind: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
@@ -211,7 +212,7 @@ async def test_refused_credentials_of_a_request_are_shown_nowhere(
     assert not shows(caplog.text)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 async def test_refused_credentials_of_a_setup_are_shown_nowhere(
     kind: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
@@ -232,7 +233,7 @@ async def test_refused_credentials_of_a_setup_are_shown_nowhere(
     assert not shows(f"{said_by(caught.value)} {caplog.text} {shown}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("auth", "says"),
     [
         (BearerAuthentication(SECRET + "\udc80"), "token is not Unicode"),

@@ -25,7 +25,7 @@ OTHERS = {
     "a frame of 64 KiB": "01 00 00 00 00",
     "a frame of 128 KiB less one": "01 ff ff 00 00",
 }
-over = pytest.mark.parametrize("message", [False, True], ids=["bytes", "messages"])
+over = each_row("message", [False, True], ids=["bytes", "messages"])
 
 
 def found(data: bytes, *, message: bool, ended: bool = False) -> str | None:
@@ -36,7 +36,7 @@ def found(data: bytes, *, message: bool, ended: bool = False) -> str | None:
     return "?" if result is UNDECIDED else name_of(result)
 
 
-@pytest.mark.parametrize("begins", BEGINS.values(), ids=list(BEGINS))
+@each_row("begins", BEGINS.values(), ids=list(BEGINS))
 @over
 @pytest.mark.clause("DET-01", "DET-09")
 def test_five_bytes_decide_and_no_fewer(begins: str, message: bool) -> None:
@@ -47,7 +47,7 @@ def test_five_bytes_decide_and_no_fewer(begins: str, message: bool) -> None:
     assert {found(says[:cut], message=False, ended=True) for cut in range(5)} == {None}
 
 
-@pytest.mark.parametrize("begins", OTHERS.values(), ids=list(OTHERS))
+@each_row("begins", OTHERS.values(), ids=list(OTHERS))
 @over
 @pytest.mark.clause("DET-01")
 def test_bytes_that_are_close_are_not_taken_for_it(begins: str, message: bool) -> None:

@@ -29,6 +29,7 @@ from rsocket_trio.errors import StreamError
 from rsocket_trio.streamux.chunks import HeaderLayout
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import Pair, echoing, streamux_pair, widths
+from tests.each_row import each_row
 from tests.streamux.pairs import Chunk
 
 clause = pytest.mark.clause
@@ -63,7 +64,7 @@ def in_words(error: StreamError) -> bytes:
 # With a word of the application's
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "answer"),
     [
         (lambda: ApplicationError("broken"), b"ApplicationError: broken"),
@@ -82,7 +83,7 @@ async def test_a_failed_request_is_answered_in_the_applications_words(
         assert pair.server.faults.handler_errors == (b"internal" in answer)
 
 
-@pytest.mark.parametrize("responder", [Responder(), None], ids=["no handler", "routes only"])
+@each_row("responder", [Responder(), None], ids=["no handler", "routes only"])
 async def test_a_request_that_no_handler_serves_is_rejected_in_the_applications_words(
     responder: Responder | None, autojump_clock: MockClock
 ) -> None:
@@ -156,7 +157,7 @@ def wrong(kind: str) -> Encode | None:
     return {"no encoder": None, "None": none, "raises": raising, "wrong type": number}[kind]
 
 
-@pytest.mark.parametrize("kind", ["no encoder", "None", "raises", "wrong type"])
+@each_row("kind", ["no encoder", "None", "raises", "wrong type"])
 async def test_a_failure_without_a_word_for_it_ends_the_connection_for_all_who_wait(
     kind: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,7 +259,7 @@ def slow() -> Responder:
     return responder
 
 
-@pytest.mark.parametrize("side", ["client", "server"])
+@each_row("side", ["client", "server"])
 async def test_draining_lets_open_requests_of_both_sides_finish(side: str, autojump_clock: MockClock) -> None:
     answered: list[bytes] = []
     async with streamux_pair(slow(), slow()) as pair, trio.open_nursery() as nursery:
@@ -279,7 +280,7 @@ async def test_draining_lets_open_requests_of_both_sides_finish(side: str, autoj
     assert answered == [b"done", b"done"]
 
 
-@pytest.mark.parametrize("encode", [None, in_words], ids=["without a word", "with a word"])
+@each_row("encode", [None, in_words], ids=["without a word", "with a word"])
 async def test_new_requests_at_a_draining_side_are_refused(encode: Encode | None, autojump_clock: MockClock) -> None:
     async with (
         streamux_pair(slow(), server=widths(4, qa=True, encode_error=encode)) as pair,
@@ -313,7 +314,7 @@ def raw_chunk(pair: Pair, chunk: Chunk) -> bytes:
 
 
 @clause("SMX-SPU-03")
-@pytest.mark.parametrize("spurious", ["end", "report"])
+@each_row("spurious", ["end", "report"])
 async def test_what_nothing_explains_ends_the_connection_or_is_counted(
     spurious: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from rsocket_trio import Channel, ConnectionLost, Limits, Payload, Rejected, Res
 from rsocket_trio.errors import StreamError
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import Pair, streamux_pair, widths
+from tests.each_row import each_row
 
 KIB = 1024
 INBOX = 100 * KIB
@@ -238,7 +239,7 @@ async def test_leaving_a_stream_unread_lets_reading_go_on(autojump_clock: MockCl
             assert (await pair.client.request_response(bytes(70_000))).data == b"answer"
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@each_row("size", [1, 2])
 async def test_many_tiny_chunks_are_bounded_in_memory(size: int, autojump_clock: MockClock) -> None:
     slow = Slow()
     async with (
@@ -273,7 +274,7 @@ def word(error: StreamError) -> bytes:
     return b"no: " + error.data
 
 
-@pytest.mark.parametrize("encode", [None, word], ids=["without a word", "with a word"])
+@each_row("encode", [None, word], ids=["without a word", "with a word"])
 async def test_with_a_budget_a_message_that_waits_too_long_is_refused_and_others_go_on(
     encode: Callable[[StreamError], bytes] | None, autojump_clock: MockClock
 ) -> None:
@@ -298,7 +299,7 @@ async def test_with_a_budget_a_message_that_waits_too_long_is_refused_and_others
         assert pair.server._engine.session.is_quiet
 
 
-@pytest.mark.parametrize("encode", [None, word], ids=["without a word", "with a word"])
+@each_row("encode", [None, word], ids=["without a word", "with a word"])
 async def test_a_message_that_comes_at_once_and_is_above_the_budget_is_refused_alone(
     encode: Callable[[StreamError], bytes] | None, autojump_clock: MockClock
 ) -> None:

@@ -42,7 +42,7 @@ NOWHERE = "memory://nobody-listens-here"
 # The negotiation
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("client", "server", "text"),
     [
         (widths(4), StreamuxOptions(min_id=6, qa=True), "min_id of 6 against max_id of 4"),
@@ -67,7 +67,7 @@ async def opening_over(stream: trio.abc.Stream, **options: Any) -> None:
         raise AssertionError("it opened")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "error", "text"),
     [
         (b"\x01\x00\x00", NegotiationFailed, "after 3 of the 5 bytes of its initialize message"),
@@ -123,7 +123,7 @@ async def ping(connection: Connection) -> None:
 
 
 @clause("SMX-QI-03", "SMX-QI-04")
-@pytest.mark.parametrize(
+@each_row(
     ("first", "chunks"),
     [
         (ask, [Chunk(0, b"q", termination=True)]),
@@ -183,7 +183,7 @@ async def test_a_server_may_ask_for_a_quick_init_too(autojump_clock: MockClock) 
 # Which handler
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("requests", "answers"),
     [
         ("auto", [b"whole 3", b"whole 100", b"chunks 2"]),
@@ -242,7 +242,7 @@ async def test_terms_that_streamux_does_not_have_are_refused_before_anything_is_
             raise AssertionError("it was dialled")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error", "text"),
     [
         ({"streamux": 5}, TypeError, "streamux options are StreamuxOptions, not int"),

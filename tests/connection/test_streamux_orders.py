@@ -7,6 +7,7 @@ import trio
 
 from rsocket_trio import Canceled, Channel, Connection, Limits, Rejected, Responder, StreamuxOptions
 from tests.conformance.raw_streamux import SMALL, WIDE, Log, Mux, client, server, settle
+from tests.each_row import each_row
 
 clause = pytest.mark.clause
 BURST = 100
@@ -43,7 +44,7 @@ async def test_a_channel_cancelled_before_its_handler_began_leaves_nothing_behin
 
 
 @clause("SMX-SPU-04", "SMX-SPU-05")
-@pytest.mark.parametrize("step", [1, 100])
+@each_row("step", [1, 100])
 async def test_the_tail_of_a_live_id_that_was_used_again_is_no_request(autojump_clock: object, step: int) -> None:
     log = Log()
     async with server(log.responder, streamux=StreamuxOptions(qa=True, spurious="report")) as peer:

@@ -130,7 +130,7 @@ async def test_what_would_be_a_ping_or_a_cancel_is_a_value_error_and_the_connect
                 await channel.send(b"late")
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@each_row("clean", [True, False])
 async def test_leaving_a_channel_before_its_first_chunk_says_nothing(clean: bool, autojump_clock: MockClock) -> None:
     async with streamux_pair(echoing(), client=widths(0)) as pair:
         try:
@@ -159,7 +159,7 @@ async def test_an_id_that_a_silent_channel_had_goes_to_who_waits(autojump_clock:
 
 
 @clause("SMX-CAN-01", "SMX-CAN-03")
-@pytest.mark.parametrize("how", ["deadline", "leaving", "error"])
+@each_row("how", ["deadline", "leaving", "error"])
 async def test_giving_up_cancels_the_handler_and_frees_the_id_on_the_ack(how: str, autojump_clock: MockClock) -> None:
     responder = Responder()
     ended: list[str] = []
@@ -251,7 +251,7 @@ async def test_fewer_requests_in_flight_than_ids_may_be_allowed(autojump_clock: 
     assert most == 3
 
 
-@pytest.mark.parametrize("drains", [False, True])
+@each_row("drains", [False, True])
 async def test_who_waits_for_an_id_hears_of_the_end(drains: bool, autojump_clock: MockClock) -> None:
     raised: list[Exception] = []
     async with streamux_pair(waiting(), client=widths(0)) as pair, trio.open_nursery() as nursery:

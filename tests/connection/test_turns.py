@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -51,7 +50,7 @@ async def acting(passes: Passes, readers: int, frames: int, rounds: int = 1) -> 
     return acted
 
 
-@pytest.mark.parametrize(("frames", "at_once"), [(1, 30), (EIGHTH, 8), (NINTH, 9)])
+@each_row(("frames", "at_once"), [(1, 30), (EIGHTH, 8), (NINTH, 9)])
 async def test_so_many_act_in_a_pass_as_their_frames_fit_into_a_turn(frames: int, at_once: int) -> None:
     acted = await acting(Passes(), 30, frames)
 
@@ -61,7 +60,7 @@ async def test_so_many_act_in_a_pass_as_their_frames_fit_into_a_turn(frames: int
     assert len(of_pass) <= 30 // at_once + 2
 
 
-@pytest.mark.parametrize("readers", [1, FEW])
+@each_row("readers", [1, FEW])
 async def test_a_few_readers_never_wait(readers: int) -> None:
     acted = await acting(Passes(), readers, FRAMES_IN_TURN, rounds=20)
 

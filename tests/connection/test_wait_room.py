@@ -42,7 +42,7 @@ from tests.conformance.raw import (
 )
 from tests.connection.pairs import connected_pair
 from tests.connection.streamux_pairs import streamux_pair
-from tests.each_row import ALL_CASES
+from tests.each_row import ALL_CASES, each_row
 
 MOST = 2**31 - 1
 
@@ -146,7 +146,7 @@ async def raised(call: Callable[[], Awaitable[object]]) -> BaseException:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("frame", "kind"),
     [
         (cancel(1), Canceled),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextvars
 from contextlib import suppress
 
-import pytest
 import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Connection, ConnectionClosed, Limits, Payload, Responder
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize("idle", [0, 1, 32])
+@each_row("idle", [0, 1, 32])
 async def test_a_connection_keeps_no_more_idle_tasks_than_its_limit(idle: int, autojump_clock: MockClock) -> None:
     responder = Responder()
     tasks: set[trio.lowlevel.Task] = set()
