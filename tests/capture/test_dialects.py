@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rsocket_trio.capture.schema import type_names
 from rsocket_trio.connection.protocols import ALL
 from tests.capture.reading import Script
+from tests.each_row import each_row
 
 ROUTING = b"message/x.rsocket.routing.v0".hex()
 MIMES = f"1c {ROUTING} 0a {b'text/plain'.hex()}"
@@ -53,7 +52,7 @@ BYTES = {
 # fmt: on
 
 
-@pytest.mark.parametrize("dialect", BYTES)
+@each_row("dialect", BYTES)
 def test_a_conversation_comes_to_the_same_rows_in_every_dialect(dialect: str) -> None:
     frames = {name: bytes.fromhex(text) for name, text in BYTES[dialect].items()}
     script = Script(dialect)
@@ -145,7 +144,7 @@ def test_every_dialect_is_tried_here() -> None:
     assert {*BYTES, "streamux/1"} == set(ALL)
 
 
-@pytest.mark.parametrize("end", ["0008 1000 00000002", "0008 1000 00000002 00000000", "000b 1000 00000002"])
+@each_row("end", ["0008 1000 00000002", "0008 1000 00000002 00000000", "000b 1000 00000002"])
 def test_a_completion_of_a_channel_of_0_1_without_an_item_counts_as_none(end: str) -> None:
     script = Script("reactivesocket/0.1")
     script.sent(bytes.fromhex(BYTES["reactivesocket/0.1"]["setup"]), at=10)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
 from rsocket_trio.capture.schema import OUTCOMES, TABLES, type_names
 from tests.capture import golden
 from tests.capture.golden import START_US, TRACE
+from tests.each_row import each_row
 
 ORDERS_GET = -1393431455782772139
 ORDERS_PUT = 7739050948782122473
@@ -180,7 +180,7 @@ def said(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_required_cells_are_never_null(name: str) -> None:
     required = [column.name for column in TABLES[name] if column.required]
 

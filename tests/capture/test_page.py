@@ -14,12 +14,13 @@ from rsocket_trio import Payload, Responder, open_connection, serve
 from rsocket_trio.capture.schema import STREAMUX_NAMES, TABLES
 from tests.blocks import blocks, page
 from tests.capture.reading import read
+from tests.each_row import each_row
 
 PAGE = page("docs/howto/capture.md")
 REFERENCE = page("docs/reference/capture.md")
 
 
-@pytest.mark.parametrize("table", TABLES)
+@each_row("table", TABLES)
 def test_the_tables_of_columns_are_those_of_the_code(table: str) -> None:
     section = REFERENCE.partition(f"### {table}\n")[2].partition("\n#")[0]
     documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section, re.MULTILINE)

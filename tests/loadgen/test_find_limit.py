@@ -15,6 +15,7 @@ from rsocket_trio import Payload, Responder
 from rsocket_trio.loadgen import Bound, Limit, LoadError, Plan, Stage, Summary, Trial, find_limit
 from rsocket_trio.loadgen.find_limit import first_plan, search, search_with
 from rsocket_trio.loadgen.measures import NS, Recorder
+from tests.each_row import each_row
 from tests.loadgen.loads import plan, rows_of, served, summary_of
 
 PATIENCE = 60.0
@@ -202,7 +203,7 @@ def test_a_limit_is_json() -> None:
     assert str(limit.trials[-1]).endswith("not held: p99 was 501.2 ms")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"max_rate": 0.0}, "max_rate of 0.0: more than 0"),
@@ -225,7 +226,7 @@ def test_a_search_has_no_schedule_of_its_own() -> None:
     assert (first_plan("tcp://h:1").rate, first_plan("tcp://h:1").seconds) == (100, 5)
 
 
-@pytest.mark.parametrize("terms", [{"latency": 0}, {"quantile": 1.5}, {"errors": -1}], ids=str)
+@each_row("terms", [{"latency": 0}, {"quantile": 1.5}, {"errors": -1}], ids=str)
 def test_a_bound_that_cannot_be_is_refused(terms: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be between"):
         Bound(**terms)

@@ -17,6 +17,7 @@ import trio
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.load import code_of
 from rsocket_trio.cli.main import main
+from tests.each_row import each_row
 from tests.missing import require
 from tests.programs import PATIENCE, ForkedProcess, process_of
 
@@ -137,7 +138,7 @@ async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("problem", "code"),
     [
         ("Rejected: no", 5),

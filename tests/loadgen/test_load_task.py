@@ -18,6 +18,7 @@ from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.load_messages import STOPPING, Part
 from rsocket_trio.loadgen.load_task import perform
 from rsocket_trio.loadgen.stop_server import Address, StopServer, wait_for_stop
+from tests.each_row import each_row
 from tests.loadgen.loads import URI, plan, rows_of, served, summary_of, usual
 
 PATIENCE = 60.0
@@ -38,7 +39,7 @@ async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.Mock
     assert arrived == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"route": "nowhere"}, "Rejected: no request_response handler for route 'nowhere'"),

@@ -15,6 +15,7 @@ from rsocket_trio.loadgen.histogram import RELATIVE_ERROR
 from rsocket_trio.loadgen.load_task import Driver, arrivals, open_connections
 from rsocket_trio.loadgen.measures import Recorder
 from rsocket_trio.loadgen.summary import Counts
+from tests.each_row import each_row
 from tests.loadgen.loads import URI, load, plan, rows_of, served, summary_of, usual
 
 CLOSE = RELATIVE_ERROR * 1.01
@@ -142,7 +143,7 @@ async def test_what_is_due_in_the_warm_up_is_not_counted(autojump_clock: trio.te
     assert list(summary.seconds) == [0, 1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "kind"),
     [
         ({"route": "full"}, "ApplicationError 0x333"),

@@ -20,6 +20,7 @@ from rsocket_trio.loadgen.load_worker import Told
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary
 from tests.blocks import blocks, page
+from tests.each_row import each_row
 from tests.loadgen.loads import summary_of
 
 PATIENCE = 60.0
@@ -77,7 +78,7 @@ async def test_a_start_is_the_same_moment_on_both_clocks(monkeypatch: pytest.Mon
     assert told.begins() - trio.current_time() == pytest.approx(0.25, abs=0.1)
 
 
-@pytest.mark.parametrize("cut", [0, 2, 4, -1])
+@each_row("cut", [0, 2, 4, -1])
 async def test_a_message_that_is_cut_short_is_the_end(cut: int) -> None:
     send, words = trio.testing.memory_stream_pair()
     await send.send_all(encode((START, 1))[:cut])

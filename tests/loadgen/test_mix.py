@@ -13,6 +13,7 @@ from rsocket_trio.loadgen import Share
 from rsocket_trio.loadgen.load_task import Driver
 from rsocket_trio.loadgen.measures import Recorder
 from rsocket_trio.loadgen.summary import table
+from tests.each_row import each_row
 from tests.loadgen.loads import plan, rows_of, served, summary_of, usual
 
 MIX = (
@@ -74,7 +75,7 @@ async def test_the_first_request_of_each_share_must_be_answered(autojump_clock: 
     assert name == "TooSlowError: the first request of response:never was not answered within 1 s"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"mix": MIX, "route": "echo"}, "mix and route exclude each other"),
@@ -89,7 +90,7 @@ def test_a_mix_that_cannot_be_is_refused(terms: dict[str, Any], said: str) -> No
         plan(**terms)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"interaction": "push"}, "interaction 'push': one of response, stream, fnf, channel"),

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import attrs
-import pytest
 
 from rsocket_trio.cli.load import ARRIVALS, INTERACTIONS, terms_of
 from rsocket_trio.cli.load import command as load_command
 from rsocket_trio.loadgen import Share, Stage, mix, plan
 from rsocket_trio.loadgen.plan import Plan
 from tests.blocks import page
+from tests.each_row import each_row
 
 PAGE = page("docs/reference/loadgen.md")
 
@@ -51,7 +51,7 @@ def test_options_become_terms() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "terms"),
     [
         (("--rate", "5"), {"rate": 5.0}),

@@ -12,10 +12,11 @@ from rsocket_trio.loadgen import Stage
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
 from rsocket_trio.values import Unsaid
+from tests.each_row import each_row
 from tests.loadgen.loads import plan
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"uri": "http://x"}, "http"),

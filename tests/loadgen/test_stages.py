@@ -11,6 +11,7 @@ import pytest
 from rsocket_trio.loadgen import Stage
 from rsocket_trio.loadgen.load_task import arrivals
 from rsocket_trio.loadgen.stages import constant, due_times, poisson
+from tests.each_row import each_row
 from tests.loadgen.loads import plan
 
 
@@ -77,7 +78,7 @@ def test_warm_up_is_at_the_first_rate() -> None:
     assert list(arrivals(wanted, 0, 1)) == [0.0, 0.5, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ((-1.0, 1.0), "rate of -1.0: 0 or more"),

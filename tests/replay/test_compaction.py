@@ -16,6 +16,7 @@ from rsocket_trio.replay import CorruptLog, Element, FileLog, PositionExpired, R
 from rsocket_trio.replay.packs import records_of
 from rsocket_trio.replay.segment_reader import ReplacedSegment
 from rsocket_trio.replay.segments import Segments
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, Died, MortalDisk, QuickDisk, UnpluggedDisk
 from tests.replay.test_readers import Clock, read_whole
 from tests.replay.test_segments import flip
@@ -58,7 +59,7 @@ def is_compacted(found: list[Record], records: list[Record]) -> bool:
     return [one for one in found if one in needed] == needed and [one for one in records if one in found] == found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_row("seed", range(6))
 async def test_the_last_record_of_each_key_stays_at_its_position(tmp_path: Path, seed: int) -> None:
     async with file_log(tmp_path, segment_bytes=(500, 2000, 8000)[seed % 3]) as log:
         records = await write(log, seed)
@@ -234,7 +235,7 @@ async def test_damage_ends_a_pass_and_is_logged_once(tmp_path: Path, caplog: pyt
         assert log.bounds(0)[1] > len(records)
 
 
-@pytest.mark.parametrize("call", ["create", "write", "sync"])
+@each_row("call", ["create", "write", "sync"])
 async def test_a_disk_that_refuses_leaves_all_as_it_was(tmp_path: Path, call: str) -> None:
     disk = BadDisk()
     async with file_log(tmp_path, filesystem=disk) as log:

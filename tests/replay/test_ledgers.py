@@ -30,6 +30,7 @@ from rsocket_trio.replay import (
 )
 from rsocket_trio.replay import journal as journal_module
 from rsocket_trio.replay.segments import Segments
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
 KINDS = ["memory", "files"]
@@ -426,7 +427,7 @@ async def test_a_disk_that_fails_under_the_journal_ends_the_commits(tmp_path: Pa
         assert (await ledger.commit("sink", 1, {"a": 1})).promoted
 
 
-@pytest.mark.parametrize("failing", [["sync"], ["sync", "truncate"], ["write", "truncate"]])
+@each_row("failing", [["sync"], ["sync", "truncate"], ["write", "truncate"]])
 async def test_a_log_that_fails_after_the_decision_gets_the_rows_once_when_it_is_opened_anew(
     failing: list[str], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -553,7 +554,7 @@ async def test_a_process_killed_while_it_recovers_recovers_the_next_time(tmp_pat
         assert await rows_of(ledger, 1) == [b"%d" % row for row in range(5, 10)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("there", "begin", "complaint"),
     [
         ([b"0", b"not ours"], 0, "somebody else wrote to partition 0 from 0 on"),

@@ -34,6 +34,7 @@ from rsocket_trio.replay import (
 )
 from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.replay.memory_log import OVERHEAD
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
 KINDS = ["memory", "files"]
@@ -140,8 +141,8 @@ async def test_positions_and_partitions_that_are_not_there_are_refused(kind: str
                 await log.append(b"", partition=partition)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [0, -1, 2**31])
+@each_row("kind", KINDS)
+@each_row("count", [0, -1, 2**31])
 async def test_a_record_has_at_least_one_row(kind: str, count: int, tmp_path: Path) -> None:
     async with new_log(kind, tmp_path) as log:
         with pytest.raises(ValueError, match=f"a record of {count} rows"):
@@ -299,7 +300,7 @@ async def test_a_log_that_is_not_open_says_so(tmp_path: Path) -> None:
             await attempt()
 
 
-@pytest.mark.parametrize("options", [{"sync": "often"}, {"segment_bytes": 0}, {"segment_bytes": 2**31}])
+@each_row("options", [{"sync": "often"}, {"segment_bytes": 0}, {"segment_bytes": 2**31}])
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be"):
         FileLog(tmp_path, **options)

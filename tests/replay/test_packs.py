@@ -47,6 +47,7 @@ from rsocket_trio.replay.packs import (
 )
 from rsocket_trio.testing import connected_pair
 from tests.blocks import ROOT
+from tests.each_row import each_row
 from tests.replay.disks import QuickDisk
 
 POSITION, PACK, ROWS, TIME = (f"message/x.rsocket-trio.{name}.v0" for name in ("position", "pack", "rows", "timestamp"))
@@ -145,7 +146,7 @@ def test_gaps_within_a_pack_and_behind_it_are_told(gaps: list[int], behind: int)
     assert found[-1].end == position + behind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "count", "problem"),
     [
         (b"", 1, "a pack of 0 bytes: it has at least 9"),
@@ -176,7 +177,7 @@ def test_headers_that_are_torn_are_refused_with_their_pack() -> None:
             validated(sealed(body), 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "problem"),
     [
         ({"text": ["a"]}, "the column 'text'"),
@@ -309,7 +310,7 @@ async def test_a_reader_gets_packs_in_the_first_format_that_is_known(log: Replay
                 read_source_payload(item)
 
 
-@pytest.mark.parametrize("asking", ["", ',"pack":[]', ',"pack":["zstd/9"]'])
+@each_row("asking", ["", ',"pack":[]', ',"pack":["zstd/9"]'])
 async def test_a_reader_that_asks_for_no_known_format_gets_rows(asking: str) -> None:
     async with MemoryLog() as log:
         await log.append_all({0: [Element(b"%d" % n) for n in range(3)]})
@@ -364,7 +365,7 @@ async def test_a_stage_takes_packs_of_both_formats_and_rows_between_them(tmp_pat
             assert [record.element for record in await rows_of(ledger.log)] == [*pair, Element(b"single"), *pair]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "problem"),
     [
         (packed_element(EXAMPLE[:-1], "plain/1", 2), "the CRC of a pack of 32 bytes is wrong"),

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 
 from rsocket_trio import open_connection, replay
 from rsocket_trio.replay import ReplayableLog, ReplayError, element_metadata, segment_records
 from tests.blocks import blocks, page
+from tests.each_row import each_row
 
 PAGE = page("docs/howto/replay.md")
 REFERENCE = page("docs/reference/replay.md")
@@ -33,9 +33,7 @@ def test_every_block_is_a_function_that_is_called_here() -> None:
     assert defined == ["serve_orders", "serve_and_fill", "serve_a_week", "read_orders", "serve_sink", "serve_topics"]
 
 
-@pytest.mark.parametrize(
-    ("server", "found"), [("serve_orders", []), ("serve_and_fill", [0, 2, 4, 6, 8]), ("serve_a_week", [])]
-)
+@each_row(("server", "found"), [("serve_orders", []), ("serve_and_fill", [0, 2, 4, 6, 8]), ("serve_a_week", [])])
 async def test_the_page_serves_and_reads_a_log(server: str, found: list[int], tmp_path: Path) -> None:
     names = functions()
     with trio.fail_after(60):
@@ -62,13 +60,13 @@ async def started(server: Any, folder: Path, *, task_status: trio.TaskStatus[lis
     await server(folder, task_status)
 
 
-@pytest.mark.parametrize("name", replay.__all__)
+@each_row("name", replay.__all__)
 def test_every_public_name_is_in_the_reference_and_documented(name: str) -> None:
     assert re.search(rf"`{name}\b|## {name}\n", REFERENCE)
     assert getattr(replay, name).__doc__
 
 
-@pytest.mark.parametrize("name", ["add_source", "add_sink", "MemoryLog", "FileLog", "Ledger", "FileLedger", "Record"])
+@each_row("name", ["add_source", "add_sink", "MemoryLog", "FileLog", "Ledger", "FileLedger", "Record"])
 def test_the_signatures_of_the_reference_are_those_of_the_code(name: str) -> None:
     [shown] = re.findall(rf"`{name}\((.*?)\)`", REFERENCE.partition("\n## Bounds\n")[0])
     parameters = inspect.signature(getattr(replay, name)).parameters.values()

@@ -30,6 +30,7 @@ from rsocket_trio.replay import (
     named_readers,
 )
 from rsocket_trio.testing import connected_pair
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, QuickDisk
 
 ROW = b"x" * 100
@@ -108,7 +109,7 @@ async def test_an_acknowledgement_never_goes_back() -> None:
         assert (await ack(client, reader="a"))["ends"] == {"0": 7}
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "ä", "a b", "a\n", None, 7])
+@each_row("name", ["", "a/b", "x" * 65, "ä", "a b", "a\n", None, 7])
 async def test_an_invalid_name_is_refused_and_nothing_is_noted(name: object) -> None:
     log = MemoryLog()
     async with source(log) as client:
@@ -121,7 +122,7 @@ async def test_an_invalid_name_is_refused_and_nothing_is_noted(name: object) -> 
             await log.acknowledge(name, {0: 1})  # type: ignore[arg-type]  # as a caller without types would
 
 
-@pytest.mark.parametrize("name", ["a", "x" * 64, "A-b_c.9", "."])
+@each_row("name", ["a", "x" * 64, "A-b_c.9", "."])
 async def test_a_valid_name_is_taken(name: str) -> None:
     async with source(MemoryLog()) as client:
         await ack(client, reader=name)
@@ -185,7 +186,7 @@ async def test_a_log_that_lost_rows_forgets_that_they_were_acknowledged(
     assert "reader a has acknowledged partition 0 up to 5, but the log ends at 4" in caplog.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         *(b"", b"{", b"[]", b'{"a/b": {"ends": {}, "seen": 1}}', b'{"a": {}}', b'{"a": 1}'),

@@ -13,6 +13,7 @@ import pytest
 from rsocket_trio.replay import CorruptLog, Element, PositionAhead, PositionExpired, Record
 from rsocket_trio.replay.segment_records import PACKED
 from rsocket_trio.replay.segments import Segments
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
 THREE = [Element(b"one"), Element(b"two", b"meta"), Element(b"", b"", 5)]
@@ -67,7 +68,7 @@ def test_records_are_there_when_the_folder_is_opened_again(tmp_path: Path) -> No
         assert all_of(segments) == [*READ, Record(7, b"four")]
 
 
-@pytest.mark.parametrize("start", range(8))
+@each_row("start", range(8))
 def test_reading_begins_with_the_record_that_holds_the_row(tmp_path: Path, start: int) -> None:
     with opened(tmp_path) as segments:
         segments.append(THREE)
@@ -82,7 +83,7 @@ def test_reading_ends_before_the_end_that_was_asked_for(tmp_path: Path) -> None:
         assert [list(segments.read(0, end)) for end in (1, 2, 3, 7)] == [READ[:1], READ[:2], READ, READ]
 
 
-@pytest.mark.parametrize("max_bytes", [1, 40, 10_000])
+@each_row("max_bytes", [1, 40, 10_000])
 def test_blocks_of_any_size_hold_whole_records(tmp_path: Path, max_bytes: int) -> None:
     elements = [Element(bytes([n]) * n * 7) for n in range(60)]
     with opened(tmp_path, segment_bytes=3000) as segments:
@@ -101,7 +102,7 @@ def test_a_position_deep_in_files_that_were_just_opened_is_found(tmp_path: Path)
             assert next(segments.read(start)) == Record(start, b"%050d" % start)
 
 
-@pytest.mark.parametrize(("rows", "size"), [(60, 300), (10, 10_000), (100, 8000)])
+@each_row(("rows", "size"), [(60, 300), (10, 10_000), (100, 8000)])
 def test_a_read_of_any_size_brings_the_record_that_it_begins_with(tmp_path: Path, rows: int, size: int) -> None:
     with opened(tmp_path) as segments:
         for number in range(rows):
@@ -146,7 +147,7 @@ def test_a_file_that_ends_anywhere_within_the_last_record_loses_that_record_only
             assert all_of(segments) == [*READ[:2], Record(2, b"again")]
 
 
-@pytest.mark.parametrize("content", [*(bytes(size) for size in range(PACKED.header + 1)), b"RSTRIO-1\0\0"])
+@each_row("content", [*(bytes(size) for size in range(PACKED.header + 1)), b"RSTRIO-1\0\0"])
 def test_a_file_whose_writer_died_in_its_header_is_made_anew(tmp_path: Path, content: bytes) -> None:
     with opened(tmp_path, segment_bytes=1) as segments:
         segments.append(THREE[:2])
@@ -298,7 +299,7 @@ def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
 # A disk that is full, or fails
 
 
-@pytest.mark.parametrize("segment_bytes", [1, 200, 2**20])
+@each_row("segment_bytes", [1, 200, 2**20])
 def test_a_full_disk_leaves_nothing_of_what_did_not_fit(tmp_path: Path, segment_bytes: int) -> None:
     for room in range(250):
         folder, disk = tmp_path / str(room), FullDisk()
@@ -350,7 +351,7 @@ def test_a_disk_that_does_not_even_let_go_of_bytes_ends_the_writing(tmp_path: Pa
             segments.append(THREE[2:])
 
 
-@pytest.mark.parametrize("element", [Element(bytes(64 * 2**20 + 1)), Element(b"", count=0), Element(b"", count=2**31)])
+@each_row("element", [Element(bytes(64 * 2**20 + 1)), Element(b"", count=0), Element(b"", count=2**31)])
 def test_what_can_not_be_a_record_is_refused_and_leaves_nothing(tmp_path: Path, element: Element) -> None:
     with opened(tmp_path) as segments:
         with pytest.raises(ValueError, match="a record of"):

@@ -43,6 +43,7 @@ from rsocket_trio.replay import (
 )
 from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
+from tests.each_row import each_row
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
 PATIENCE = 60.0
@@ -143,7 +144,7 @@ async def test_an_element_says_its_position_its_rows_and_its_metadata_on_the_wir
     ]
 
 
-@pytest.mark.parametrize(("start", "end", "positions"), [(1, 2, [0]), (2, 4, [0, 3]), (3, 5, [3]), (0, 6, [0, 3])])
+@each_row(("start", "end", "positions"), [(1, 2, [0]), (2, 4, [0, 3]), (3, 5, [3]), (0, 6, [0, 3])])
 async def test_a_range_within_an_element_of_several_rows_gets_the_whole_element(
     start: int, end: int, positions: list[int]
 ) -> None:
@@ -185,7 +186,7 @@ async def test_a_range_with_an_end_is_served_while_others_append(tmp_path: Path)
                 assert record == Record(number, b"%d" % (number - 1) if number else b"first")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "code", "text"),
     [
         ({"start": 2, "to": 9}, 0x310, "position 2 of partition 0 has expired: the earliest is 3"),
@@ -236,7 +237,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("request_", MALFORMED, ids=range(len(MALFORMED)))
+@each_row("request_", MALFORMED, ids=range(len(MALFORMED)))
 async def test_a_range_that_is_malformed_is_invalid(request_: bytes) -> None:
     async with source(MemoryLog()) as client, client.request_stream(request_, route="rows") as items:
         with pytest.raises(Invalid):
@@ -360,7 +361,7 @@ async def test_acknowledgements_may_be_heard_by_a_plain_function_or_by_nobody() 
     assert told == [(0, 0)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "metadata", [None, encode_composite([Entry(POSITION, bytes(7))]), encode_composite([Entry(RECORD_METADATA, b"")])]
 )
 def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
@@ -507,7 +508,7 @@ BAD_ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize("metadata", BAD_ENTRIES, ids=range(len(BAD_ENTRIES)))
+@each_row("metadata", BAD_ENTRIES, ids=range(len(BAD_ENTRIES)))
 async def test_an_element_that_is_malformed_is_invalid(metadata: bytes) -> None:
     async with sink(Ledger()) as client:
         with pytest.raises(Invalid):
@@ -561,8 +562,8 @@ async def test_staged_rows_count_once_they_are_committed() -> None:
         assert [record.data for record in await rows_of(ledger.log)] == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("how", ["cancel", "loss", "bad element"])
-@pytest.mark.parametrize("kind", ["memory", "files"])
+@each_row("how", ["cancel", "loss", "bad element"])
+@each_row("kind", ["memory", "files"])
 async def test_a_stage_that_does_not_complete_is_discarded(kind: str, how: str, tmp_path: Path) -> None:
     ledger = Ledger() if kind == "memory" else FileLedger(tmp_path, filesystem=QuickDisk())
     responder = Responder()
@@ -615,7 +616,7 @@ COMMANDS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "request_"), COMMANDS)
+@each_row(("command", "request_"), COMMANDS)
 async def test_commands_that_are_malformed_are_invalid(command: str, request_: Any) -> None:
     async with sink(Ledger()) as client:
         with pytest.raises(Invalid):

@@ -13,6 +13,7 @@ from rsocket_trio import Invalid, Payload, Rejected, Responder
 from rsocket_trio.replay import MemoryLog, ReplayableLog, add_source
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.testing import connected_pair
+from tests.each_row import each_row
 
 
 class Unopened(MemoryLog):
@@ -99,14 +100,14 @@ async def test_every_responder_has_a_list_of_its_own(autojump_clock: MockClock) 
         await asked(Responder())
 
 
-@pytest.mark.parametrize("data", [b"[]", b"nothing", b'{"pattern": 1}', b'{"pattern": "%s"}' % (b"*" * 256)])
+@each_row("data", [b"[]", b"nothing", b'{"pattern": 1}', b'{"pattern": "%s"}' % (b"*" * 256)])
 async def test_a_malformed_request_is_refused(data: bytes, autojump_clock: MockClock) -> None:
     async with connected_pair(responder(a=MemoryLog())) as (client, _):
         with pytest.raises(Invalid):
             await client.request_response(Payload(data), route=SOURCES_ROUTE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("route", "pattern", "like"),
     [
         *(("sensors.a", "sensors.*", True), ("sensors", "sensors.*", False), ("sensorsXa", "sensors.*", False)),
@@ -120,7 +121,7 @@ def test_a_star_is_any_text_and_a_question_mark_one_character(route: str, patter
     assert is_like(route, pattern) is like
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         *(b"", b"[]", b"{}", b'{"sources": []}', b'{"sources": {"a": 1}}', b'{"sources": {"a": {}}}', b"[" * 100_000),

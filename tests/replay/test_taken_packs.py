@@ -33,6 +33,7 @@ from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, arrow_of, decompressed_
 from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, elements_of, encode_rows, pack_elements, pack_records
 from rsocket_trio.replay.taken_packs import LARGEST_TAKEN, as_taken
 from rsocket_trio.testing import connected_pair
+from tests.each_row import each_row
 from tests.replay.disks import QuickDisk
 
 PACK, ROWS = (f"message/x.rsocket-trio.{name}.v0" for name in ("pack", "rows"))
@@ -61,7 +62,7 @@ def element(data: bytes, form: str) -> Payload:
 # At a sink
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "form", "problem"),
     [
         (many_positions(), "plain/1", "a pack of 6442450941 rows: the limit is 2147483647"),

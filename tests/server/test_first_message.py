@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 import trio_websocket
 
 from rsocket_trio import Payload, Responder, open_connection, serve
 from rsocket_trio.transports.schemes import parse_uri
+from tests.each_row import each_row
 
 
 async def end_of(socket: trio_websocket.WebSocketConnection) -> trio_websocket.CloseReason | None:
@@ -19,7 +19,7 @@ async def end_of(socket: trio_websocket.WebSocketConnection) -> trio_websocket.C
             return closed.reason
 
 
-@pytest.mark.parametrize("first", [b"", b"\0\0\0\1", "text"], ids=["empty", "noise", "text"])
+@each_row("first", [b"", b"\0\0\0\1", "text"], ids=["empty", "noise", "text"])
 async def test_a_first_message_that_is_none_ends_its_own_connection_in_order(first: bytes | str) -> None:
     responder = Responder()
 

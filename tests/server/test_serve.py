@@ -33,6 +33,7 @@ from rsocket_trio import (
 )
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.each_row import each_row
 
 
 def waiting(seconds: float = 1.0) -> Responder:
@@ -82,7 +83,7 @@ async def test_until_the_setup_handler_returns_no_request_runs(autojump_clock: M
     assert ran[0] == "gate"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "code", "text"),
     [
         (RejectedSetup("not you"), raw.REJECTED_SETUP, b"not you"),
@@ -94,7 +95,7 @@ async def test_until_the_setup_handler_returns_no_request_runs(autojump_clock: M
     ],
     ids=lambda value: getattr(type(value), "__name__", None) if isinstance(value, Exception) else "",
 )
-@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+@each_row("plain", [False, True], ids=["async", "plain"])
 async def test_a_refused_peer_is_told_and_the_connection_closed_and_what_was_held_is_dropped(
     error: Exception, code: int, text: bytes, plain: bool, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:

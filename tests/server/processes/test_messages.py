@@ -13,6 +13,7 @@ from rsocket_trio import Limits, Responder
 from rsocket_trio.server.processes.messages import StartMessage, check_workers, decode_run, encode_run, receive_start
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
+from tests.each_row import each_row
 
 
 async def run(*arguments: object, **terms: object) -> None:
@@ -36,7 +37,7 @@ WRONG: list[tuple[object, object, list[str], bool, type[Exception], str]] = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("workers", "name", "schemes", "resumes", "kind", "said"), WRONG)
+@each_row(("workers", "name", "schemes", "resumes", "kind", "said"), WRONG)
 def test_what_cannot_be_served_is_refused(
     workers: object, name: object, schemes: list[str], resumes: bool, kind: type[Exception], said: str
 ) -> None:

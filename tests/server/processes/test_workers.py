@@ -21,6 +21,7 @@ from rsocket_trio.server.processes import supervisor
 from rsocket_trio.server.processes.messages import RETIRE_DELAY, StartMessage
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
+from tests.each_row import each_row
 
 PATIENCE = 60.0
 MODULE = """
@@ -97,7 +98,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("terms", "kind", "said"), WRONG, ids=[said for _, _, said in WRONG])
+@each_row(("terms", "kind", "said"), WRONG, ids=[said for _, _, said in WRONG])
 async def test_what_workers_cannot_serve_is_raised_as_it_is(
     terms: dict[str, Any], kind: type[Exception], said: str, module: str
 ) -> None:
