@@ -1,64 +1,78 @@
-"""What interop tests share: peers that are here, servers that stay, and defects that are known.
+"""What interop tests share: the settings that each is played in, and peers that are here and run.
 
-A test that is parametrized by ``kind`` runs where a peer of that kind does. One that takes ``setting`` is played once
-for each kind, transport and direction.
+A test that takes ``setting`` is played in settings of all kinds of peers, transports and directions, and one that takes
+``kind`` and ``transport`` over those of each peer: by pairs with the tests of its module, so that each test has every
+kind, transport and direction. With ``RSOCKET_TRIO_ALL_CASES`` in the environment it is played in all of them.
 """
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
+import inspect
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.interop.both_ways import Setting
-from tests.interop.defects import defect_in
-from tests.interop.peers import KINDS, ROOT, TRANSPORTS, command_for, end, require_peer
+from tests.interop.defects import DEFECTS, defect_in
+from tests.interop.peers import KINDS, TRANSPORTS, end_shared_peers, require_peer, shared_peer
+from tests.pairs import by_pairs
 
-SETTINGS = [(kind, transport, we_ask) for kind in KINDS for transport in TRANSPORTS[kind] for we_ask in (True, False)]
-
-
-def name_of(param: tuple[str, str, bool]) -> str:
-    kind, transport, we_ask = param
-    return f"{kind}-{transport}-{'we_ask' if we_ask else 'they_ask'}"
+PEERS = [(kind, transport) for kind in KINDS for transport in TRANSPORTS[kind]]
+SETTINGS = [Setting(*peer, we_ask) for peer in PEERS for we_ask in (True, False)]
 
 
-@pytest.fixture(autouse=True)
-def peer_is_here(request: pytest.FixtureRequest) -> None:
-    """Skip before Trio runs: a skip from inside its run would lose the reason."""
-    callspec = getattr(request.node, "callspec", None)
-    kind = callspec.params.get("kind") if callspec is not None else None
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    name = metafunc.function.__name__
+    if "setting" in metafunc.fixturenames:
+        settings = [Setting(*row) for test, *row in setting_rows(metafunc.module) if test == name]
+        metafunc.parametrize("setting", [played(name, setting) for setting in settings])
+    elif "transport" in metafunc.fixturenames and metafunc.definition.get_closest_marker("parametrize") is None:
+        metafunc.parametrize(("kind", "transport"), [row for test, *row in peer_rows(metafunc.module) if test == name])
+
+
+@cache
+def setting_rows(module: ModuleType) -> list[tuple[Any, ...]]:
+    tests = tests_with("setting", module)
+    known = [
+        (test, *next(setting for setting in SETTINGS if where(setting)).row)
+        for test, where, _ in DEFECTS
+        if test in tests
+    ]
+    return by_pairs([(test, *setting.row) for test in tests for setting in SETTINGS], known)
+
+
+@cache
+def peer_rows(module: ModuleType) -> list[tuple[Any, ...]]:
+    return by_pairs([(test, *peer) for test in tests_with("transport", module) for peer in PEERS])
+
+
+def tests_with(argument: str, module: ModuleType) -> list[str]:
+    """Return the tests of a module that take this."""
+    tests = [name for name in vars(module) if name.startswith("test_")]
+    return [name for name in tests if argument in inspect.signature(getattr(module, name)).parameters]
+
+
+def played(test: str, setting: Setting) -> Any:
+    """The setting; where the peer is known to fail, the test must fail."""
+    reason = defect_in(test, setting)
+    marks = () if reason is None else (pytest.mark.xfail(reason=reason, strict=True),)
+    return pytest.param(setting, id=str(setting), marks=marks)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the peer run that the test needs, before anything looks at what the test leaves behind.
+
+    A skip from inside Trio's run would lose the reason.
+    """
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    kind = params["setting"].kind if "setting" in params else params.get("kind")
     if kind is not None:
         require_peer(kind)
+        shared_peer(kind)
 
 
-@pytest.fixture(scope="session", params=SETTINGS, ids=name_of)
-def session_setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
-    """One direction of one pair. A peer's server serves all tests that ask it for nothing special."""
-    kind, transport, we_ask = request.param
-    require_peer(kind)
-    if not we_ask:
-        yield Setting(kind, transport, None)
-        return
-    process = subprocess.Popen(
-        command_for(kind, "server", transport), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        port = process.stdout.readline().split()[1]
-        yield Setting(kind, transport, f"{transport}://127.0.0.1:{port}")
-        assert process.poll() is None, f"the {kind} server ended"
-    finally:
-        end(process)
-        process.stdout.close()
-
-
-@pytest.fixture
-def setting(session_setting: Setting, request: pytest.FixtureRequest) -> Setting:
-    """The setting; where the peer is known to fail, the test must fail."""
-    node: Any = request.node
-    reason = defect_in(node.originalname, session_setting)
-    if reason is not None:
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    return session_setting
+def pytest_sessionfinish() -> None:
+    end_shared_peers()

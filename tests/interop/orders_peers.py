@@ -18,7 +18,7 @@ from typing import IO, Final, Literal, TypeAlias
 import attrs
 import trio
 
-from tests.interop.peers import COMMAND_TIMEOUT, FOLDER, ROOT, STDERR_KEPT, PeerFailed, end, missing_for
+from tests.interop.peers import COMMAND_TIMEOUT, FOLDER, ROOT, PeerFailed, end, last_words, missing_for
 from tests.missing import require
 
 OrdersKind: TypeAlias = Literal["spring", "py", "js"]
@@ -108,7 +108,7 @@ class OrdersPeer:
             self._process.kill()
             raise PeerFailed(f"the {self.kind} peer did not finish {name} within {COMMAND_TIMEOUT:g} s")
         if not said:
-            raise PeerFailed(f"the {self.kind} peer ended; it wrote:\n{_last_words(self._errors)}")
+            raise PeerFailed(f"the {self.kind} peer ended; it wrote:\n{last_words(self._errors)}")
         if said != f"ok {name}\n":
             raise AssertionError(said.rstrip())
 
@@ -138,14 +138,8 @@ def orders_peer(kind: OrdersKind, *options: str) -> Iterator[OrdersPeer]:
         assert process.stdout is not None
         try:
             if not (line := process.stdout.readline()):
-                raise PeerFailed(f"the {kind} peer did not start; it wrote:\n{_last_words(errors)}")
+                raise PeerFailed(f"the {kind} peer did not start; it wrote:\n{last_words(errors)}")
             _, tcp, ws, strict = (*line.split(), "", "")[:4]
             yield OrdersPeer(kind, tcp, ws, strict, process, errors)
         finally:
             end(process)
-
-
-def _last_words(errors: IO[bytes]) -> str:
-    size = errors.seek(0, 2)
-    errors.seek(max(0, size - STDERR_KEPT))
-    return errors.read().decode("utf-8", "replace").strip()

@@ -1,34 +1,35 @@
-"""Foreign peers as subprocesses: how tests start them, tell them what to do, and end them.
+"""Foreign peers: a process of each kind, which serves and connects when told to.
 
-``server_peer`` runs one that listens, ``client_peer`` one that connects and carries out commands; README.md lists what
-the servers serve and what the clients can be told. Where a peer cannot run, a test is skipped and says why; where the
-environment has ``CI`` it fails, so that a machine that must have the peers never passes without them.
+``server_peer`` has it listen, ``client_peer`` has it connect and carry out commands; README.md lists what it serves and
+what it can be told. Where a peer cannot run, a test is skipped and says why; where the environment has ``CI`` it fails,
+so that a machine that must have the peers never passes without them.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import attrs
-import pytest
 import trio
 
 from tests.missing import require
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
-START_TIMEOUT = 20.0
-"""Seconds until a peer must have said that it runs."""
 COMMAND_TIMEOUT = 60.0
+"""Seconds, its start included, that only a peer which hangs takes to answer."""
 END_TIMEOUT = 5.0
+READ_SIZE = 1 << 20
 STDERR_KEPT = 16_384
 """Bytes: what a failing test shows of a peer's last words."""
 
@@ -41,25 +42,27 @@ TRANSPORTS: dict[Kind, tuple[TransportName, ...]] = {"py": ("tcp", "ws"), "js": 
 """What each kind travels over. Over HTTP/2 it is rsocket-js on a stream of node's."""
 
 
-def each_peer(*kinds: Kind) -> pytest.MarkDecorator:
-    """Play a test with ``kind`` and ``transport``: each of these kinds, or all, over what it travels over."""
-    pairs = [(kind, transport) for kind in kinds or KINDS for transport in TRANSPORTS[kind]]
-    return pytest.mark.parametrize(("kind", "transport"), pairs)
-
-
 class PeerFailed(Exception):
     """A peer did not do what its script says. Shows what it wrote to standard error."""
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Close the peer's input, at which it ends; kill one that goes on."""
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
     try:
         process.wait(END_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def last_words(errors: IO[bytes]) -> str:
+    """Return the end of what a process wrote to standard error."""
+    size = errors.seek(0, 2)
+    errors.seek(max(0, size - STDERR_KEPT))
+    return errors.read().decode("utf-8", "replace").strip()
 
 
 def pattern(size: int) -> bytes:
@@ -83,57 +86,33 @@ def missing_for(kind: Kind) -> str | None:
     return None
 
 
-def command_for(kind: Kind, role: str, *args: str, **options: object) -> list[str]:
-    """Return what starts a peer of this kind in this role, in ``ROOT``."""
-    module, script = f"tests.interop.py.{role}", str(FOLDER / "js" / f"{role}.js")
-    command = [sys.executable, "-m", module] if kind == "py" else ["node", script]
-    for name, value in options.items():
-        if value is not None:
-            args = (*args, f"--{name.replace('_', '-')}", str(value))
-    return [*command, *args]
-
-
-@asynccontextmanager
-async def server_peer(kind: Kind, transport: TransportName, **options: object) -> AsyncIterator[str]:
-    """Run a server of this kind; the URI that it listens on. Options become ``--name value``: ``fragment=1000``."""
-    async with _peer(kind, "server", transport, **options) as peer:
-        with peer.deadline(START_TIMEOUT):
-            word, port = (await peer.line()).split()
-        if word != "PORT":
-            raise PeerFailed(f"PORT expected, not {word}")
-        yield f"{transport}://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def client_peer(kind: Kind, uri: str, **options: object) -> AsyncIterator[PeerClient]:
-    """Run a client of this kind that is connected to ``uri``, such as ``tcp://127.0.0.1:7878``.
-
-    Options become ``--name value``: ``fragment=1000``, ``lease=256``, ``setup="refuse"``, ``keepalive=500``,
-    ``lifetime=2000``, ``metadata_mime="message/x.rsocket.routing.v0"``. Of several ``connections`` over one of HTTP/2
-    a command names its own: ``connection=2``.
-    """
-    transport, _, rest = uri.partition("://")
-    address, slash, path = rest.partition("/")
-    if slash:
-        options["path"] = slash + path
-    async with _peer(kind, "client", transport, address.rpartition(":")[2], **options) as peer:
-        with peer.deadline(START_TIMEOUT):
-            hello = json.loads(await peer.line())
-        if not hello["ok"]:
-            raise PeerFailed(f"the peer could not connect: {hello['error']}")
-        client = PeerClient(peer)
-        async with _beside(client._read):
-            yield client
+def command_for(kind: Kind, script: str = "main", *args: str) -> list[str]:
+    """Return what starts a peer of this kind in ``ROOT``."""
+    if kind == "py":
+        return [sys.executable, "-m", f"tests.interop.py.{script}", *args]
+    return ["node", str(FOLDER / "js" / f"{script}.js"), *args]
 
 
 @attrs.define(eq=False)
-class PeerClient:
-    """A connected client that carries out commands, several at once if asked from several tasks."""
+class Peer:
+    """A process that reads and writes lines. Tests share it, one after the other, and the tasks of a test may, too.
 
-    _peer: _Peer
+    Whatever waits for it raises ``PeerFailed`` once it has ended. One that does not answer in time is killed, so that
+    a hang costs one test; ``shared_peer`` then starts another.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    _errors: IO[bytes]
     _last_id: int = 0
-    _waiting: dict[int, trio.MemorySendChannel[Result]] = attrs.field(factory=dict)
-    _failure: PeerFailed | None = None
+    _results: dict[int, Result | None] = attrs.field(factory=dict)
+    """Of commands that somebody waits for."""
+    _servers: dict[str, int] = attrs.field(factory=dict)
+    """The ports that it listens on, by the terms of each."""
+    _buffered: bytearray = attrs.field(factory=bytearray)
+    _reading: trio.Lock = attrs.field(factory=trio.Lock)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock)
+    _came: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
         """Have the peer do something, and give what came of it.
@@ -142,33 +121,162 @@ class PeerClient:
         ``items`` are bytes again.
         """
         command = as_command(what, data=data, metadata=metadata, **fields)
-        if self._failure is not None:
-            raise self._failure
         self._last_id += 1
         number = self._last_id
-        send, receive = trio.open_memory_channel[Result](1)
-        self._waiting[number] = send
+        self._results[number] = None
         try:
-            with self._peer.deadline(COMMAND_TIMEOUT):
-                await self._peer.tell(command | {"id": number})
-                return with_bytes(await receive.receive())
-        except trio.EndOfChannel:
-            assert self._failure is not None
-            raise self._failure from None
+            with self.deadline(COMMAND_TIMEOUT):
+                await self._tell(command | {"id": number})
+                while (result := self._results[number]) is None:
+                    await self._take_results()
         finally:
-            self._waiting.pop(number, None)
+            del self._results[number]
+        return with_bytes(result)
 
-    async def _read(self) -> None:
-        try:
-            while True:
-                result = json.loads(await self._peer.line())
-                waiting = self._waiting.get(result.pop("id"))
-                if waiting is not None:
-                    waiting.send_nowait(result)
-        except PeerFailed as error:
-            self._failure = error
-            for waiting in self._waiting.values():
-                waiting.close()
+    async def listen(self, transport: TransportName, **options: Any) -> int:
+        """Have it serve, unless it does so on these terms already. Return the port."""
+        terms = f"{transport} {options}"
+        if terms not in self._servers:
+            self._servers[terms] = (await self.do("listen", transport=transport, **options))["port"]
+        return self._servers[terms]
+
+    async def line(self) -> str:
+        """Return the next line that it writes."""
+        assert self.process.stdout is not None
+        while (end := self._buffered.find(b"\n")) < 0:
+            await trio.lowlevel.wait_readable(self.process.stdout)
+            chunk = os.read(self.process.stdout.fileno(), READ_SIZE)
+            if not chunk:
+                raise PeerFailed(self._said("ended"))
+            self._buffered += chunk
+        line = self._buffered[:end].decode()
+        del self._buffered[: end + 1]
+        return line
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Kill a peer that takes longer, and raise ``PeerFailed``."""
+        with trio.move_on_after(seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.process.kill()
+            raise PeerFailed(self._said(f"did not answer within {seconds:g} s"))
+
+    def end(self) -> None:
+        """End the process: politely by the end of its input, then not."""
+        end(self.process)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._errors.close()
+
+    async def _take_results(self) -> None:
+        """Read until a result is there. One task reads, and wakes the others."""
+        if self._reading.locked():
+            await self._came.park()
+            return
+        async with self._reading:
+            try:
+                result = json.loads(await self.line())
+                if (number := result.pop("id")) in self._results:
+                    self._results[number] = result
+            finally:
+                self._came.unpark_all()
+
+    async def _tell(self, command: Result) -> None:
+        assert self.process.stdin is not None
+        unsent = memoryview(json.dumps(command).encode() + b"\n")
+        async with self._writing:
+            while unsent:
+                try:
+                    unsent = unsent[os.write(self.process.stdin.fileno(), unsent) :]
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self.process.stdin)
+                except BrokenPipeError:
+                    raise PeerFailed(self._said("ended")) from None
+
+    def _said(self, what: str) -> str:
+        words = last_words(self._errors)
+        return f"{self.name} {what}" + (f"; it wrote:\n{words}" if words else "")
+
+
+def start_peer(kind: Kind, script: str = "main", *args: str) -> Peer:
+    """Start a process of this kind."""
+    require_peer(kind)
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed with the peer
+    process = subprocess.Popen(
+        command_for(kind, script, *args), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+    )
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        os.set_blocking(stream.fileno(), False)
+    return Peer(f"the {kind} peer", process, errors)
+
+
+@contextmanager
+def own_peer(kind: Kind, script: str = "main", *args: str) -> Iterator[Peer]:
+    """Run a process for the block: one that is to die, or runs another script."""
+    peer = start_peer(kind, script, *args)
+    try:
+        yield peer
+    finally:
+        peer.end()
+
+
+_shared: dict[Kind, Peer] = {}
+
+
+def shared_peer(kind: Kind) -> Peer:
+    """Return the process of this kind that the tests share. It is started anew if it has ended."""
+    if kind in _shared and _shared[kind].process.poll() is not None:
+        _shared.pop(kind).end()
+    if kind not in _shared:
+        _shared[kind] = start_peer(kind)
+    return _shared[kind]
+
+
+def end_shared_peers() -> None:
+    while _shared:
+        _shared.popitem()[1].end()
+
+
+async def server_peer(kind: Kind, transport: TransportName, **options: Any) -> str:
+    """Return the URI of a server of this kind: with ``fragment=1000``, or ``lease=3``, of its own."""
+    return f"{transport}://127.0.0.1:{await shared_peer(kind).listen(transport, **options)}"
+
+
+@asynccontextmanager
+async def client_peer(kind: Kind, uri: str, *, peer: Peer | None = None, **options: Any) -> AsyncIterator[PeerClient]:
+    """Have a peer of this kind, the shared one by default, connect to ``uri``, such as ``tcp://127.0.0.1:7878``.
+
+    Options are ``fragment=1000``, ``lease=256``, ``setup="refuse"``, ``keepalive=500``, ``lifetime=2000``,
+    ``metadata_mime="message/x.rsocket.routing.v0"``. Of several ``connections`` over one of HTTP/2 a command names its
+    own: ``connection=2``.
+    """
+    peer = peer if peer is not None else shared_peer(kind)
+    transport, _, rest = uri.partition("://")
+    address, slash, path = rest.partition("/")
+    if slash:
+        options["path"] = slash + path
+    hello = await peer.do("connect", transport=transport, port=int(address.rpartition(":")[2]), **options)
+    if not hello["ok"]:
+        raise PeerFailed(f"the peer could not connect: {hello['error']}")
+    try:
+        yield PeerClient(peer, hello["client"])
+    finally:
+        with trio.CancelScope(shield=True), suppress(PeerFailed):
+            await peer.do("leave", client=hello["client"])
+
+
+@attrs.frozen
+class PeerClient:
+    """A connected client that carries out commands, several at once if asked from several tasks."""
+
+    peer: Peer
+    number: int
+
+    async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
+        """Have it do something, as ``Peer.do``."""
+        return await self.peer.do(what, data=data, metadata=metadata, client=self.number, **fields)
 
 
 def as_command(what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
@@ -192,106 +300,3 @@ def with_bytes(result: Result) -> Result:
         if isinstance(result.get(name), list):
             result[name] = [None if item is None else bytes.fromhex(item) for item in result[name]]
     return result
-
-
-@attrs.define(eq=False)
-class _Peer:
-    """One process and its three streams."""
-
-    process: trio.Process
-    name: str
-    buffered: bytearray = attrs.field(factory=bytearray)
-    last_words: bytearray = attrs.field(factory=bytearray)
-    writing: trio.Lock = attrs.field(factory=trio.Lock)
-
-    async def line(self) -> str:
-        assert self.process.stdout is not None
-        searched = 0
-        while (end := self.buffered.find(b"\n", searched)) < 0:
-            searched = len(self.buffered)
-            chunk = await self.process.stdout.receive_some(1 << 20)
-            if not chunk:
-                await self.fail("ended")
-            self.buffered += chunk
-        line = self.buffered[:end].decode()
-        del self.buffered[: end + 1]
-        return line
-
-    async def tell(self, command: Result) -> None:
-        assert self.process.stdin is not None
-        async with self.writing:
-            try:
-                await self.process.stdin.send_all(json.dumps(command).encode() + b"\n")
-            except trio.BrokenResourceError:
-                await self.fail("ended")
-
-    async def fail(self, what: str) -> NoReturn:
-        with trio.move_on_after(END_TIMEOUT):
-            await self.process.wait()
-        raise PeerFailed(self.said(what))
-
-    def said(self, what: str) -> str:
-        words = self.last_words.decode("utf-8", "replace").strip()
-        return f"{self.name} {what}" + (f"; it wrote:\n{words}" if words else "")
-
-    @contextmanager
-    def deadline(self, seconds: float) -> Iterator[None]:
-        with trio.move_on_after(seconds) as scope:
-            yield
-        if scope.cancelled_caught:
-            raise PeerFailed(self.said(f"did not answer within {seconds:g} s"))
-
-    async def listen(self) -> None:
-        """Keep the end of what the process writes to standard error."""
-        assert self.process.stderr is not None
-        async with self.process.stderr as stream:
-            async for chunk in stream:
-                self.last_words += chunk
-                del self.last_words[:-STDERR_KEPT]
-
-    async def end(self) -> None:
-        """End the process: politely by the end of its input, then not."""
-        process = self.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        await process.stdin.aclose()
-        with trio.move_on_after(END_TIMEOUT):
-            await process.wait()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        await process.stdout.aclose()
-
-
-@asynccontextmanager
-async def _peer(kind: Kind, role: str, *args: str, **options: object) -> AsyncIterator[_Peer]:
-    require_peer(kind)
-    command = command_for(kind, role, *args, **options)
-    process = await trio.lowlevel.open_process(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    peer = _Peer(process, f"the {kind} {role}")
-    try:
-        async with _beside(peer.listen):
-            yield peer
-    finally:
-        with trio.CancelScope(shield=True):
-            await peer.end()
-
-
-@asynccontextmanager
-async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run a task for as long as the block. The block's own error leaves it alone, in no group."""
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task)
-        try:
-            yield
-        except BaseException as exc:
-            error = exc
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame

@@ -27,7 +27,7 @@ SERVER, CLEAR, TLS = "7878", "8080", "8443"
 """The ports of the page: those of our server, and of the proxy without and with TLS."""
 ETC = "/etc/rsocket"
 """Where certificates are on the page."""
-START_TIMEOUT = 10.0
+START_TIMEOUT = 60.0
 END_TIMEOUT = 5.0
 TRIES = 3
 """Starts of a proxy: another process may have taken a port that was free."""
@@ -165,11 +165,11 @@ class Proxy:
         with trio.move_on_after(START_TIMEOUT):
             while self._process.poll() is None:
                 try:
-                    stream = await trio.open_tcp_stream("127.0.0.1", self.clear)
+                    for port in (self.clear, self.tls):
+                        await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
                 except OSError:
                     await trio.sleep(0.01)
                 else:
-                    await stream.aclose()
                     return
         said = self.said()
         await self.kill()

@@ -12,7 +12,7 @@ import trio
 from rsocket_trio import Connection, ConnectionLost, open_connection, open_shared
 from tests.interop.both_ways import Asker, serving
 from tests.interop.ours import OurClient, Seen, our_responder
-from tests.interop.peers import Kind, _peer, client_peer, pattern, server_peer
+from tests.interop.peers import Kind, client_peer, own_peer, pattern, server_peer
 
 CONNECTIONS = 8
 LARGE = 300_000
@@ -41,7 +41,8 @@ async def ask_for_all(asker: Asker, **which: Any) -> None:
 
 
 async def test_our_connections_share_one_to_a_server_of_theirs(kind: Kind) -> None:
-    async with server_peer(kind, "h2") as uri, open_shared(uri) as shared, AsyncExitStack() as stack:
+    uri = await server_peer(kind, "h2")
+    async with open_shared(uri) as shared, AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(open_connection(uri, over=shared)) for _ in range(CONNECTIONS)]
         async with trio.open_nursery() as nursery:
             for connection in connections:
@@ -71,7 +72,8 @@ async def test_one_of_their_connections_ends_and_the_others_go_on(kind: Kind) ->
 
 
 async def test_one_of_our_connections_ends_and_the_others_go_on(kind: Kind) -> None:
-    async with server_peer(kind, "h2") as uri, open_shared(uri) as shared, open_connection(uri, over=shared) as staying:
+    uri = await server_peer(kind, "h2")
+    async with open_shared(uri) as shared, open_connection(uri, over=shared) as staying:
         async with open_connection(uri, over=shared) as leaving:
             await leaving.request_response(b"hi", route="echo")
         reply = await staying.request_response(b"still here", route="echo")
@@ -88,8 +90,8 @@ async def test_all_connections_of_a_stranger_that_dies_are_lost(kind: Kind) -> N
             await connection.request_response(b"60000", route="sleep")
         lost += 1
 
-    async with _peer(kind, "server", "h2") as peer:
-        uri = (await peer.line()).replace("PORT ", "h2://127.0.0.1:")
+    with own_peer(kind) as peer:
+        uri = f"h2://127.0.0.1:{await peer.listen('h2')}"
         async with (
             open_shared(uri) as shared,
             open_connection(uri, over=shared) as one,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rsocket_trio import Responder
 from tests.interop.both_ways import serving
-from tests.interop.peers import ROOT, Kind, TransportName, client_peer, each_peer
+from tests.interop.peers import ROOT, Kind, TransportName, client_peer
 
 
 def readme_service() -> Responder:
@@ -21,7 +21,6 @@ def readme_service() -> Responder:
     return responder
 
 
-@each_peer()
 async def test_the_service_of_the_readme_answers_a_peer_by_route(kind: Kind, transport: TransportName) -> None:
     async with serving(transport, readme_service()) as uri, client_peer(kind, uri) as client:
         greeting = await client.do("request_response", route="greet", data=b"Ada")

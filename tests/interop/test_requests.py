@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +25,7 @@ from rsocket_trio import (
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, TEXT_PLAIN, Entry, encode_composite, with_route
 from tests.interop.both_ways import Asker, Setting, asking, eventually, one_handler_stops, serving, told
 from tests.interop.ours import our_responder
-from tests.interop.peers import Kind, TransportName, client_peer, each_peer, pattern, server_peer
+from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, pattern, server_peer
 
 LARGE = 300_000
 ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
@@ -126,7 +128,6 @@ async def test_the_side_that_answers_can_ask_back(setting: Setting) -> None:
 # ---- the terms of a connection, from either side
 
 
-@each_peer()
 async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) -> None:
     connect = partial(
         open_connection,
@@ -135,7 +136,7 @@ async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) ->
         metadata_mime="message/x.rsocket.routing.v0",
         keepalive=Keepalive(interval=12.345, max_lifetime=67.89),
     )
-    async with server_peer(kind, transport) as uri, connect(uri) as connection:
+    async with connect(await server_peer(kind, transport)) as connection:
         said = json.loads((await connection.request_response(route="setup")).data)
 
     assert (bytes.fromhex(said["data"]), bytes.fromhex(said["metadata"])) == (b"a token", b"its kind")
@@ -143,7 +144,6 @@ async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) ->
     assert (said.get("keepalive", 12_345), said.get("lifetime", 67_890)) == (12_345, 67_890)
 
 
-@each_peer()
 async def test_our_server_reads_a_setup(kind: Kind, transport: TransportName) -> None:
     connect = partial(client_peer, kind, setup="a token", keepalive=12_000, lifetime=67_000, metadata_mime=ROUTING)
 
@@ -155,16 +155,14 @@ async def test_our_server_reads_a_setup(kind: Kind, transport: TransportName) ->
     assert (said["keepalive"], said["lifetime"]) == (12_000, 67_000)
 
 
-@each_peer()
 async def test_a_server_that_refuses_us_says_why(kind: Kind, transport: TransportName) -> None:
-    async with server_peer(kind, transport) as uri, open_connection(uri, setup="refuse") as connection:
+    async with open_connection(await server_peer(kind, transport), setup="refuse") as connection:
         with pytest.raises(RejectedSetup, match="refused as asked"):
             await connection.request_response("anyone there?")
         with pytest.raises(RejectedSetup, match="refused as asked"):
             await connection.request_response("still not?")
 
 
-@each_peer()
 async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: TransportName) -> None:
     async with serving(transport) as uri, client_peer(kind, uri, setup="refuse") as client:
         closed = await client.do("wait_closed")
@@ -172,38 +170,40 @@ async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: Transpor
     assert (closed["code"], closed["error"]) == (RejectedSetup.default_code, "refused as asked")
 
 
-@each_peer()
 async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport: TransportName) -> None:
-    async with server_peer(kind, transport) as uri, open_connection(uri, metadata_mime=ROUTING) as connection:
+    async with open_connection(await server_peer(kind, transport), metadata_mime=ROUTING) as connection:
         assert (await connection.request_response(b"5", route="size")).data == pattern(5)
 
     async with serving(transport) as uri, client_peer(kind, uri, metadata_mime=ROUTING) as client:
         assert (await client.do("request_response", route="size", data=b"5"))["data"] == pattern(5)
 
 
-@each_peer()
-async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transport: TransportName) -> None:
-    keepalive = Keepalive(interval=0.1, max_lifetime=0.6)
-
-    async with server_peer(kind, transport) as uri, open_connection(uri, keepalive=keepalive) as connection:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_keepalives_keep_connections_that_are_idle_for_longer_than_their_lifetime(kind: Kind) -> None:
+    keepalive = Keepalive(interval=0.25, max_lifetime=2.0)
+    milliseconds: dict[str, Any] = {"keepalive": 250, "lifetime": 2000}
+    async with AsyncExitStack() as stack:
+        ours, theirs = [], []
+        for transport in TRANSPORTS[kind]:
+            uri = await server_peer(kind, transport)
+            ours.append(await stack.enter_async_context(open_connection(uri, keepalive=keepalive)))
+            uri = await stack.enter_async_context(serving(transport))
+            theirs.append(await stack.enter_async_context(client_peer(kind, uri, **milliseconds)))
         await trio.sleep(1.5 * keepalive.max_lifetime)
-        assert (await connection.request_response("awake?")).text == "awake?"
-        assert 0 <= await connection.ping() < keepalive.max_lifetime
 
-
-@each_peer()
-async def test_keepalives_keep_an_idle_connection_from_a_client(kind: Kind, transport: TransportName) -> None:
-    async with serving(transport) as uri, client_peer(kind, uri, keepalive=100, lifetime=600) as client:
-        await trio.sleep(0.9)
-        assert (await client.do("request_response", data=b"awake?"))["data"] == b"awake?"
+        for connection in ours:
+            assert (await connection.request_response("awake?")).text == "awake?"
+            assert 0 <= await connection.ping() < keepalive.max_lifetime
+        for client in theirs:
+            assert (await client.do("request_response", data=b"awake?"))["data"] == b"awake?"
 
 
 # ---- leases
 
 
-@each_peer("py")
+@pytest.mark.parametrize(("kind", "transport"), [("py", "tcp"), ("py", "ws")])
 async def test_we_ask_no_more_often_than_a_lease_allows(kind: Kind, transport: TransportName) -> None:
-    async with server_peer(kind, transport, lease=3) as uri, open_connection(uri, lease=True) as connection:
+    async with open_connection(await server_peer(kind, transport, lease=3), lease=True) as connection:
         for _ in range(3):
             assert (await connection.request_response("hi")).text == "hi"
         with trio.move_on_after(0.1) as patience:
@@ -214,7 +214,6 @@ async def test_we_ask_no_more_often_than_a_lease_allows(kind: Kind, transport: T
         assert connection.lease.number_of_requests == 0
 
 
-@each_peer()
 async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, transport: TransportName) -> None:
     responder = Responder()
     more, asked = trio.Event(), []
@@ -253,7 +252,6 @@ async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, tra
 # ---- everyone on one port
 
 
-@each_peer()
 async def test_a_peer_of_today_shares_a_port_with_the_old_dialect(kind: Kind, transport: TransportName) -> None:
     responder = our_responder()
 

@@ -9,7 +9,7 @@ import pytest
 from rsocket_trio import open_connection
 from rsocket_trio.metadata import COMPOSITE_METADATA, TEXT_PLAIN, Entry, encode_composite, with_route
 from tests.interop.both_ways import Setting, asking, one_handler_stops, told
-from tests.interop.peers import Kind, TransportName, each_peer, pattern, server_peer
+from tests.interop.peers import Kind, TransportName, pattern, server_peer
 
 LARGE = 300_000
 ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
@@ -92,9 +92,8 @@ async def test_an_empty_item_is_an_item(setting: Setting) -> None:
     assert (result["completed"], result["items"]) == (True, [pattern(3), b"", pattern(2)])
 
 
-@each_peer()
 async def test_credit_is_topped_up_as_items_are_read(kind: Kind, transport: TransportName) -> None:
-    async with server_peer(kind, transport) as uri, open_connection(uri) as connection:
+    async with open_connection(await server_peer(kind, transport)) as connection:
         async with connection.request_stream("100", route="count", initial_request_n=16) as items:
             assert [item.data async for item in items] == numbers(100)
         grants = json.loads((await connection.request_response(route="credits")).data)

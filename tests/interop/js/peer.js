@@ -30,15 +30,6 @@ function pattern(size) {
   return bytes;
 }
 
-function options(args) {
-  const found = { transport: args[0], port: undefined };
-  for (let i = 1; i < args.length; i++) {
-    if (args[i].startsWith("--")) found[args[i].slice(2)] = args[++i];
-    else found.port = Number(args[i]);
-  }
-  return found;
-}
-
 // ---- what a source of items needs: credit, and room for others between its items
 
 class Source {
@@ -517,4 +508,4 @@ class Taker {
   cancel() {}
 }
 
-module.exports = { COMPOSITE, Commander, Queue, Source, coded, from, options, responder, seen };
+module.exports = { COMPOSITE, Commander, Queue, Source, coded, from, responder, seen };

@@ -1,5 +1,5 @@
 "use strict";
-// node server.js tcp|ws|h2 [--fragment N] [--metadata-mime M]: prints "PORT n", serves until standard input ends.
+// Servers of the JavaScript peer, each of which serves for as long as the process runs.
 
 const net = require("net");
 const { RSocketServer } = require("rsocket-core");
@@ -7,28 +7,27 @@ const { TcpServerTransport } = require("rsocket-tcp-server");
 const { WebsocketServerTransport } = require("rsocket-websocket-server");
 const WebSocket = require("ws");
 const { Http2ServerTransport } = require("./http2");
-const { options, responder, seen } = require("./peer");
+const { responder, seen } = require("./peer");
 
 const HOST = "127.0.0.1";
-const asked = options(process.argv.slice(2));
-let listener;
 
-function transport() {
-  if (asked.transport === "h2") {
+// Return a transport, and a function that gives its listener once it is bound.
+const TRANSPORTS = {
+  tcp: () => {
+    let listener;
+    const socketCreator = (config) => (listener = net.createServer(config));
+    return [new TcpServerTransport({ listenOptions: { host: HOST, port: 0 }, socketCreator }), () => listener];
+  },
+  ws: () => {
+    let listener;
+    const wsCreator = () => (listener = new WebSocket.Server({ host: HOST, port: 0 }));
+    return [new WebsocketServerTransport({ wsCreator }), () => listener];
+  },
+  h2: () => {
     const http2 = new Http2ServerTransport({ listenOptions: { host: HOST, port: 0 } });
-    listener = http2.server;
-    return http2;
-  }
-  if (asked.transport === "ws") {
-    return new WebsocketServerTransport({
-      wsCreator: () => (listener = new WebSocket.Server({ host: HOST, port: 0 })),
-    });
-  }
-  return new TcpServerTransport({
-    listenOptions: { host: HOST, port: 0 },
-    socketCreator: (config) => (listener = net.createServer(config)),
-  });
-}
+    return [http2, () => http2.server];
+  },
+};
 
 const acceptor = {
   accept: async (setup, peer) => {
@@ -46,13 +45,12 @@ const acceptor = {
   },
 };
 
-process.on("unhandledRejection", (error) => console.error("unhandled:", error));
-process.stdin.on("end", () => process.exit(0)).resume();
+// Return the port.
+async function listen({ transport: name, fragment }) {
+  const [transport, listener] = TRANSPORTS[name]();
+  const fragmentation = fragment ? { maxOutboundFragmentSize: fragment } : undefined;
+  await new RSocketServer({ transport, acceptor, fragmentation }).bind();
+  return listener().address().port;
+}
 
-new RSocketServer({
-  transport: transport(),
-  acceptor,
-  fragmentation: asked.fragment ? { maxOutboundFragmentSize: Number(asked.fragment) } : undefined,
-})
-  .bind()
-  .then(() => console.log(`PORT ${listener.address().port}`));
+module.exports = { listen };

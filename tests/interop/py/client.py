@@ -1,15 +1,10 @@
-"""The asyncio peer that connects: reads a JSON command a line, prints a JSON result a line, ends with standard input.
-
-``python -m tests.interop.py.client tcp|ws PORT [--path P] [--fragment N] [--lease PENDING] [--setup TEXT]
-[--keepalive MS] [--lifetime MS] [--metadata-mime M]``
-"""
+"""Clients of the asyncio peer."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 from rsocket.payload import Payload
@@ -17,69 +12,75 @@ from rsocket.rsocket_client import RSocketClient
 from rsocket.transports.aiohttp_websocket import TransportAioHttpClient
 from rsocket.transports.tcp import TransportTCP
 
-from tests.interop.py.peer import COMPOSITE, HOST, Commander, Responder, Result, lines, milliseconds, options, say
+from tests.interop.py.peer import COMPOSITE, HOST, Commander, Responder, Result
 
 
-async def main() -> None:
-    asked = options(sys.argv[1:])
-    metadata_mime = asked.get("metadata-mime", COMPOSITE)
-    settings: dict[str, Any] = {
-        "handler_factory": lambda: Responder(metadata_mime),
-        "data_encoding": "application/octet-stream",
-        "metadata_encoding": metadata_mime,
-        "keep_alive_period": milliseconds(asked.get("keepalive", "20000")),
-        "max_lifetime_period": milliseconds(asked.get("lifetime", "90000")),
-        "honor_lease": "lease" in asked,
-    }
-    if "fragment" in asked:
-        settings["fragment_size_bytes"] = int(asked["fragment"])
-    if "setup" in asked:
-        settings["setup_payload"] = Payload(asked["setup"].encode())
+class Client:
+    """One connection, and the commands that it carries out."""
 
-    async with RSocketClient(transports(asked), **settings) as client:
+    def __init__(self, socket: Any, metadata_mime: str) -> None:
+        self.socket = socket
+        self.commander = Commander(socket, metadata_mime)
+        self.running: set[asyncio.Task[Result]] = set()
+
+    @classmethod
+    async def connect(
+        cls,
+        *,
+        transport: str,
+        port: int,
+        path: str = "/",
+        fragment: int | None = None,
+        lease: int | None = None,
+        setup: str | None = None,
+        keepalive: int = 20_000,
+        lifetime: int = 90_000,
+        metadata_mime: str = COMPOSITE,
+    ) -> Client:
+        """Connect. Raise ``ConnectionError`` if that fails."""
+        settings: dict[str, Any] = {
+            "handler_factory": lambda: Responder(metadata_mime),
+            "data_encoding": "application/octet-stream",
+            "metadata_encoding": metadata_mime,
+            "keep_alive_period": timedelta(milliseconds=keepalive),
+            "max_lifetime_period": timedelta(milliseconds=lifetime),
+            "honor_lease": lease is not None,
+        }
+        if fragment is not None:
+            settings["fragment_size_bytes"] = fragment
+        if setup is not None:
+            settings["setup_payload"] = Payload(setup.encode())
+        client = RSocketClient(transports(transport, port, path), **settings)
+        await client.__aenter__()
         handler = client._handler
         handler.socket = client
         if handler.closed.is_set():
-            say(json.dumps({"ok": False, "code": None, "error": handler.error[1]}))
-            return
-        say(json.dumps({"ok": True}))
-        await obey(client, metadata_mime)
+            raise ConnectionError(handler.error[1])
+        return cls(client, metadata_mime)
 
-
-async def transports(asked: dict[str, str]) -> AsyncIterator[Any]:
-    """One transport, and no second one: the library is not to connect again."""
-    if asked["transport"] == "ws":
-        yield TransportAioHttpClient(f"ws://{HOST}:{asked['port']}{asked.get('path', '/')}")
-    else:
-        reader, writer = await asyncio.open_connection(HOST, int(asked["port"]))
-        yield TransportTCP(reader, writer, read_buffer_size=65_536)
-
-
-async def obey(client: Any, metadata_mime: str) -> None:
-    commander = Commander(client, metadata_mime)
-    running: set[asyncio.Task[None]] = set()
-
-    async def carry_out(number: Any, command: Result) -> None:
+    async def run(self, command: Result) -> Result:
         if command["do"] == "wait_closed":
-            await client._handler.closed.wait()
-            code, text = client._handler.error or (None, "")
-            result: Result = {"ok": True, "code": code, "error": text}
-        elif command["do"] == "close":
-            await client.close()
-            result = {"ok": True}
-        else:
-            result = await commander.run(command)
-        say(json.dumps({"id": number} | result))
+            await self.socket._handler.closed.wait()
+            code, text = self.socket._handler.error or (None, "")
+            return {"ok": True, "code": code, "error": text}
+        if command["do"] == "close":
+            await self.socket.close()
+            return {"ok": True}
+        task = asyncio.create_task(self.commander.run(command))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        return await task
 
-    reader = await lines()
-    while line := await reader.readline():
-        command = json.loads(line)
-        task = asyncio.create_task(carry_out(command.pop("id", None), command))
-        running.add(task)
-        task.add_done_callback(running.discard)
-    for task in running:
-        task.cancel()
+    async def close(self) -> None:
+        for task in self.running:
+            task.cancel()
+        await self.socket.__aexit__(None, None, None)
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+async def transports(transport: str, port: int, path: str = "/") -> AsyncIterator[Any]:
+    """One transport, and no second one: the library is not to connect again."""
+    if transport == "ws":
+        yield TransportAioHttpClient(f"ws://{HOST}:{port}{path}")
+    else:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        yield TransportTCP(reader, writer, read_buffer_size=65_536)

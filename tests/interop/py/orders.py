@@ -365,8 +365,7 @@ async def connected(uri: str, mime: str, setup: Payload | None = None) -> AsyncI
         "metadata_encoding": COMPOSITE,
         "setup_payload": setup,
     }
-    where = {"transport": "tcp", "port": str(urlsplit(uri).port)}
-    async with RSocketClient(transports(where), **settings) as socket:
+    async with RSocketClient(transports("tcp", urlsplit(uri).port or 0), **settings) as socket:
         yield Client(socket, mime)
 
 

@@ -10,7 +10,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from reactivestreams.publisher import Publisher
@@ -47,18 +46,6 @@ class Seen:
 
 def pattern(size: int) -> bytes:
     return (bytes(range(251)) * (size // 251 + 1))[:size]
-
-
-def options(args: list[str]) -> dict[str, str]:
-    """``transport``, ``port`` and what follows ``--``."""
-    found = {"transport": args[0]}
-    rest = iter(args[1:])
-    for arg in rest:
-        if arg.startswith("--"):
-            found[arg[2:]] = next(rest)
-        else:
-            found["port"] = arg
-    return found
 
 
 # ---- what a source of items needs: credit, and room for others between its items
@@ -618,10 +605,6 @@ class Taker(Subscriber):
 
     def on_error(self, exception: Exception) -> None:
         self.finish(failed(exception))
-
-
-def milliseconds(number: str) -> timedelta:
-    return timedelta(milliseconds=int(number))
 
 
 def say(message: str) -> None:

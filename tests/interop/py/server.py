@@ -1,12 +1,8 @@
-"""The asyncio peer that listens: prints ``PORT n``, and serves until its standard input ends.
-
-``python -m tests.interop.py.server tcp|ws [--fragment N] [--lease N]``
-"""
+"""Servers of the asyncio peer, each of which serves for as long as the process runs."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 from aiohttp import web
@@ -15,26 +11,23 @@ from rsocket.rsocket_server import RSocketServer
 from rsocket.transports.aiohttp_websocket import websocket_handler_factory
 from rsocket.transports.tcp import TransportTCP
 
-from tests.interop.py.peer import HOST, Responder, lines, options, say
+from tests.interop.py.peer import HOST, Responder
 
 
-async def main() -> None:
-    asked = options(sys.argv[1:])
+async def listen(*, transport: str, fragment: int | None = None, lease: int | None = None) -> int:
+    """Start to serve. Return the port."""
     settings: dict[str, Any] = {"handler_factory": Responder}
-    if "fragment" in asked:
-        settings["fragment_size_bytes"] = int(asked["fragment"])
-    if "lease" in asked:
-        settings["lease_publisher"] = SingleLeasePublisher(maximum_request_count=int(asked["lease"]))
+    if fragment is not None:
+        settings["fragment_size_bytes"] = fragment
+    if lease is not None:
+        settings["lease_publisher"] = SingleLeasePublisher(maximum_request_count=lease)
 
     def introduce(server: RSocketServer) -> None:
         server._handler.socket = server
 
-    if asked["transport"] == "ws":
-        port = await serve_ws(websocket_handler_factory(on_server_create=introduce, **settings))
-    else:
-        port = await serve_tcp(lambda transport: introduce(RSocketServer(transport, **settings)))
-    say(f"PORT {port}")
-    await (await lines()).read()
+    if transport == "ws":
+        return await serve_ws(websocket_handler_factory(on_server_create=introduce, **settings))
+    return await serve_tcp(lambda stream: introduce(RSocketServer(stream, **settings)))
 
 
 async def serve_tcp(start: Any) -> int:
@@ -53,7 +46,3 @@ async def serve_ws(handler: Any) -> int:
     site = web.TCPSite(runner, HOST, 0)
     await site.start()
     return int(runner.addresses[0][1])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
