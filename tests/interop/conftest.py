@@ -16,7 +16,9 @@ import pytest
 
 from tests.interop.both_ways import Setting
 from tests.interop.defects import DEFECTS, defect_in
-from tests.interop.peers import KINDS, TRANSPORTS, end_shared_peers, require_peer, shared_peer
+from tests.interop.orders_peers import missing, shared_orders
+from tests.interop.peers import KINDS, TRANSPORTS, end_shared, require_peer, shared_peer
+from tests.missing import require
 from tests.pairs import by_pairs
 
 PEERS = [(kind, transport) for kind in KINDS for transport in TRANSPORTS[kind]]
@@ -68,6 +70,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     A skip from inside Trio's run would lose the reason.
     """
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    if "orders" in params:
+        require(missing(params["orders"]))
+        shared_orders(params["orders"])
     kind = params["setting"].kind if "setting" in params else params.get("kind")
     if kind is not None:
         require_peer(kind)
@@ -75,4 +80,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    end_shared_peers()
+    end_shared()

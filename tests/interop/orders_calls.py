@@ -34,7 +34,7 @@ from tests.interop.orders import (
     ticks_of,
 )
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 LARGE: Final = 200_000
 OFFERS: Final = [Offer(float(price)) for price in range(100)]
 WRONG: Final = (Simple("ann", "guess"), Bearer("token-of-nobody"))

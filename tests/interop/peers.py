@@ -14,10 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -44,25 +44,6 @@ TRANSPORTS: dict[Kind, tuple[TransportName, ...]] = {"py": ("tcp", "ws"), "js": 
 
 class PeerFailed(Exception):
     """A peer did not do what its script says. Shows what it wrote to standard error."""
-
-
-def end(process: subprocess.Popen[Any]) -> None:
-    """Close the peer's input, at which it ends; kill one that goes on."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.close()
-    try:
-        process.wait(END_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def last_words(errors: IO[bytes]) -> str:
-    """Return the end of what a process wrote to standard error."""
-    size = errors.seek(0, 2)
-    errors.seek(max(0, size - STDERR_KEPT))
-    return errors.read().decode("utf-8", "replace").strip()
 
 
 def pattern(size: int) -> bytes:
@@ -94,51 +75,18 @@ def command_for(kind: Kind, script: str = "main", *args: str) -> list[str]:
 
 
 @attrs.define(eq=False)
-class Peer:
-    """A process that reads and writes lines. Tests share it, one after the other, and the tasks of a test may, too.
+class LineProcess:
+    """A process that reads and writes lines, which tests share, one after the other.
 
     Whatever waits for it raises ``PeerFailed`` once it has ended. One that does not answer in time is killed, so that
-    a hang costs one test; ``shared_peer`` then starts another.
+    a hang costs one test; ``shared`` then starts another.
     """
 
     name: str
     process: subprocess.Popen[bytes]
     _errors: IO[bytes]
-    _last_id: int = 0
-    _results: dict[int, Result | None] = attrs.field(factory=dict)
-    """Of commands that somebody waits for."""
-    _servers: dict[str, int] = attrs.field(factory=dict)
-    """The ports that it listens on, by the terms of each."""
-    _buffered: bytearray = attrs.field(factory=bytearray)
-    _reading: trio.Lock = attrs.field(factory=trio.Lock)
-    _writing: trio.Lock = attrs.field(factory=trio.Lock)
-    _came: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-
-    async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
-        """Have the peer do something, and give what came of it.
-
-        ``items`` may hold bytes, ``data`` and the rest are as README.md says. In the result ``data``, ``metadata`` and
-        ``items`` are bytes again.
-        """
-        command = as_command(what, data=data, metadata=metadata, **fields)
-        self._last_id += 1
-        number = self._last_id
-        self._results[number] = None
-        try:
-            with self.deadline(COMMAND_TIMEOUT):
-                await self._tell(command | {"id": number})
-                while (result := self._results[number]) is None:
-                    await self._take_results()
-        finally:
-            del self._results[number]
-        return with_bytes(result)
-
-    async def listen(self, transport: TransportName, **options: Any) -> int:
-        """Have it serve, unless it does so on these terms already. Return the port."""
-        terms = f"{transport} {options}"
-        if terms not in self._servers:
-            self._servers[terms] = (await self.do("listen", transport=transport, **options))["port"]
-        return self._servers[terms]
+    _buffered: bytearray = attrs.field(factory=bytearray, init=False)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def line(self) -> str:
         """Return the next line that it writes."""
@@ -153,9 +101,22 @@ class Peer:
         del self._buffered[: end + 1]
         return line
 
+    async def tell(self, line: str) -> None:
+        """Have it read this line."""
+        assert self.process.stdin is not None
+        unsent = memoryview(line.encode() + b"\n")
+        async with self._writing:
+            while unsent:
+                try:
+                    unsent = unsent[os.write(self.process.stdin.fileno(), unsent) :]
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self.process.stdin)
+                except BrokenPipeError:
+                    raise PeerFailed(self._said("ended")) from None
+
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:
-        """Kill a peer that takes longer, and raise ``PeerFailed``."""
+        """Kill a process that takes longer, and raise ``PeerFailed``."""
         with trio.move_on_after(seconds) as scope:
             yield
         if scope.cancelled_caught:
@@ -163,11 +124,96 @@ class Peer:
             raise PeerFailed(self._said(f"did not answer within {seconds:g} s"))
 
     def end(self) -> None:
-        """End the process: politely by the end of its input, then not."""
-        end(self.process)
+        """End it: politely by the end of its input, then not."""
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.process.stdout.close()
         self._errors.close()
+
+    def _said(self, what: str) -> str:
+        size = self._errors.seek(0, 2)
+        self._errors.seek(max(0, size - STDERR_KEPT))
+        words = self._errors.read().decode("utf-8", "replace").strip()
+        return f"{self.name} {what}" + (f"; it wrote:\n{words}" if words else "")
+
+
+Lines = TypeVar("Lines", bound=LineProcess)
+
+
+def start(kind: Callable[[str, subprocess.Popen[bytes], IO[bytes]], Lines], name: str, command: Sequence[str]) -> Lines:
+    """Start a process in ``ROOT``."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed with the process
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        os.set_blocking(stream.fileno(), False)
+    return kind(name, process, errors)
+
+
+_shared: dict[Hashable, LineProcess] = {}
+
+
+def shared(key: Hashable, kind: type[Lines], begin: Callable[[], Lines]) -> Lines:
+    """Return the process of this key that the tests share. It is started anew if it has ended."""
+    if key in _shared and _shared[key].process.poll() is not None:
+        _shared.pop(key).end()
+    if key not in _shared:
+        _shared[key] = begin()
+    found = _shared[key]
+    assert isinstance(found, kind)
+    return found
+
+
+def end_shared() -> None:
+    """End the processes that the tests shared."""
+    while _shared:
+        _shared.popitem()[1].end()
+
+
+@attrs.define(eq=False)
+class Peer(LineProcess):
+    """A process that serves and connects. The tasks of a test may share it, too."""
+
+    _last_id: int = attrs.field(default=0, init=False)
+    _results: dict[int, Result | None] = attrs.field(factory=dict, init=False)
+    """Of commands that somebody waits for."""
+    _servers: dict[str, int] = attrs.field(factory=dict, init=False)
+    """The ports that it listens on, by the terms of each."""
+    _reading: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _came: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
+        """Have the peer do something, and give what came of it.
+
+        ``items`` may hold bytes, ``data`` and the rest are as README.md says. In the result ``data``, ``metadata`` and
+        ``items`` are bytes again.
+        """
+        command = as_command(what, data=data, metadata=metadata, **fields)
+        self._last_id += 1
+        number = self._last_id
+        self._results[number] = None
+        try:
+            with self.deadline(COMMAND_TIMEOUT):
+                await self.tell(json.dumps(command | {"id": number}))
+                while (result := self._results[number]) is None:
+                    await self._take_results()
+        finally:
+            del self._results[number]
+        return with_bytes(result)
+
+    async def listen(self, transport: TransportName, **options: Any) -> int:
+        """Have it serve, unless it does so on these terms already. Return the port."""
+        terms = f"{transport} {options}"
+        if terms not in self._servers:
+            self._servers[terms] = (await self.do("listen", transport=transport, **options))["port"]
+        return self._servers[terms]
 
     async def _take_results(self) -> None:
         """Read until a result is there. One task reads, and wakes the others."""
@@ -182,61 +228,21 @@ class Peer:
             finally:
                 self._came.unpark_all()
 
-    async def _tell(self, command: Result) -> None:
-        assert self.process.stdin is not None
-        unsent = memoryview(json.dumps(command).encode() + b"\n")
-        async with self._writing:
-            while unsent:
-                try:
-                    unsent = unsent[os.write(self.process.stdin.fileno(), unsent) :]
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(self.process.stdin)
-                except BrokenPipeError:
-                    raise PeerFailed(self._said("ended")) from None
-
-    def _said(self, what: str) -> str:
-        words = last_words(self._errors)
-        return f"{self.name} {what}" + (f"; it wrote:\n{words}" if words else "")
-
-
-def start_peer(kind: Kind, script: str = "main", *args: str) -> Peer:
-    """Start a process of this kind."""
-    require_peer(kind)
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed with the peer
-    process = subprocess.Popen(
-        command_for(kind, script, *args), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-    )
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
-        os.set_blocking(stream.fileno(), False)
-    return Peer(f"the {kind} peer", process, errors)
-
 
 @contextmanager
 def own_peer(kind: Kind, script: str = "main", *args: str) -> Iterator[Peer]:
     """Run a process for the block: one that is to die, or runs another script."""
-    peer = start_peer(kind, script, *args)
+    require_peer(kind)
+    peer = start(Peer, f"the {kind} peer", command_for(kind, script, *args))
     try:
         yield peer
     finally:
         peer.end()
 
 
-_shared: dict[Kind, Peer] = {}
-
-
 def shared_peer(kind: Kind) -> Peer:
-    """Return the process of this kind that the tests share. It is started anew if it has ended."""
-    if kind in _shared and _shared[kind].process.poll() is not None:
-        _shared.pop(kind).end()
-    if kind not in _shared:
-        _shared[kind] = start_peer(kind)
-    return _shared[kind]
-
-
-def end_shared_peers() -> None:
-    while _shared:
-        _shared.popitem()[1].end()
+    """Return the process of this kind that the tests share."""
+    return shared(kind, Peer, lambda: start(Peer, f"the {kind} peer", command_for(kind)))
 
 
 async def server_peer(kind: Kind, transport: TransportName, **options: Any) -> str:
