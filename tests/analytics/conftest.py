@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
+from tests.spark.session import tend
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rsocket_trio.analytics.views import Answer
+
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(tend)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +60,7 @@ class Reported:
 
 @pytest.fixture(scope="session")
 def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
-    """The report of the capture: made once, since each of its tables takes Spark a second."""
+    """The report of the capture by Spark: made once, since each of its tables takes a second."""
     from rsocket_trio.analytics import views as module
     from rsocket_trio.cli.main import commands
 
@@ -92,11 +97,9 @@ def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def told(reported: Reported, spark: SparkSession, by_hand: Path) -> Mapping[str, Answer]:
-    """All answers about it, by Spark: those of the report, and the others."""
-    from rsocket_trio.analytics.local_spark import spark_engine
-    from rsocket_trio.analytics.views import REPORT_TABLES
+def told(by_hand: Path) -> Mapping[str, Answer]:
+    """All answers about it, by DuckDB."""
+    from rsocket_trio.analytics.views import REPORT_TABLES, open_duckdb
 
-    with spark_engine(spark, by_hand) as engine:
-        others = {asked.view: engine.ask(asked.view) for asked in REPORT_TABLES if not asked.shown}
-    return {**reported.answers, **others}
+    with open_duckdb(by_hand) as engine:
+        return {asked.view: engine.ask(asked.view) for asked in REPORT_TABLES}

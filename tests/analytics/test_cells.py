@@ -1,4 +1,4 @@
-"""Cells of time, the names of routes and peers, and the slowest requests: the same in DuckDB and in Spark."""
+"""Cells of time, the names of routes and peers, and the slowest requests: in DuckDB, and in Spark by ``make gate``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rsocket_trio.analytics.views import REPORT_TABLES, Answer, Engine, open_duc
 from tests.analytics.handwritten import FRAMES, MINUTE, TABLES_BY_HAND
 from tests.analytics.test_tables import exactly
 from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
+from tests.spark.session import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +32,9 @@ TRACE = bytes(range(16))
 RATE, LASTS = 284, 75
 
 
-@pytest.fixture(params=["duckdb", "spark"])
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=whole)])
 def opened(request: pytest.FixtureRequest) -> Open:
-    """Opens a capture in one engine and in the other."""
+    """Opens a capture in one engine, and in the other where all is played."""
     if request.param == "duckdb":
         return open_duckdb
     return partial(spark_engine, request.getfixturevalue("spark"))
@@ -281,6 +282,7 @@ def test_who_starved_whom_has_what_filters_need(opened: Open, by_hand: Path) -> 
 # Both
 
 
+@whole
 def test_both_engines_answer_every_question_alike(spark: SparkSession, tmp_path: Path) -> None:
     write_capture(tmp_path, 4000)
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rsocket_trio.analytics.views import QUERIES
+from rsocket_trio.analytics.local_spark import spark_engine
+from rsocket_trio.analytics.views import QUERIES, VIEWS
 from rsocket_trio.cli.analyze import command as analyze
 from rsocket_trio.spark import analytics
 from tests.analytics.handwritten import TABLES_BY_HAND
 from tests.analytics.writing import write_parquet
 from tests.blocks import blocks, page
+from tests.rows import Rows
+from tests.spark.session import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +66,20 @@ def test_every_option_is_on_the_page() -> None:
 def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path) -> None:
     import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
 
-    analytics.create_views(spark, by_hand)
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, spark_engine(spark, by_hand) as engine:
         analytics.create_duckdb_views(connection, by_hand)
+        if WHOLE:
+            analytics.create_views(spark, by_hand)
+        else:  # views of what was computed once are read much sooner
+            for view in VIEWS:
+                if any(re.search(rf"\b{view}\b", sql) for sql in SQL):
+                    engine.ask(view)
         assert len(SQL) > 3
 
-        for sql in SQL:
-            assert len(connection.sql(sql).to_arrow_table()) == len(spark.sql(sql).collect()), sql
+        with Rows() as row:
+            for sql in SQL:
+                with row(sql):
+                    assert len(connection.sql(sql).to_arrow_table()) == len(spark.sql(sql).collect())
 
 
 def test_the_code_of_the_page_runs(

@@ -6,24 +6,30 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.analytics.report import CHARTS, DRAWN, TITLES, as_script, cell, duration, page_data, render
 from rsocket_trio.analytics.views import REPORT_TABLES, Answer
+from rsocket_trio.cli.entry import main
 from rsocket_trio.cli.exit_codes import Failure
 from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
 from tests.analytics.writing import write_jsonl, write_parquet
 from tests.blocks import ROOT
-from tests.spark.session import require_spark
+from tests.rows import Rows
 
-PATIENCE = 300.0
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE = 120.0
+"""Seconds that a command may take; only a fault takes so long."""
 
 
 @pytest.fixture(scope="module")
@@ -143,16 +149,21 @@ def test_json_in_a_page_cannot_end_its_script() -> None:
 # The command
 
 
-def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from rsocket_trio.cli.entry import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "analyze", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+Analyze = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def analyze(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Analyze:
+    """The command in this process: its exit code, and what it says on stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr("sys.argv", ["rsocket-trio", "analyze", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capfd.readouterr()
+
+    return run
 
 
 def test_the_command_writes_the_report_and_says_where(reported: Reported, by_hand: Path) -> None:
@@ -178,27 +189,24 @@ def make(directory: Path, **changes: Any) -> str:
     return make_report(str(directory), **{**settings, **changes})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["nowhere"], 2, "rsocket-trio: nowhere: no such directory\n"),
-        ([], 2, "Missing argument 'DIR'"),
-        (["nowhere", "--conf", "memory=4g"], 2, "a setting of Spark is given as in spark.driver.memory=4g"),
-        (["nowhere", "--engine", "polars"], 2, "'polars' is not one of 'duckdb', 'spark'"),
-        (["nowhere", "--engine", "duckdb", "--master", "local[2]"], 2, "--master local[2] is where Spark runs"),
-        (["nowhere", "--conf", "spark.a=b"], 2, "--conf spark.a is a setting of Spark: --engine spark is missing"),
-    ],
-)
-def test_wrong_words_are_one_line_and_no_spark_is_started(arguments: list[str], code: int, said: str) -> None:
-    done = analyze(*arguments)
-
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
-    assert said in done.stderr
+def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> None:
+    with Rows() as row:
+        for arguments, said in (
+            (["nowhere"], "rsocket-trio: nowhere: no such directory\n"),
+            ([], "Missing argument 'DIR'"),
+            (["nowhere", "--conf", "memory=4g"], "a setting of Spark is given as in spark.driver.memory=4g"),
+            (["nowhere", "--engine", "polars"], "'polars' is not one of 'duckdb', 'spark'"),
+            (["nowhere", "--engine", "duckdb", "--master", "local[2]"], "--master local[2] is where Spark runs"),
+            (["nowhere", "--conf", "spark.a=b"], "--conf spark.a is a setting of Spark: --engine spark is missing"),
+        ):
+            with row(arguments):
+                code, out, err = analyze(*arguments)
+                assert (code, out, err.count("\n")) == (2, "", 1)
+                assert said in err
 
 
-@pytest.mark.parametrize("name", ["cap [x]{y,z}*a?%41 '\\b", "plain"])
-def test_the_command_needs_duckdb_and_no_java(tmp_path: Path, name: str) -> None:
-    directory = write_parquet(tmp_path / name, TABLES_BY_HAND)
+def test_the_command_needs_duckdb_and_no_java_whatever_its_directory_is_named(tmp_path: Path) -> None:
+    directory = write_parquet(tmp_path / "cap [x]{y,z}*a?%41 '\\b", TABLES_BY_HAND)
     hidden = "import sys; sys.modules.update(pyspark=None, pyarrow=None, py4j=None)"
     code = f"{hidden}\nfrom rsocket_trio.cli.entry import main; main()"
 
@@ -216,13 +224,13 @@ def test_the_command_needs_duckdb_and_no_java(tmp_path: Path, name: str) -> None
     assert "Rate, errors and duration" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_a_page_of_parquet_that_is_damaged_is_named_by_duckdb_too(tmp_path: Path) -> None:
+def test_a_page_of_parquet_that_is_damaged_is_named_by_duckdb_too(analyze: Analyze, tmp_path: Path) -> None:
     path = damaged(tmp_path)
 
-    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
+    code, _, err = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
 
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"rsocket-trio: {path}: it is damaged: ")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith(f"rsocket-trio: {path}: it is damaged: ")
 
 
 def damaged(directory: Path) -> Path:
@@ -244,15 +252,17 @@ def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
-    require_spark()
+def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(
+    analyze: Analyze, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = damaged(tmp_path)
+    monkeypatch.setattr("rsocket_trio.analytics.local_spark.local_session", lambda *given, **size: nullcontext(spark))
 
-    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"), "--engine", "spark")
+    code, _, err = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"), "--engine", "spark")
 
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"Encountered error while reading file file://{path}" in done.stderr
-    assert "; caused by " in done.stderr
+    assert (code, err.count("\n")) == (1, 1), err
+    assert f"Encountered error while reading file file://{path}" in err
+    assert "; caused by " in err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The report in a real browser: every chart is drawn, filters change what is drawn, and nothing is asked of anybody."""
+"""The report in a real browser: every chart is drawn, filters change what is drawn, and nothing is asked of anybody.
+
+``make test`` plays the first one; ``make gate`` plays all.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tests.analytics.browser import Browser, Tab, browser, require_browser
 from tests.analytics.handwritten import HOSTILE
 from tests.analytics.writing import write_parquet
 from tests.blocks import ROOT
+from tests.spark.session import whole
 
 SECONDS: Final = 75
 TABLES: Final = {"slowest", "starved-streams"}
@@ -156,12 +160,14 @@ def test_every_chart_is_drawn_on_a_desk_without_a_word_in_the_console(tab: Tab) 
     assert tab.said == []
 
 
+@whole
 def test_nothing_is_loaded_from_anywhere(tab: Tab, page: Path) -> None:
     drawn(tab)
 
     assert [url for url in tab.asked if not re.match(r"data:|blob:", url)] == [page.absolute().as_uri()]
 
 
+@whole
 def test_every_chart_is_drawn_in_the_dark_on_a_phone_and_none_is_wider_than_it(chromium: Browser, page: Path) -> None:
     phone = chromium.open(page, width=400, height=800, dark=True)
     seen = drawn(phone)
@@ -175,6 +181,7 @@ def test_every_chart_is_drawn_in_the_dark_on_a_phone_and_none_is_wider_than_it(c
     assert phone.said == []
 
 
+@whole
 def test_without_data_and_library_the_page_is_small(known: dict[str, Answer], page: Path) -> None:
     text = page.read_text("utf-8")
     scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, flags=re.DOTALL)
@@ -189,6 +196,7 @@ def test_without_data_and_library_the_page_is_small(known: dict[str, Answer], pa
 # What the charts say
 
 
+@whole
 def test_a_constant_load_is_the_same_in_every_bar_from_the_middle_of_a_minute_on(tab: Tab) -> None:
     seen = drawn(tab)
 
@@ -197,6 +205,7 @@ def test_a_constant_load_is_the_same_in_every_bar_from_the_middle_of_a_minute_on
     assert (card(tab, "requests"), card(tab, "rate")) == ("21,300", "284")
 
 
+@whole
 def test_the_waterfall_shows_where_a_stream_had_no_credit(tab: Tab) -> None:
     choose(tab, "route", "orders.watch")
     parts = tab.run("[...document.querySelector('.slow tr.row .track').children].map((part) => part.className)")
@@ -216,6 +225,7 @@ def test_the_waterfall_shows_where_a_stream_had_no_credit(tab: Tab) -> None:
     assert "REQUEST_N in" in detail
 
 
+@whole
 def test_slow_requests_have_the_trace_ids_of_their_requests(tab: Tab) -> None:
     act(tab, "document.querySelector('#plot-slowest > button').click()")
     ids = set(tab.run("[...document.querySelectorAll('.slow .trace')].map((cell) => cell.textContent)"))
@@ -227,6 +237,7 @@ def test_slow_requests_have_the_trace_ids_of_their_requests(tab: Tab) -> None:
 # Filters
 
 
+@whole
 def test_a_route_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     whole = drawn(tab)
     seen = choose(tab, "route", "orders.watch")
@@ -248,6 +259,7 @@ def test_a_route_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     assert tab.said == []
 
 
+@whole
 def test_several_routes_may_be_chosen_and_none(tab: Tab) -> None:
     two = choose(tab, "route", "prices", "users.find")
 
@@ -258,6 +270,7 @@ def test_several_routes_may_be_chosen_and_none(tab: Tab) -> None:
     assert tab.said == []
 
 
+@whole
 def test_a_peer_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     whole = drawn(tab)
     peer = service.PEERS[1]
@@ -275,6 +288,7 @@ def test_a_peer_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     assert tab.said == []
 
 
+@whole
 def test_a_time_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     whole = drawn(tab)
     step = tab.run("STEP / 1e6")
@@ -295,6 +309,7 @@ def test_a_time_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     assert tab.said == []
 
 
+@whole
 def test_a_time_is_chosen_by_dragging_over_a_chart_and_all_is_shown_again(tab: Tab) -> None:
     begin = tab.run("instant(FIRST + 3 * STEP)")
     end = tab.run("instant(FIRST + 5 * STEP)")
@@ -309,6 +324,7 @@ def test_a_time_is_chosen_by_dragging_over_a_chart_and_all_is_shown_again(tab: T
     assert tab.run("document.getElementById('reset').disabled")
 
 
+@whole
 def test_a_heatmap_is_drawn_for_each_interaction_or_for_all_and_until_the_first_item(tab: Tab) -> None:
     def pick(id: str, value: str) -> dict[str, Any]:
         return act(tab, f"put('{id}', '{value}', 'change')")
@@ -329,6 +345,7 @@ def test_a_heatmap_is_drawn_for_each_interaction_or_for_all_and_until_the_first_
     pick("heat-facet", "route")
 
 
+@whole
 def test_the_switch_chooses_dark_or_light_and_charts_follow(tab: Tab) -> None:
     def colours(choice: str) -> tuple[str, str]:
         act(tab, f"document.querySelector('[data-theme-choice={choice}]').click()")
@@ -345,6 +362,7 @@ def test_the_switch_chooses_dark_or_light_and_charts_follow(tab: Tab) -> None:
 # Peers, and nothing at all
 
 
+@whole
 def test_what_a_peer_said_is_text_in_the_browser(chromium: Browser, by_hand: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(render(tables_of(by_hand), title=f"Capture {HOSTILE}"), "utf-8")
@@ -359,6 +377,7 @@ def test_what_a_peer_said_is_text_in_the_browser(chromium: Browser, by_hand: Pat
     assert tab.said == []
 
 
+@whole
 def test_a_capture_in_which_nothing_happened_has_a_page_as_well(
     chromium: Browser, known: dict[str, Answer], tmp_path: Path
 ) -> None:
@@ -372,6 +391,7 @@ def test_a_capture_in_which_nothing_happened_has_a_page_as_well(
     assert tab.said == []
 
 
+@whole
 def test_a_capture_without_routes_and_traces_has_all_charts(
     chromium: Browser, known: dict[str, Answer], tmp_path: Path
 ) -> None:

@@ -16,14 +16,15 @@ from rsocket_trio.analytics import (
     name_frames,
     pair,
     pair_stream,
-    read_capture,
     stream_rate,
     table_schema,
 )
 from rsocket_trio.analytics.views import QUERIES
 from tests.analytics.handwritten import MINUTE
-from tests.analytics.traces import random_trace
-from tests.analytics.writing import Cells, frame, interaction, write_parquet
+from tests.analytics.traces import paired, random_trace
+from tests.analytics.writing import frame, interaction, write_parquet
+from tests.rows import Rows
+from tests.spark.session import WHOLE, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ TABLES_OF_FRAMES = {
 
 
 @pytest.fixture(scope="module")
-def pieces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Frames and interactions of some connections in pieces, and a last one, hours later, that ends all windows."""
     folder = tmp_path_factory.mktemp("pieces")
     frames = [cells for seed in range(40) for cells in random_trace(seed)]
@@ -52,9 +53,7 @@ def pieces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
         frame(30 * HOUR, 0, "out", 1, 4, conn_id="the last", interaction="request_response"),
         frame(30 * HOUR, 1, "in", 1, 11, conn_id="the last", error_code=0x201, error_text="late"),
     ]
-    whole = {"frames": frames, "interactions": [], "connections": []}
-    found = read_capture(spark, write_parquet(folder / "whole", whole), paired=False)
-    rows = [micros(row.asDict()) for row in found.interactions.collect()]
+    rows = [cells for seed in range(40) for cells in paired(random_trace(seed))]
     rows.sort(key=lambda cells: cells["t_end"])
     last_row = interaction(1, "request_response", "last", 30 * HOUR, 10, first=10)
     for number in range(PIECES + 1):
@@ -67,14 +66,6 @@ def pieces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
             # A stream of files takes them by age.
             os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
     return folder
-
-
-def micros(row: dict[str, object]) -> Cells:
-    from datetime import datetime
-
-    return {
-        name: round(cell.timestamp() * 1_000_000) if isinstance(cell, datetime) else cell for name, cell in row.items()
-    }
 
 
 def stream_of(spark: SparkSession, folder: Path, table: str, time: str) -> DataFrame:
@@ -91,14 +82,15 @@ def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pie
     whole = spark.read.schema(table_schema("frames")).parquet(str(pieces / "parts" / "*" / "frames" / "*"))
     ended = spark.read.schema(table_schema("interactions")).parquet(str(pieces / "parts" / "*" / "interactions" / "*"))
     named = name_frames(stream_of(spark, pieces, "frames", "ts"))
-    queries = {f"streamed_{name}": start(make(named), f"streamed_{name}") for name, make in TABLES_OF_FRAMES.items()}
+    # Each is a query with a state of its own.
+    tables = TABLES_OF_FRAMES if WHOLE else {"connection_seconds": connection_seconds}
+    queries = {f"streamed_{name}": start(make(named), f"streamed_{name}") for name, make in tables.items()}
     interactions = stream_of(spark, pieces, "interactions", "t_end")
     queries["streamed_latency_histogram"] = start(latency_histogram(interactions), "streamed_latency_histogram")
     for query in queries.values():
-        query.awaitTermination()
-        assert query.exception() is None
+        finish(query)
 
-    batches = {name: make(name_frames(whole)) for name, make in TABLES_OF_FRAMES.items()}
+    batches = {name: make(name_frames(whole)) for name, make in tables.items()}
     batches["latency_histogram"] = latency_histogram(ended)
     for name, batch in batches.items():
         time = "second" if "second" in batch.columns else "minute"
@@ -113,8 +105,7 @@ def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pie
 def test_a_stream_of_frames_is_paired_once_each_stream_is_silent(spark: SparkSession, pieces: Path) -> None:
     whole = name_frames(spark.read.schema(table_schema("frames")).parquet(str(pieces / "parts" / "*" / "frames" / "*")))
     query = start(pair_stream(name_frames(stream_of(spark, pieces, "frames", "ts")), silence=DIE_OUT), "paired")
-    query.awaitTermination()
-    assert query.exception() is None
+    finish(query)
 
     paired = spark.table("paired")
     expected = pair(whole, quickly=True).filter("conn_id <> 'the last'")
@@ -123,12 +114,13 @@ def test_a_stream_of_frames_is_paired_once_each_stream_is_silent(spark: SparkSes
     assert paired.filter("route IS NOT NULL").count() == 0
 
 
-@pytest.mark.parametrize("silence", ["", "soon", "1 minute') --", "30"])
-def test_a_silence_that_is_none_is_refused(spark: SparkSession, silence: str) -> None:
+def test_a_silence_that_is_none_is_refused(spark: SparkSession) -> None:
     frames = spark.createDataFrame([], table_schema("frames"))
 
-    with pytest.raises(ValueError, match="30 seconds"):
-        pair_stream(frames, silence=silence)
+    with Rows() as row:
+        for silence in ("", "soon", "1 minute') --", "30"):
+            with row(silence), pytest.raises(ValueError, match="30 seconds"):
+                pair_stream(frames, silence=silence)
 
 
 def test_each_table_that_streams_is_tested_here() -> None:

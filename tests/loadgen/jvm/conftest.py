@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.session import tend
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(tend)
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> None:

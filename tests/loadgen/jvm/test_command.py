@@ -17,7 +17,8 @@ import trio
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.main import commands
 from tests.cli.commands import COMMAND
-from tests.spark.session import require_spark
+from tests.spark.session import require_spark, whole
+from tests.spark.sinks import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,20 +52,20 @@ def test_a_table_says_what_became_of_the_load(load: Load, uri: str) -> None:
     code, out, err = load(uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--tasks", "2", "--arrivals", "constant")
 
     lines = out.splitlines()
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, ""), err
     assert lines[0].split()[:3] == ["second", "due", "done"]
     assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
     assert "of 50.0 due, in 1.0 s" in out
 
 
 def test_json_says_the_same(load: Load, uri: str) -> None:
-    code, out, _ = load(
+    code, out, err = load(
         *(uri, "-r", "echo", "--seconds", "0.5", "--json", "--seed", "3", "--size", "10,20", "--auth-bearer", "token"),
         *("--arrivals", "closed", "--in-flight", "3", "--interaction", "channel", "--items", "2", "--take", "2"),
     )
 
+    assert code == 0, err
     said = json.loads(out)
-    assert code == 0
     assert said["ok"] == said["due"] > 0
     assert said["items"] == 2 * said["ok"]
     assert (said["seed"], said["errors"], said["interrupted"]) == (3, {}, False)
@@ -75,8 +76,10 @@ def test_json_of_spark_is_that_of_workers(load: Load, uri: str) -> None:
     mix = ("--mix", "response:echo weight=3", "--mix", "stream:twenty take=4")
     arguments = (uri, *mix, "--rate", "0..40@0.5,40@0.5", "--seed", "4", "--json")
 
-    of_spark = json.loads(load(*arguments)[1])
-    of_workers = json.loads(load(*arguments, master=None)[1])
+    (code, by_spark, err), (_, by_workers, _) = load(*arguments), load(*arguments, master=None)
+
+    assert code == 0, err
+    of_spark, of_workers = json.loads(by_spark), json.loads(by_workers)
 
     assert shape(of_spark) == shape(of_workers)
     assert of_spark["due"] == of_workers["due"] > 0
@@ -95,8 +98,8 @@ def test_the_limit_is_found_with_spark(load: Load, uri: str) -> None:
     arguments = ("-r", "echo", "--rate", "20", "--seconds", "0.3", "--max-rate", "40", "--bound-latency", "10")
     code, out, err = load(uri, *arguments, "--find-limit", "--json")
 
+    assert (code, err) == (0, ""), err
     said = json.loads(out)
-    assert (code, err) == (0, "")
     assert (said["limit"], said["of"]) == (40.0, "max_rate")
     assert [trial["held"] for trial in said["trials"]] == [True, True]
 
@@ -114,8 +117,8 @@ def test_a_load_that_cannot_be_made_fails_in_a_line(
 ) -> None:
     code, out, err = load(uri, "--rate", "10", *arguments)
 
-    assert (code, out) == (expected, "")
-    assert err.startswith(said)
+    assert (code, out) == (expected, ""), err
+    assert err.startswith(said), err
     assert err.count("\n") == 1
 
 
@@ -134,7 +137,41 @@ async def test_without_the_extra_it_is_named() -> None:
     )
 
 
-async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
+def test_ctrl_c_ends_it_in_order_and_shows_what_there_is(load: Load) -> None:
+    answered = 0
+
+    def count(request: Payload) -> bytes:
+        nonlocal answered
+        answered += 1
+        if answered == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return b""
+
+    responder = Responder()
+    responder.request_response("count")(count)
+    server = Server(responder)
+    try:
+        arguments = ("-r", "count", "--rate", "50", "--seconds", "1000", "--tasks", "1", "--json")
+        code, out, err = load(server.uri, *arguments)
+    finally:
+        server.stop()
+
+    assert (code, err) == (130, ""), err
+    check_interrupted(out, answered)
+
+
+def check_interrupted(out: str, answered: int) -> None:
+    said = json.loads(out)
+    assert said["interrupted"] is True
+    assert said["ok"] >= 19
+    # The first request of all is a probe, and those under way got a moment to be answered.
+    assert said["ok"] == answered - 1
+    assert (said["errors"], said["unfinished"]) == ({}, 0)
+    assert 0 < said["measured"] < PATIENCE
+
+
+@whole
+async def test_ctrl_c_at_a_terminal_ends_the_process_in_order() -> None:
     """In a process group of its own, to which a terminal would send the signal."""
     require_spark()
     responder, enough = Responder(), trio.Event()
@@ -185,10 +222,4 @@ async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
             nursery.cancel_scope.cancel()
 
     assert (code, err) == (130, b"")
-    said = json.loads(out)
-    assert said["interrupted"] is True
-    assert said["ok"] >= 19
-    # The first request of all is a probe, and those under way got a moment to be answered.
-    assert said["ok"] == answered - 1
-    assert (said["errors"], said["unfinished"]) == ({}, 0)
-    assert 0 < said["measured"] < PATIENCE
+    check_interrupted(out.decode(), answered)
