@@ -30,7 +30,7 @@ SPARK_AGAIN: Final = ("--reruns=1", "--only-rerun=Python worker failed to connec
 """Spark gives a Python worker ten seconds to start, which can't be set. Its message alone has an item run once more."""
 
 PARTS: Final = (
-    Tests("spark", ("tests/spark/jvm", "tests/spark/cluster"), options=SPARK_AGAIN),
+    Tests("spark", ("tests/spark",), options=SPARK_AGAIN),
     Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=SPARK_AGAIN),
     Tests("kafka", ("tests/kafka",)),
     Tests("peers", ("tests/interop",)),

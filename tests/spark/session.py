@@ -107,8 +107,8 @@ def tend(item: pytest.Function) -> Generator[None, object, object]:
     try:
         return (yield)
     except pytest.fail.Exception:
-        if "spark" in item.funcargs:
-            free(item.funcargs["spark"])
+        if isinstance(session := item.funcargs.get("spark"), SparkSession):
+            free(session)
         raise
     except ExceptionGroup as failed:
         late = failed.subgroup(lambda error: LATE in str(error) and not isinstance(error, ExceptionGroup))
