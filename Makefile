@@ -10,8 +10,8 @@
 #              make -k gate goes on after what fails
 # make cluster  the recipes of docs/spark-cluster.md, on a standalone Spark of two workers: five minutes
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
-# make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; typed calls
-#              against Spring, in all forms
+# make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; then every
+#              combination of peers, transports and types that make test tries by pairs
 # make clean   remove what the others made
 
 PYTHON ?= python3
@@ -57,7 +57,7 @@ RUN = $(BIN)/python -m qa.testrun
 GATE := attacks load times resume simulation mutants conformance tests kafka analytics spark
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers peers-spring clean
+.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers clean
 .PHONY: $(GATE:%=gate-%)
 
 demo: $(VENV)/.runtime
@@ -138,7 +138,7 @@ gate-kafka: $(KAFKA_JAVA)/.built
 
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built
-	RSOCKET_TRIO_WHOLE_CLUSTER=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster tests/spark/jvm/test_foreach_batch.py
+	RSOCKET_TRIO_ALL_CASES=1 $(BIN)/pytest -q -o faulthandler_timeout=900 tests/spark/cluster tests/spark/jvm/test_foreach_batch.py
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30
@@ -149,12 +149,10 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m qa.simulation --seeds 3400
 
 # Each peer that has its tools here is installed by them; CI=1 fails where one is lacking.
-peers: $(VENV)/.dev $(JS)/node_modules/.installed peers-spring
+peers: $(SETUP)
 	$(BIN)/python -m qa.peers
-
-# Typed handlers and clients against Spring: make test plays the short form.
-peers-spring: $(VENV)/.dev $(SPRING)/.built
-	RSOCKET_TRIO_WHOLE_SPRING=1 $(BIN)/pytest -q tests/interop/test_spring.py
+	@$(RUN) begin --run peers
+	RSOCKET_TRIO_ALL_CASES=1 $(RUN) part --run peers peers
 
 clean:
 	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

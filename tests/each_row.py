@@ -10,12 +10,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from tests.rows import Rows, shows
 
-ALL_CASES = "RSOCKET_TRIO_ALL_CASES" in os.environ
-"""Whether rows that cost much, and show little more than the others, are tried as well."""
+ALL_CASES: Final = "RSOCKET_TRIO_ALL_CASES" in os.environ
+"""True if all is played that ``make test`` leaves to ``make gate``, ``make cluster`` and ``make peers``."""
+whole = pytest.mark.skipif(not ALL_CASES, reason="make gate plays it")
+"""Marks a test that costs much, and shows little more than the others."""
 
 
 def each_row(names: str | Sequence[str], rows: Iterable[Any], ids: Any = None) -> Callable[[Any], Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-ALL_CASES: Final = "RSOCKET_TRIO_ALL_CASES" in os.environ
-"""True if every row is played, as ``make peers`` does."""
+from tests.each_row import ALL_CASES
 
 Row = TypeVar("Row", bound=tuple[Hashable, ...])
 Pair: TypeAlias = tuple[tuple[int, Hashable], ...]

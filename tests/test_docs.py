@@ -40,6 +40,7 @@ from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.schemes import REGISTRY, SPELLINGS
 from tests.blocks import ROOT, Block, anchors, blocks, links, make_certificates, page, with_free_ports
+from tests.each_row import each_row
 from tests.missing import give_up, missing_aeron, require
 
 PATIENCE = 20.0
@@ -364,12 +365,12 @@ def stocked_responder() -> Responder:
 # Reference: nothing is missing and nothing is stale
 
 
-@pytest.mark.parametrize("name", rsocket_trio.__all__)
+@each_row("name", rsocket_trio.__all__)
 def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"`{name}[`(]|^## {name}$", REFERENCE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", services.__all__)
+@each_row("name", services.__all__)
 def test_every_name_of_services_is_in_their_reference(name: str) -> None:
     assert re.search(rf"`{name}\b", page("docs/reference/services.md"))
 
@@ -511,7 +512,7 @@ def is_error(name: str) -> bool:
 # All pages
 
 
-@pytest.mark.parametrize("path", PAGES)
+@each_row("path", PAGES)
 def test_links_lead_somewhere(path: str) -> None:
     text = page(path)
     dead = []
@@ -526,7 +527,7 @@ def test_links_lead_somewhere(path: str) -> None:
     assert dead == []
 
 
-@pytest.mark.parametrize("path", PAGES)
+@each_row("path", PAGES)
 def test_code_is_python(path: str) -> None:
     for block in blocks(page(path)):
         if block.language == "python":
@@ -546,7 +547,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert pages - linked == set()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs/newsfragments").glob("*.md")), ids=lambda path: path.name)
+@each_row("path", sorted((ROOT / "docs/newsfragments").glob("*.md")), ids=lambda path: path.name)
 def test_a_news_fragment_names_its_kind(path: Path) -> None:
     if path.name != "README.md":
         assert re.fullmatch(r"[\w-]+\.(feature|bugfix|change|removal)\.md", path.name)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.each_row import each_row
+
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -61,7 +63,7 @@ class Import(NamedTuple):
     for_annotations: bool
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@each_row("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_imports_point_down(path: Path) -> None:
     folder = folder_of_file(path)
     assert folder in LEVELS, f"{path.name} stands in no layer: give it a place in the table"
@@ -75,7 +77,7 @@ def test_imports_point_down(path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in PURE],
     ids=lambda path: path.relative_to(PACKAGE).as_posix(),

@@ -40,7 +40,56 @@ PARTS: Final = (
 QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""
 
-GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {}
+
+
+def program(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command of a program of this project."""
+    return (sys.executable, "-m", module, *arguments)
+
+
+def whole(name: str, *options: str) -> tuple[str, ...]:
+    """Return the command that runs a part of ``make test`` with all that this leaves out."""
+    return ("env", "RSOCKET_TRIO_ALL_CASES=1", *program("qa.testrun", "part", "--run", "whole", name, "--", *options))
+
+
+LOADS: Final = (
+    "load",
+    "reconnect",
+    "requests",
+    "crowd",
+    "bulk",
+    "tokens",
+    "uncollected",
+    "mtu",
+    "stalls",
+    "abandoned",
+    "rows",
+    "leftovers",
+)
+GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "attacks": (program("qa.attacks", "--full"),),
+    "load": tuple(program("qa.attacks", load) for load in LOADS),
+    "times": (program("qa.times"),),
+    "resume": (
+        program("qa.resume", "--cuts", "200"),
+        program("qa.resume", "--cuts", "100", "--scheme", "h2"),
+        program("qa.resume", "--cuts", "40", "--replays"),
+        program("qa.resume", "--aimed"),
+    ),
+    "simulation": (
+        program("qa.simulation", "--seeds", "300", "--resume"),
+        program("qa.simulation", "--seeds", "150"),
+        program("qa.simulation", "--races", "100"),
+        program("qa.simulation", "--buffers", "100"),
+    ),
+    "mutants": (program("qa.mutants"),),
+    "conformance": (program("qa.wrong.findings", "--check"),),
+    "tests": (whole("pure"), whole("commands")),
+    "kafka": (program("qa.kafka"),),
+    "analytics": (program("qa.analytics"), whole("analytics")),
+    "spark": (program("qa.spark_bars"), whole("spark", "--ignore=tests/spark/cluster")),
+}
+"""The programs of each part of ``make gate``, one after the other."""
 
 
 def part(name: str) -> Tests:

@@ -20,7 +20,7 @@ from rsocket_trio.analytics.views import REPORT_TABLES, Answer, Engine, open_duc
 from tests.analytics.handwritten import FRAMES, MINUTE, TABLES_BY_HAND
 from tests.analytics.test_tables import exactly
 from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
-from tests.spark.session import whole
+from tests.each_row import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from rsocket_trio.spark import analytics
 from tests.analytics.handwritten import TABLES_BY_HAND
 from tests.analytics.writing import write_parquet
 from tests.blocks import blocks, page
+from tests.each_row import ALL_CASES
 from tests.rows import Rows
-from tests.spark.session import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: 
 
     with duckdb.connect() as connection, spark_engine(spark, by_hand) as engine:
         analytics.create_duckdb_views(connection, by_hand)
-        if WHOLE:
+        if ALL_CASES:
             analytics.create_views(spark, by_hand)
         else:  # views of what was computed once are read much sooner
             for view in VIEWS:

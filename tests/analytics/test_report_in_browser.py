@@ -21,7 +21,7 @@ from tests.analytics.browser import Browser, Tab, browser, require_browser
 from tests.analytics.handwritten import HOSTILE
 from tests.analytics.writing import write_parquet
 from tests.blocks import ROOT
-from tests.spark.session import whole
+from tests.each_row import whole
 
 SECONDS: Final = 75
 TABLES: Final = {"slowest", "starved-streams"}

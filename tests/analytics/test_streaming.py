@@ -23,8 +23,9 @@ from rsocket_trio.analytics.views import QUERIES
 from tests.analytics.handwritten import MINUTE
 from tests.analytics.traces import paired, random_trace
 from tests.analytics.writing import frame, interaction, write_parquet
+from tests.each_row import ALL_CASES
 from tests.rows import Rows
-from tests.spark.session import WHOLE, finish
+from tests.spark.session import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +84,7 @@ def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pie
     ended = spark.read.schema(table_schema("interactions")).parquet(str(pieces / "parts" / "*" / "interactions" / "*"))
     named = name_frames(stream_of(spark, pieces, "frames", "ts"))
     # Each is a query with a state of its own.
-    tables = TABLES_OF_FRAMES if WHOLE else {"connection_seconds": connection_seconds}
+    tables = TABLES_OF_FRAMES if ALL_CASES else {"connection_seconds": connection_seconds}
     queries = {f"streamed_{name}": start(make(named), f"streamed_{name}") for name, make in tables.items()}
     interactions = stream_of(spark, pieces, "interactions", "t_end")
     queries["streamed_latency_histogram"] = start(latency_histogram(interactions), "streamed_latency_histogram")

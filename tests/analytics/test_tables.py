@@ -16,8 +16,8 @@ from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import Answer
 from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import HOSTILE
+from tests.each_row import ALL_CASES
 from tests.rows import Rows
-from tests.spark.session import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -201,7 +201,7 @@ def test_spark_gives_the_same_answers_to_the_same_text(
 def test_a_function_gives_what_the_view_of_its_name_does(told: Mapping[str, Answer], capture: CaptureTables) -> None:
     with Rows() as row:
         # They are of the same text.
-        for name, make in islice(functions(capture), None if WHOLE else FUNCTIONS):
+        for name, make in islice(functions(capture), None if ALL_CASES else FUNCTIONS):
             with row(name):
                 frame = make()
                 made = Answer(name, tuple(frame.columns), tuple(map(tuple, frame.collect())))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,9 @@ from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.aeron import duty_cycle
 from rsocket_trio.transports.schemes import REGISTRY, parse_uri
 from tests.conformance.peers import serving, starting
+from tests.each_row import ALL_CASES
 from tests.missing import missing_aeron, require
+from tests.rows import Rows, shows
 
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
@@ -31,12 +32,8 @@ CLIENTS = 8
 """Clients at a time."""
 AT_ONCE = 64
 """Connections at a time: most cases wait for silence."""
-SAMPLED = ("tls", "unix", "wss", "h2", "h2s", "aeron")
-"""Transports that carry the bytes of ``tcp`` or ``ws``: some of the cases are played there, and others per dialect."""
-PART = 1 if os.environ.get("RSOCKET_TRIO_ALL_CASES") else 4
-"""One case of so many is played over a transport of ``SAMPLED``; ``make gate`` has all of them played."""
-OF_THOSE = {"aeron": 3, "h2": 3, "h2s": 6}
-"""One of so many of those is played here: a connection takes milliseconds over Aeron, and one over HTTP/2."""
+WHOLE = "ws"
+"""The transport, beside ``tcp``, over which every dialect is played; ``make gate`` has all played over all."""
 IDLE = 0.02
 """Seconds without traffic after which the clock jumps."""
 
@@ -51,12 +48,19 @@ def clock() -> trio.testing.MockClock:
     return jumping()
 
 
-def marked(case: Case) -> object:
-    return pytest.param(case, id=f"{case.dialect}-{case.id}", marks=pytest.mark.clause(*case.clauses))
-
-
 def cases_of(dialect: str, role: str, *, heavy: bool) -> list[Case]:
     return chosen(dialect, role=role, heavy=heavy)
+
+
+def settings() -> Iterator[tuple[str, str, str]]:
+    """What is played: in each role all dialects over ``WHOLE``, and one of them over each other transport."""
+    dialects = sorted(chapters())
+    for role in ("server", "client"):
+        for number, scheme in enumerate(sorted(set(REGISTRY) - {"tcp"})):
+            # Not the same dialect in both roles, nor over all transports.
+            alone = dialects[(number + 3 * (role == "client")) % len(dialects)]
+            for dialect in dialects if ALL_CASES or scheme == WHOLE else [alone]:
+                yield role, scheme, dialect
 
 
 @cache
@@ -110,24 +114,24 @@ async def results_with(abilities: frozenset[str], cases: list[Case], role: str, 
     return found
 
 
-@cache
-def results_over_tcp(role: str, dialect: str) -> dict[str, Result]:
-    """Every case of a dialect and a role, by its name."""
+ROWS = [(f"{case.dialect}-{case.id}", case.clauses) for case in CASES]
+
+
+@shows(ROWS)
+@pytest.mark.parametrize("dialect", sorted(chapters()))
+@pytest.mark.parametrize("role", ["server", "client"])
+async def test_our_side_passes(role: str, dialect: str, clock: trio.testing.MockClock) -> None:
     cases = cases_of(dialect, role, heavy=True)
-    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0", cases, clock=jumping())
-    return {result.case.id: result for result in results}
-
-
-@pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_our_side_passes(case: Case) -> None:
-    result = results_over_tcp(case.role, case.dialect)[case.id]
-    assert result.outcome is wanted(case, has_messages=False), "\n".join(told(result))
+    results = {result.case.id: result for result in await results_at(role, dialect, "tcp://127.0.0.1:0", cases)}
+    with Rows() as row:
+        for case in cases:
+            with row(case.id):
+                result = results[case.id]
+                assert result.outcome is wanted(case, has_messages=False), "\n".join(told(result))
 
 
 @pytest.mark.clause("RS00-HDR-02", "RS01-HDR-01", "RS02-FRM-02", "RS10-FRM-02", "DET-09")
-@pytest.mark.parametrize("scheme", sorted(set(REGISTRY) - {"tcp"}))
-@pytest.mark.parametrize("dialect", sorted(chapters()))
-@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize(("role", "scheme", "dialect"), list(settings()))
 async def test_our_side_passes_over_every_transport(
     role: str,
     scheme: str,
@@ -147,9 +151,7 @@ async def test_our_side_passes_over_every_transport(
         "aeron": "aeron:udp?term-length=16m|endpoint=127.0.0.1:0",  # some frames are of 1 MiB
     }
     cases = cases_of(dialect, role, heavy=False)
-    part = PART * OF_THOSE.get(scheme, 1) if PART > 1 else PART
-    some = cases[sorted(chapters()).index(dialect) % part :: part] if scheme in SAMPLED else cases
-    results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), some)
+    results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), cases)
     has_messages = REGISTRY[scheme].is_websocket or scheme in ("memory", "aeron")
     broken = [result for result in results if result.outcome is not wanted(result.case, has_messages=has_messages)]
     assert [told(result) for result in broken] == []

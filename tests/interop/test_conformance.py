@@ -11,8 +11,8 @@ from qa.peers.running import DIALECT, results_of
 from rsocket_trio.conformance.catalogue import chapters
 from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
+from tests.each_row import ALL_CASES
 from tests.interop.peers import KINDS, Kind
-from tests.pairs import ALL_CASES
 
 PATIENCE = 3.0
 """Seconds for a step. A case that failed is run once more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.each_row import ALL_CASES
 from tests.interop.both_ways import serving
 from tests.interop.orders import orders_responder
 from tests.interop.orders_calls import (
@@ -21,7 +22,7 @@ from tests.interop.orders_calls import (
 )
 from tests.interop.orders_peers import CHECKS, OrdersKind, running
 from tests.interop.peers import TransportName
-from tests.pairs import ALL_CASES, by_pairs
+from tests.pairs import by_pairs
 from tests.rows import Rows
 
 JSON, CBOR, OCTETS = "application/json", "application/cbor", "application/octet-stream"

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio import (
     Channel,
     Connection,
+    Keepalive,
     Lease,
     Limits,
     Outgoing,
     Payload,
     Rejected,
     Responder,
+    RSocketError,
     Setup,
+    StreamuxOptions,
+    connect_forever,
     current_connection,
+    open_connection,
+    open_connection_over,
+    serve,
+    serve_stream,
 )
-from tests.connection.pairs import connected_pair, settle
+from tests.client.reconnecting import EXACT, URI, service
+from tests.connection import resuming
+from tests.connection.pairs import Pair, connected_pair, settle
+from tests.connection.streamux_pairs import streamux_pair
+from tests.each_row import ALL_CASES
 from tests.reliability.cancelling import MOST_STEPS, CancelAtStep, cancelled_once, nothing_is_open
+
+Scenario = Callable[[CancelAtStep], Awaitable[None]]
+LARGE = bytes(3000)
 
 
 def responder() -> Responder:
@@ -43,6 +61,11 @@ def responder() -> Responder:
     @responder.request_response("back")
     async def back(request: Payload) -> Payload:
         return await current_connection().request_response(request, route="inline")
+
+    @responder.request_response("relay")
+    async def relay(request: Payload) -> bytes:
+        async with current_connection().request_stream(b"5", initial_request_n=2) as items:
+            return b"".join([item.data async for item in items])
 
     @responder.request_stream
     async def count(request: Payload) -> AsyncIterator[bytes]:
@@ -165,8 +188,278 @@ async def many_at_once(connection: Connection) -> None:
             nursery.start_soon(scenario, connection)
 
 
-Scenario = Callable[[Connection], Awaitable[None]]
-SCENARIOS: list[Scenario] = [
+# Over a pair: `act` is what the task does that is cancelled
+
+
+async def over_pair(
+    cancelling: CancelAtStep,
+    act: Callable[[Pair], Awaitable[None]],
+    *,
+    fragment_size: int = 65536,
+    outbox_size: int = 10_000,
+    lease: bool = False,
+    ends: bool = False,
+) -> None:
+    limits = Limits(outbox_size=outbox_size)
+    options: dict[str, Any] = {"lease": lease, "fragment_size": fragment_size, "keepalive": Keepalive(1000, 10_000)}
+    async with connected_pair(responder(), responder(), limits=limits, **options) as pair:
+        await cancelling.run(act, pair)
+        pair.client_wire.release()
+        await settle()
+        await trio.sleep(0.5)
+        nothing_is_open(pair.client, pair.server)
+        cancelled_once(pair.client_said)
+        cancelled_once(pair.server_said)
+        if not ends or pair.client.status == "open":
+            for one in (pair.client, pair.server):
+                assert (await one.request_response(b"alive", route="inline")).data == b"alive"
+
+
+async def by_client(act: Callable[[Connection], Awaitable[None]], pair: Pair) -> None:
+    await act(pair.client)
+
+
+async def fragments_out(pair: Pair) -> None:
+    assert (await pair.client.request_response(LARGE)).data == LARGE
+
+
+async def fragments_in(pair: Pair) -> None:
+    assert (await pair.server.request_response(LARGE)).data == LARGE
+
+
+async def servers_stream(pair: Pair) -> None:
+    async with pair.server.request_stream(b"20", initial_request_n=3) as items:
+        assert len([item async for item in items]) == 20
+
+
+async def servers_channel(pair: Pair) -> None:
+    await talk(pair.server)
+
+
+async def request_in_a_handler(pair: Pair) -> None:
+    assert (await pair.client.request_response(b"?", route="relay")).data == b"01234"
+
+
+async def batches(pair: Pair) -> None:
+    count = 0
+    async with pair.client.request_stream(b"30", initial_request_n=8) as items:
+        while count < 30:
+            count += len(await items.receive_batch())
+
+
+async def a_full_outbox(pair: Pair) -> None:
+    pair.client_wire.hold()
+
+    async def release() -> None:
+        await trio.sleep(1)
+        pair.client_wire.release()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(release)
+        for _ in range(4):
+            await pair.client.fire_and_forget(bytes(6000))
+
+
+async def pushes_that_wait(pair: Pair) -> None:
+    pair.client_wire.hold()
+
+    async def release() -> None:
+        await trio.sleep(1)
+        pair.client_wire.release()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(release)
+        for _ in range(4):
+            await pair.client.metadata_push(bytes(6000))
+        await pair.client.ping()
+
+
+async def beyond_the_lease(pair: Pair) -> None:
+    for _ in range(5):
+        await pair.client.request_response(b"x")
+
+
+async def a_drain(pair: Pair) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one_request, pair.client)
+        await trio.sleep(0.05)
+        await pair.client.drain(grace=1)
+
+
+async def the_servers_drain(pair: Pair) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one_request, pair.client)
+        await trio.sleep(0.05)
+        await pair.server.drain(grace=1, announce=True)
+
+
+async def waits_for_the_end(pair: Pair) -> None:
+    with trio.move_on_after(1):
+        await pair.client.wait_closed()
+
+
+# Streamux
+
+
+async def over_streamux(
+    cancelling: CancelAtStep, act: Callable[[Connection], Awaitable[None]], *, chunks: bool
+) -> None:
+    requests = StreamuxOptions(requests="chunks" if chunks else "whole")
+    served = responder() if not chunks else chunk_responder()
+    async with streamux_pair(served, client=requests, server=requests) as pair:
+        await cancelling.run(act, pair.client)
+        await settle()
+        await trio.sleep(0.5)
+        nothing_is_open(pair.client, pair.server)
+        with trio.fail_after(10):
+            await pair.client.ping()
+            await act(pair.client)
+
+
+def chunk_responder() -> Responder:
+    responder = Responder()
+
+    @responder.request_channel
+    async def echo(channel: Channel) -> None:
+        async for item in channel:
+            await channel.send(item)
+
+    return responder
+
+
+async def a_whole_request(connection: Connection) -> None:
+    assert (await connection.request_response(LARGE)).data == LARGE
+
+
+async def a_chunked_request(connection: Connection) -> None:
+    async with connection.request_channel() as channel:
+        for _ in range(4):
+            await channel.send(b"x")
+            await anext(channel)
+        await channel.send_eof()
+        async for _ in channel:
+            pass
+
+
+async def a_chunked_request_that_is_left(connection: Connection) -> None:
+    async with connection.request_channel() as channel:
+        await channel.send(b"x")
+        await anext(channel)
+
+
+# Resumption: the network breaks while the task works
+
+
+async def over_a_cut(cancelling: CancelAtStep, act: Callable[[Connection], Awaitable[None]], *, down: bool) -> None:
+    async with resuming.pair(responder(), client_responder=responder()) as pair:
+
+        async def cut() -> None:
+            await trio.sleep(0.05)
+            pair.network.down = down
+            pair.network.link.cut()
+            await trio.sleep(1)
+            pair.network.down = False
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cut)
+            await cancelling.run(act, pair.client)
+        with trio.fail_after(60):
+            while pair.client.status != "open":  # noqa: ASYNC110  # a state that nobody announces
+                await trio.sleep(0.1)
+            for one in (pair.client, pair.server):
+                assert (await one.request_response(b"alive")).data == b"alive"
+        await settle()
+        session = pair.client._engine.session
+        assert session.is_quiet
+        assert pair.server._engine.session.is_quiet
+        pair.stop_serving()
+
+
+async def requests_over_a_cut(connection: Connection) -> None:
+    for _ in range(3):
+        assert (await connection.request_response(b"x")).data == b"x"
+
+
+async def stream_over_a_cut(connection: Connection) -> None:
+    async with connection.request_stream(b"9", initial_request_n=2) as items:
+        numbers = []
+        async for item in items:
+            numbers.append(item.data)
+            await trio.sleep(0.02)
+    assert numbers == [b"%d" % number for number in range(9)]
+
+
+# What opens and ends connections is cancelled itself
+
+
+async def opening(cancelling: CancelAtStep) -> None:
+    async with service() as running:
+
+        async def open_and_ask() -> None:
+            async with open_connection(URI, keepalive=Keepalive(1000, 10_000)) as connection:
+                await connection.request_response(b"x")
+
+        await cancelling.run(open_and_ask)
+        await settle()
+        assert not running.server.connections
+        await open_and_ask()
+
+
+async def connecting_for_ever(cancelling: CancelAtStep) -> None:
+    async with service() as running:
+
+        async def ask_twice() -> None:
+            async with connect_forever(URI, retry=EXACT) as client:
+                await client.request_response(b"x")
+                running.cut()
+                await client.connected()
+                await trio.sleep(0.5)
+                await client.request_response(b"y")
+
+        await cancelling.run(ask_twice)
+        await settle()
+        assert not running.server.connections
+        async with open_connection(URI) as connection:
+            await connection.request_response(b"x")
+
+
+async def opening_what_resumes(cancelling: CancelAtStep) -> None:
+    network = resuming.Network([300, 200])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, resume=resuming.OPTIONS, grace=0), responder(), [network])
+
+        async def open_and_ask() -> None:
+            async with open_connection_over(network.connect, resume=resuming.OPTIONS) as connection:
+                for _ in range(4):
+                    assert (await connection.request_response(bytes(50))).data == bytes(50)
+
+        await cancelling.run(open_and_ask)
+        await open_and_ask()
+        nursery.cancel_scope.cancel()
+
+
+async def serving(cancelling: CancelAtStep) -> None:
+    """The server's side goes: whoever waits for it is told, and nothing of it stays."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    outcomes: list[str] = []
+
+    async def ask() -> None:
+        try:
+            async with open_connection_over(ours) as connection:
+                await talk(connection)
+                outcomes.append("served")
+        except RSocketError as error:
+            outcomes.append(type(error).__name__)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await cancelling.run(partial(serve_stream, grace=0), responder(), theirs)
+        await trio.aclose_forcefully(theirs)
+    assert len(outcomes) == 1
+    assert outcomes[0] in {"served", "ConnectionLost", "ConnectionClosed", "Canceled", "Rejected"}
+
+
+CALLS: tuple[Callable[[Connection], Awaitable[None]], ...] = (
     one_request,
     inline_requests,
     failing_requests,
@@ -181,25 +474,66 @@ SCENARIOS: list[Scenario] = [
     forget,
     pings_and_pushes,
     many_at_once,
-]
+)
+"""What a client does over a pair, with leases and without."""
 
 
-@pytest.mark.parametrize("lease", [False, True], ids=["free", "leased"])
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+# fmt: off
+OTHERS: dict[str, Scenario] = {
+    "fragments out":          partial(over_pair, act=fragments_out, fragment_size=100),
+    "fragments in":           partial(over_pair, act=fragments_in, fragment_size=100),
+    "the server's stream":    partial(over_pair, act=servers_stream),
+    "the server's channel":   partial(over_pair, act=servers_channel),
+    "request in a handler":   partial(over_pair, act=request_in_a_handler),
+    "batches":                partial(over_pair, act=batches),
+    "a full outbox":          partial(over_pair, act=a_full_outbox),
+    "pushes that wait":       partial(over_pair, act=pushes_that_wait),
+    "beyond the lease":       partial(over_pair, act=beyond_the_lease, lease=True),
+    "drain":                  partial(over_pair, act=a_drain, ends=True),
+    "the server's drain":     partial(over_pair, act=the_servers_drain, ends=True),
+    "waiting for the end":    partial(over_pair, act=waits_for_the_end),
+    "Streamux, whole":        partial(over_streamux, act=a_whole_request, chunks=False),
+    "Streamux, chunks":       partial(over_streamux, act=a_chunked_request, chunks=True),
+    "Streamux, left":         partial(over_streamux, act=a_chunked_request_that_is_left, chunks=True),
+    "requests over a cut":    partial(over_a_cut, act=requests_over_a_cut, down=False),
+    "stream over a cut":      partial(over_a_cut, act=stream_over_a_cut, down=False),
+    "channel while suspended": partial(over_a_cut, act=talk, down=True),
+    "opening":                opening,
+    "connect_forever":        connecting_for_ever,
+    "opening what resumes":   opening_what_resumes,
+    "serving":                serving,
+}
+# fmt: on
+
+
+def rows() -> list[tuple[str, bool, Scenario]]:
+    """Each scenario, cancelled before its steps and after them; of calls with leases and without, each pair of both."""
+    found: list[tuple[str, bool, Scenario]] = []
+    for before in (True, False):
+        found += [(name, before, scenario) for name, scenario in OTHERS.items()]
+        for lease in (False, True):
+            if ALL_CASES or lease is not before:
+                scenario = partial(over_pair, outbox_size=150_000, lease=lease)
+                name = "leased" if lease else "free"
+                found += [
+                    (f"{act.__name__} {name}", before, partial(scenario, act=partial(by_client, act))) for act in CALLS
+                ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "scenario"),
+    [
+        pytest.param(before, scenario, id=f"{name} {'before' if before else 'after'}")
+        for name, before, scenario in rows()
+    ],
+)
 async def test_a_task_may_be_cancelled_at_each_of_its_steps(
-    scenario: Scenario, before: bool, lease: bool, autojump_clock: MockClock
+    scenario: Scenario, before: bool, autojump_clock: MockClock
 ) -> None:
     for step in range(MOST_STEPS):
         cancelling = CancelAtStep(step, before=before)
-        async with connected_pair(responder(), responder(), lease=lease, limits=Limits(outbox_size=150_000)) as pair:
-            await cancelling.run(scenario, pair.client)
-            await settle()
-            await trio.sleep(0.5)
-            nothing_is_open(pair.client, pair.server)
-            cancelled_once(pair.client_said)
-            assert (await pair.client.request_response(b"alive", route="inline")).data == b"alive"
-            assert (await pair.server.request_response(b"alive", route="inline")).data == b"alive"
+        await scenario(cancelling)
         if not cancelling.scope.cancel_called:
             break
     else:

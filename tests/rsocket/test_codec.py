@@ -40,6 +40,7 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
 from rsocket_trio.rsocket.layouts import v0_1_quirks as layout_0_1_quirks
+from tests.each_row import each_row
 from tests.rsocket import drafted
 
 LAST = 2**31 - 1
@@ -314,7 +315,7 @@ REFUSED: list[tuple[Frame, str]] = [
 
 
 @each_dialect
-@pytest.mark.parametrize(("frame", "text"), REFUSED, ids=[text for _, text in REFUSED])
+@each_row(("frame", "text"), REFUSED, ids=[text for _, text in REFUSED])
 def test_a_forbidden_frame_is_refused_by_field_and_number(dialect: Dialect, frame: Frame, text: str) -> None:
     with pytest.raises(LocalProtocolError, match=text):
         dialect.codec.encode(frame)
@@ -487,7 +488,7 @@ REFUSED_BY_0_0: list[tuple[Frame, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "frame", "text"),
     [
         *((dialect, *refused) for dialect in OLDEST for refused in REFUSED_BY_BOTH),

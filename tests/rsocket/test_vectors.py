@@ -22,6 +22,7 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_2_0_DRAFT,
 )
 from rsocket_trio.rsocket.extensions import blocks as extensions
+from tests.each_row import each_row
 
 VECTORS = Path(__file__).parent.parent / "conformance" / "vectors"
 FILES = {
@@ -90,17 +91,17 @@ WRITABLE = [vector for vector in ALL if vector.kind == BOTH_WAYS]
 BROKEN = [vector for vector in ALL if vector.kind == MALFORMED]
 
 
-@pytest.mark.parametrize("vector", WELL_FORMED, ids=str)
+@each_row("vector", WELL_FORMED, ids=str)
 def test_published_bytes_have_the_published_meaning(vector: Vector) -> None:
     assert to_json(vector.dialect, vector.data) == vector.content
 
 
-@pytest.mark.parametrize("vector", WRITABLE, ids=str)
+@each_row("vector", WRITABLE, ids=str)
 def test_the_published_meaning_is_written_as_the_published_bytes(vector: Vector) -> None:
     assert from_json(vector.dialect, vector.content).hex(" ") == vector.data.hex(" ")
 
 
-@pytest.mark.parametrize("vector", BROKEN, ids=str)
+@each_row("vector", BROKEN, ids=str)
 def test_bytes_that_are_no_frame_are_refused_with_the_reason_and_the_place(vector: Vector) -> None:
     with pytest.raises(ERRORS[vector.error]) as caught:
         vector.dialect.codec.decode(vector.data)

@@ -28,6 +28,7 @@ from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, decode_composite, e
 from rsocket_trio.services import Call, Receiving, current_call
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.services.interactions import ask, every_interaction
 
 # An entry with its type spelt out: 34 characters, then a length of three bytes.
 HEAD = b"\x21message/x.rsocket-trio.deadline.v0\x00\x00\x04"
@@ -40,7 +41,6 @@ EACH = {
     "request_channel": (raw.REQUEST_CHANNEL, 10),
 }
 """The frame of each interaction, and the credit in it."""
-every_interaction = pytest.mark.parametrize("interaction", EACH)
 
 
 def milliseconds(number: int) -> bytes:
@@ -60,19 +60,6 @@ def metadata_of(frame: raw.Raw) -> bytes:
         return b""
     body = frame.body[4:] if frame.type in (raw.REQUEST_STREAM, raw.REQUEST_CHANNEL) else frame.body
     return body[3 : 3 + int.from_bytes(body[:3], "big")]
-
-
-async def ask(connection: Any, interaction: str, data: object = b"1", **options: Any) -> None:
-    """Make one call of this interaction, to its end."""
-    if interaction == "request_response":
-        await connection.request_response(data, **options)
-    elif interaction == "fire_and_forget":
-        await connection.fire_and_forget(data, **options)
-    else:
-        opened = getattr(connection, interaction)(data, **options)
-        async with opened as items:
-            async for _ in items:
-                pass
 
 
 def composite_client(**options: Any) -> Any:

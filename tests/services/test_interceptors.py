@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -38,12 +39,11 @@ from rsocket_trio.metadata import Entry
 from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
 from rsocket_trio.services import Call, DecodeError, Receiving, current_call
 from tests.connection.pairs import connected_pair, settle
+from tests.services import interactions
+from tests.services.interactions import INTERACTIONS, every_interaction
 
 OWN = "application/x.own"
-INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel", "request_subscription")
-
-
-every_four = pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+ask = partial(interactions.ask, more=(b"2",))
 
 
 @attrs.define
@@ -77,26 +77,6 @@ class Journal:
         """Return the one call of this side."""
         (call,) = [each for each in self.calls if each.side == side]
         return call
-
-
-async def ask(connection: Connection, interaction: str, data: object = b"1", **options: Any) -> list[str]:
-    """Make one call of this interaction, to its end or to the third item; return the texts that came."""
-    if interaction == "request_response":
-        return [(await connection.request_response(data, **options)).text]
-    if interaction == "fire_and_forget":
-        await connection.fire_and_forget(data, **options)
-        await settle()
-        return []
-    if interaction == "request_stream":
-        async with connection.request_stream(data, **options) as items:
-            return [item.text async for item in items]
-    if interaction == "request_subscription":
-        async with connection.request_subscription(data, **options) as items:
-            return [(await anext(items)).text for _ in range(3)]
-    async with connection.request_channel(data, **options) as channel:
-        await channel.send(b"2")
-        await channel.send_eof()
-        return [item.text async for item in channel]
 
 
 def of_bytes(journal: Journal | None = None) -> Responder:
@@ -192,7 +172,7 @@ def typed(journal: Journal) -> Responder:
 ENDS = {"request_subscription": "cancelled"}
 
 
-@pytest.mark.parametrize("interaction", INTERACTIONS)
+@pytest.mark.parametrize("interaction", [*INTERACTIONS, "request_subscription"])
 @pytest.mark.parametrize("made", [of_bytes, inline, typed], ids=["bytes", "inline and push", "typed"])
 async def test_every_interaction_is_surrounded_on_both_sides(
     interaction: str, made: Callable[[Journal], Responder]
@@ -210,7 +190,7 @@ async def test_every_interaction_is_surrounded_on_both_sides(
     assert journal.only("client").connection is not journal.only("server").connection
 
 
-@every_four
+@every_interaction
 @pytest.mark.parametrize("made", [of_bytes, inline], ids=["bytes", "inline and push"])
 async def test_both_sides_count_the_same_payloads(interaction: str, made: Callable[[Journal], Responder]) -> None:
     journal = Journal()
@@ -489,7 +469,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
-@every_four
+@every_interaction
 async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
     faulty: Any, interaction: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -509,7 +489,7 @@ async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
-@every_four
+@every_interaction
 async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: Any, interaction: str) -> None:
     outer = Journal()
     async with connected_pair(of_bytes(), around=[outer.around, faulty]) as pair:
@@ -522,7 +502,7 @@ async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: A
     assert "failed" in outer.seen[1]
 
 
-@every_four
+@every_interaction
 async def test_an_interceptor_that_refuses_keeps_the_handler_from_running(
     interaction: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -555,7 +535,7 @@ async def test_an_interceptor_that_refuses_keeps_the_handler_from_running(
     assert caplog.records == []
 
 
-@every_four
+@every_interaction
 async def test_an_interceptor_of_the_client_that_refuses_sends_nothing(interaction: str) -> None:
     async with connected_pair(of_bytes(), around=[_refuses]) as pair:
         with pytest.raises(Rejected, match="not on Sundays"):
@@ -564,7 +544,7 @@ async def test_an_interceptor_of_the_client_that_refuses_sends_nothing(interacti
         assert pair.client_said.names == []
 
 
-@every_four
+@every_interaction
 async def test_a_request_that_cannot_be_written_leaves_the_interceptors(interaction: str) -> None:
     outer = Journal()
 
@@ -902,7 +882,7 @@ async def test_an_interceptor_may_wait_before_the_call_and_be_cancelled_there(au
         yield
 
     async with connected_pair(of_bytes(), around=[outer.around, waits]) as pair:
-        for interaction in INTERACTIONS[:4]:
+        for interaction in INTERACTIONS:
             with trio.move_on_after(9) as scope:
                 await ask(pair.client, interaction)
             assert scope.cancelled_caught
@@ -974,10 +954,10 @@ async def test_entries_that_are_written_before_the_yield_arrive() -> None:
         call.entries.append(Entry(OWN, b"too late"))
 
     async with connected_pair(responder, around=[write]) as pair:
-        for interaction in INTERACTIONS[:4]:
+        for interaction in INTERACTIONS:
             await ask(pair.client, interaction)
 
-    assert arrived == [(interaction, interaction.encode()) for interaction in INTERACTIONS[:4]]
+    assert arrived == [(interaction, interaction.encode()) for interaction in INTERACTIONS]
 
 
 async def test_the_entries_of_the_request_are_there_and_may_be_taken_away() -> None:
@@ -1127,7 +1107,7 @@ async def test_the_metadata_type_of_old_peers_is_kept() -> None:
     assert got == [(7, entry)]
 
 
-@every_four
+@every_interaction
 async def test_extension_entries_reach_handlers_inside_of_interceptors(interaction: str) -> None:
     journal = Journal()
     seen: list[tuple[object, ...]] = []
@@ -1191,7 +1171,7 @@ async def test_a_reconnecting_client_surrounds_the_calls_of_every_connection(aut
         async with connect_forever(
             uri, around=iter([journal.around]), retry=Retry(first_delay=0.01, longest_delay=0.01)
         ) as client:
-            for interaction in INTERACTIONS[:4]:
+            for interaction in INTERACTIONS:
                 await ask(await client.connected(), interaction)
                 async with client.request_stream() as items:
                     assert len([item async for item in items]) == 3
@@ -1221,7 +1201,7 @@ async def test_without_interceptors_nothing_is_made_for_a_call(monkeypatch: pyte
     monkeypatch.setattr("rsocket_trio.connection.served_calls.Call", lambda *args: made.append(args))
     monkeypatch.setattr("rsocket_trio.connection.client_calls.Call", lambda *args: made.append(args))
     async with connected_pair(of_bytes()) as pair:
-        for interaction in INTERACTIONS[:4]:
+        for interaction in INTERACTIONS:
             await ask(pair.client, interaction)
 
     assert made == []

@@ -24,6 +24,7 @@ from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, Trace, ZipkinTrace,
 from rsocket_trio.services import Bearer, Call, Receiving, current_call
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.services.interactions import INTERACTIONS, ask, every_interaction
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
@@ -41,21 +42,6 @@ READ = Trace(
     baggage="tier=pro",
     zipkin=ZipkinTrace(trace_id="463ac35c9f6413ad", span_id="a2fb4a1d1a96d312", sampled=True),
 )
-INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel")
-every_interaction = pytest.mark.parametrize("interaction", INTERACTIONS)
-
-
-async def ask(connection: Any, interaction: str, data: object = b"1", **options: Any) -> None:
-    """Make one call of this interaction, to its end."""
-    if interaction == "request_response":
-        await connection.request_response(data, **options)
-    elif interaction == "fire_and_forget":
-        await connection.fire_and_forget(data, **options)
-        await settle()
-    else:
-        async with getattr(connection, interaction)(data, **options) as items:
-            async for _ in items:
-                pass
 
 
 class Behind:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WHOLE = bool(os.environ.get("RSOCKET_TRIO_ALL_CASES"))
-"""Whether all is played that ``make test`` leaves to ``make gate``."""
-whole = pytest.mark.skipif(not WHOLE, reason="make gate plays it")
-"""Marks what ``make test`` leaves to ``make gate``."""
 MASTER = "local[2,4]"
 """Two tasks at a time, each tried four times, as on a cluster."""
 FAST_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m"
@@ -107,8 +103,8 @@ def tend(item: pytest.Function) -> Generator[None, object, object]:
     try:
         return (yield)
     except pytest.fail.Exception:
-        if isinstance(session := item.funcargs.get("spark"), SparkSession):
-            free(session)
+        if "spark" in item.funcargs:
+            free(cast("SparkSession", item.funcargs["spark"]))
         raise
     except ExceptionGroup as failed:
         late = failed.subgroup(lambda error: LATE in str(error) and not isinstance(error, ExceptionGroup))

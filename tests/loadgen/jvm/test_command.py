@@ -17,7 +17,8 @@ import trio
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.main import commands
 from tests.cli.commands import COMMAND
-from tests.spark.session import require_spark, whole
+from tests.each_row import whole
+from tests.spark.session import require_spark
 from tests.spark.sinks import Server
 
 if TYPE_CHECKING:

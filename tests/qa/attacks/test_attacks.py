@@ -1,4 +1,7 @@
-"""Each attack in a quick size: the reaction asked for, bounded memory, nothing left, the neighbour served."""
+"""Attacks in a quick size: the reaction asked for, bounded memory, nothing left, the neighbour served.
+
+Their bounds are times and sizes, which want a quiet machine: one of each kind is made here, all by ``make gate``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,24 @@ import pytest
 from qa.attacks.harness import Attack, run
 from qa.attacks.rows import ATTACKS
 
+HERE = (
+    "before-setup",
+    "announced",
+    "tiny-fragments",
+    "entries-bomb",
+    "rapid-reset",
+    "kept-streams",
+    "keepalive-unread",
+    "push-flood",
+    "unknown-streams",
+    "beyond-lease",
+    "long-text",
+    "sleepers-cut",
+    "http2-resets",
+)
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+
+@pytest.mark.parametrize("attack", [each for each in ATTACKS if each.name in HERE], ids=lambda attack: attack.name)
 def test_an_attack_costs_no_more_than_it_may_and_harms_nobody_else(attack: Attack) -> None:
     result = run(attack)
 
@@ -17,5 +36,7 @@ def test_an_attack_costs_no_more_than_it_may_and_harms_nobody_else(attack: Attac
 
 
 def test_each_attack_has_a_name_of_its_own_and_says_what_it_is() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+    names = {attack.name for attack in ATTACKS}
+    assert len(names) == len(ATTACKS)
+    assert names >= set(HERE)
     assert all(attack.run.__doc__ for attack in ATTACKS)

@@ -16,6 +16,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session
+from tests.each_row import each_row
 from tests.rsocket.test_vectors import ALL, FILES
 
 LARGEST: Final = 300
@@ -53,7 +54,7 @@ def test_frames_are_the_same_byte_by_byte(dialect: Dialect) -> None:
     assert framing.error is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "size", "fragment"),
     list(cases(quick=True)),
     ids=lambda part: part.name if isinstance(part, Dialect) else str(part),

@@ -9,6 +9,7 @@ import pytest
 
 from qa.mutants.rows import MUTANTS, Mutant
 from qa.mutants.running import PACKAGE, ROOT, Copy, Stale, functions, hunt, place, planted
+from tests.each_row import each_row
 
 FUNCTIONS = functions(ROOT / PACKAGE)
 QUICK = [
@@ -19,7 +20,7 @@ QUICK = [
 HARMLESS = attrs.evolve(QUICK[0], name="no fault", new=f"{QUICK[0].old}  # as before")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@each_row("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_old_text_of_a_fault_is_once_in_one_function(mutant: Mutant) -> None:
     function = place(mutant, FUNCTIONS)
     text = function.path.read_text("utf-8")

@@ -20,10 +20,13 @@ from qa.simulation.tampering import (
     swap,
 )
 from rsocket_trio.testing import simulate
+from tests.each_row import ALL_CASES
 
-SEEDS = 50
+SEEDS = 50 if ALL_CASES else 10
 """Of each dialect."""
 BLOCK = 10
+AGAIN_SEEDS = 20 if ALL_CASES else 6
+"""Seeds that are played twice."""
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
@@ -43,14 +46,14 @@ def test_with_resumption_no_cut_costs_an_item_or_a_call(dialect: str, start: int
     assert "is cut" in "".join(report.trace for report in reports.values())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(AGAIN_SEEDS))
 def test_a_seed_does_the_same_again(seed: int) -> None:
     dialect = DIALECTS[seed % len(DIALECTS)]
 
     assert run(seed, dialect).hash == run(seed, dialect).hash
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(AGAIN_SEEDS // 3))
 @pytest.mark.parametrize("dialect", RESUMABLE)
 def test_a_seed_with_resumption_does_the_same_again(dialect: str, seed: int) -> None:
     assert run(seed, dialect, resumes=True).hash == run(seed, dialect, resumes=True).hash

@@ -14,6 +14,7 @@ from rsocket_trio.conformance.catalogue import Level, chapters
 from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import WrongServer, check_server, run
+from tests.each_row import each_row
 
 NAMED = {case.id: case for case in CASES}
 
@@ -28,7 +29,7 @@ async def test_a_server_without_faults_passes_cases(clock: trio.testing.MockCloc
     assert [told(result) for result in await played(None, CASES[::2]) if result.outcome is not Outcome.PASS] == []
 
 
-@pytest.mark.parametrize("switch", Switch, ids=str)
+@each_row("switch", Switch, ids=str)
 async def test_each_fault_is_caught_by_the_case_that_it_names(switch: Switch, clock: trio.testing.MockClock) -> None:
     case = NAMED[switch.caught_by]
     [result] = await played(switch, [case])

@@ -23,12 +23,13 @@ import trustme
 from rsocket_trio import Payload, Responder
 from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
 from tests.blocks import ROOT, blocks, page
+from tests.each_row import ALL_CASES
 from tests.missing import require
 from tests.spark.cluster.standalone import SETTINGS, Cluster, cluster, confs, environment, spark_home, start
-from tests.spark.session import WHOLE, require_spark
+from tests.spark.session import require_spark
 from tests.spark.sinks import Server
 
-pytestmark = pytest.mark.skipif(not WHOLE, reason="make cluster plays it")
+pytestmark = pytest.mark.skipif(not ALL_CASES, reason="make cluster plays it")
 ROWS = 500
 """Rows in each of two partitions."""
 HERE = Path(__file__).parent

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rsocket_trio.spark import register
+from tests.each_row import whole
 from tests.spark.jvm.servers import SinkServer, SourceServer
 from tests.spark.jvm.test_sink_kills import Process, ledger, server_of, session_in
 from tests.spark.kills.job import foreach
-from tests.spark.session import finish, whole
+from tests.spark.session import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

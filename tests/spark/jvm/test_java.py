@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rsocket_trio.spark.java import bundled_java
 from tests.blocks import ROOT
+from tests.each_row import whole
 from tests.missing import give_up
-from tests.spark.session import whole
 
 JOB = """
 import os, sys

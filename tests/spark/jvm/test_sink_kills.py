@@ -27,9 +27,10 @@ import trio
 from rsocket_trio import open_connection
 from rsocket_trio.spark import register
 from tests.blocks import ROOT
+from tests.each_row import whole
 from tests.spark.kills.job import dying_source, stream, write
 from tests.spark.kills.processes import SOURCE_RUNNER, WORKER, kill_started
-from tests.spark.session import require_spark, whole
+from tests.spark.session import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

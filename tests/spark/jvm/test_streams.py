@@ -14,9 +14,10 @@ from pyspark.errors import PySparkException
 
 from rsocket_trio.spark import Progress, register
 from rsocket_trio.spark.progress import Place, QueryState
+from tests.each_row import ALL_CASES
 from tests.rows import Rows
 from tests.spark.jvm.servers import SourceServer
-from tests.spark.session import WHOLE, finish
+from tests.spark.session import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +194,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_is_said_when_the_query_starts(queries: Queries, server: SourceServer) -> None:
     with Rows() as row:
         # Each starts a Python of its own; what it would say is tested without Spark.
-        for given, message in WRONG if WHOLE else WRONG[:3]:
+        for given, message in WRONG if ALL_CASES else WRONG[:3]:
             with row(given):
                 options = dict(given)
                 query = queries.start(options.pop("path", server.uri), Sink(), **options)

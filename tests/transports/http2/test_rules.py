@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.http2.frame_intake import PREFACE
+from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
     ACK,
     BEGIN,
@@ -222,7 +223,7 @@ ROWS = [
 # fmt: on
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "expected"),
     [pytest.param(sent, expected, id=f"{section} {what}") for section, what, sent, expected in ROWS],
 )

@@ -25,6 +25,7 @@ from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.websocket.framing import masked
 from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
+from tests.each_row import each_row
 
 FIN, CONT, TEXT, BINARY, CLOSE, PING, PONG = 0x80, 0, 1, 2, 8, 9, 10
 NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID, TOO_BIG = 1000, 1002, 1003, 1007, 1009
@@ -360,7 +361,7 @@ ROWS = [
 
 
 @both
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.case)
+@each_row("row", ROWS, ids=lambda row: row.case)
 async def test_a_row_is_answered_as_it_says(row: Row, client: bool, autojump_clock: MockClock) -> None:
     frames = [frame.encoded(is_masked=not client) for frame in row.sent]
     heard, end = codes_of(row.heard), list[bytes]()
@@ -383,9 +384,7 @@ def is_answer(answers: Sequence[Frame], heard: Sequence[Frame]) -> bool:
 
 
 @both
-@pytest.mark.parametrize(
-    "sequences", UTF8_SEQUENCES, ids=lambda each: f"{each.case} {'valid' if each.valid else 'not'}"
-)
+@each_row("sequences", UTF8_SEQUENCES, ids=lambda each: f"{each.case} {'valid' if each.valid else 'not'}")
 async def test_text_is_refused_for_what_is_wrong_with_it(
     sequences: Sequences, client: bool, autojump_clock: MockClock
 ) -> None:
