@@ -49,7 +49,7 @@ SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
 # Each part is a process, or two, of its own, which a supervisor watches: see qa/testrun. The longest come first.
-PARTS := spark analytics peers types kafka commands pure lint
+PARTS := pure spark analytics commands peers kafka types lint
 QUICK := commands pure
 # Three at a time: two cores, and many tests wait for other processes.
 AT_ONCE := 3
