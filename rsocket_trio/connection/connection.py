@@ -28,7 +28,7 @@ from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
-from rsocket_trio.errors import ConnectionClosed, RSocketError
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
@@ -679,10 +679,26 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """The error that the connection ended with; ``None`` while it goes on."""
         return self._engine.ended
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Return whether the server has to answer before requests can be sent."""
+        return self._engine.session.awaits_answer
+
+    @property
+    def first_message(self) -> str:
+        """Return the name of the message that begins the connection: the one that is answered, if one is."""
+        return self._engine.session.dialect.first_message
+
     async def wait_for_answer(self) -> None:
-        """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""
-        if self._engine.session.awaits_answer:
-            await self._engine.wait_for_answer()
+        """Wait until the server has answered the first message. Raise its refusal, or why no answer came."""
+        await self._engine.wait_for_answer()
+
+    def abandon(self, error: ConnectionLost) -> None:
+        """End the connection without a word to the peer, which does not answer; not if it has ended already."""
+        engine = self._engine
+        if engine.ended is None:
+            engine.end(error)
+            engine.link.abandon()
 
     def leave(self) -> None:
         """End the connection: cancel open streams, send the queued frames, then close."""
