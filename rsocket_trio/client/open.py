@@ -277,9 +277,7 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
         if granted is not None:
             with as_lost(uri):
                 connection.handshake = await granted(time_limit)
-        if connection.awaits_answer:
-            with time_limit.step(f"the {connection.first_message} was not answered"):
-                await connection.wait_for_answer()
+        await connection.wait_for_answer(time_limit)
     except ConnectionLost as lost:
         connection.abandon(lost)
         raise

@@ -48,6 +48,7 @@ from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.values import UnsaidNumber
 
 PEER_CLOSE_TIMEOUT = 1.0
@@ -679,19 +680,12 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """The error that the connection ended with; ``None`` while it goes on."""
         return self._engine.ended
 
-    @property
-    def awaits_answer(self) -> bool:
-        """Return whether the server has to answer before requests can be sent."""
-        return self._engine.session.awaits_answer
-
-    @property
-    def first_message(self) -> str:
-        """Return the name of the message that begins the connection: the one that is answered, if one is."""
-        return self._engine.session.dialect.first_message
-
-    async def wait_for_answer(self) -> None:
-        """Wait until the server has answered the first message. Raise its refusal, or why no answer came."""
-        await self._engine.wait_for_answer()
+    async def wait_for_answer(self, time_limit: ConnectTimeout) -> None:
+        """Wait until the server has answered a SETUP that asked for an answer. Raise its refusal, or why none came."""
+        session = self._engine.session
+        if session.awaits_answer:
+            with time_limit.step(f"the {session.dialect.first_message} was not answered"):
+                await self._engine.wait_for_answer()
 
     def abandon(self, error: ConnectionLost) -> None:
         """End the connection without a word to the peer, which does not answer; not if it has ended already."""
