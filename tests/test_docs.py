@@ -449,7 +449,7 @@ def test_the_page_on_failures_names_every_error_that_a_caller_can_get() -> None:
 def test_the_page_on_failures_names_every_step_of_connecting() -> None:
     listed = " ".join(f"{step}," for step, _ in rows_under("While connecting", FAILURES))
     source = "\n".join(path.read_text() for path in (ROOT / "rsocket_trio").rglob("*.py"))
-    steps = re.findall(r'(?:\.step\(f?|NO_NEW_STREAM = |missing = (?="no ))"([^"{]*(?:\{[^}]*\}[^"{]*)?)"', source)
+    steps = set(re.findall(r'(?:\.step\(f?|NO_NEW_STREAM = |missing = (?="no ))"([^"{]*(?:\{[^}]*\}[^"{]*)?)"', source))
 
     assert len(steps) == 11
     for step in steps:
