@@ -278,6 +278,9 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
             with as_lost(uri):
                 connection.handshake = await granted(time_limit)
         await connection.wait_for_answer(time_limit)
+    except trio.ClosedResourceError:
+        # The connection ended before the answer came, as for the silence of its peer.
+        raise await connection.wait_closed() from None
     except ConnectionLost as lost:
         connection.abandon(lost)
         raise

@@ -38,13 +38,16 @@ class RequestedStream(Http2Stream):
     async def granted(self, time_limit: ConnectTimeout) -> Handshake:
         """Wait for the answer. Return the handshake with its headers.
 
-        Raise ``HandshakeFailed`` for a refusal, and ``ConnectionLost`` once the time is over.
+        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError`` if
+        this side ended the stream meanwhile.
         """
         with time_limit.step("the POST was not answered"):
-            while not (self.failure or self._is_granted):
+            while not (self.failure or self.is_closed or self._is_granted):
                 await self._asker.wait()  # woken by ``on_answer``, and by whatever ends the stream
-        if self.failure:
+        if self.failure and not self.said_the_end:
             raise HandshakeFailed(self.failure)
+        if self.failure or self.is_closed:
+            raise trio.ClosedResourceError("the HTTP/2 stream was ended")
         return self.handshake
 
     def on_answer(self, headers: Headers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from h2.events import (
 )
 from trio.testing import MockClock
 
-from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, open_shared, serve
+from rsocket_trio import ConnectionLost, Keepalive, Payload, Responder, open_connection, open_shared, serve
 from tests.secret import SECRET, shows
 
 E = TypeVar("E", bound=Event)
@@ -144,6 +145,16 @@ async def test_a_refusal_that_comes_late_says_why(autojump_clock: MockClock) -> 
     async with raw_server(script) as uri:
         with pytest.raises(ConnectionLost, match=f"^{uri}: the server answered HTTP 502 to the request"):
             async with open_connection(uri):
+                pass
+
+
+async def test_without_a_limit_the_silence_of_the_peer_still_ends_it(autojump_clock: MockClock) -> None:
+    async def script(peer: Raw) -> None:
+        await peer.wait_for(RequestReceived)
+
+    async with raw_server(script) as uri:
+        with pytest.raises(ConnectionLost, match="the peer is silent: no frame came for 3 s"):
+            async with open_connection(uri, connect_timeout=math.inf, keepalive=Keepalive(1, 3)):
                 pass
 
 
