@@ -38,8 +38,8 @@ class RequestedStream(Http2Stream):
     async def granted(self, time_limit: ConnectTimeout) -> Handshake:
         """Wait for the answer. Return the handshake with its headers.
 
-        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError`` if
-        this side ended the stream meanwhile.
+        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError``
+        if this side ended the stream meanwhile.
         """
         with time_limit.step("the POST was not answered"):
             while not (self.failure or self.is_closed or self._is_granted):
