@@ -98,8 +98,6 @@ class Retry:
     """The most that a client waits between two tries. A connection that held longer begins with the first delay."""
     jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
     """By what part a delay is shortened at random, so that many clients do not come back at once."""
-    answer_seconds: float = attrs.field(default=10.0, validator=between(0.001))
-    """Seconds that a try may take until there is a connection."""
 
     def delay(self, tries: int, chance: float) -> float:
         """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""

@@ -241,7 +241,7 @@ def test_a_connection_with_one_request_costs_no_more_than_it_did() -> None:
 
     assert costs["calls"] / COUNTED_CONNECTIONS <= 507 * SLACK
     assert costs["steps"] / COUNTED_CONNECTIONS <= 25
-    assert costs["scopes"] / COUNTED_CONNECTIONS <= 9
+    assert costs["scopes"] / COUNTED_CONNECTIONS <= 10  # one of them bounds the dialling, and ends with it
 
 
 @cache

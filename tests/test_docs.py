@@ -29,6 +29,7 @@ from rsocket_trio import (
     Responder,
     ResumeOptions,
     StreamuxOptions,
+    errors,
     open_connection,
     serve,
     services,
@@ -51,6 +52,15 @@ RESUMPTION = page("docs/explanation/resumption.md")
 REFERENCE = "\n".join(page(path) for path in PAGES if path.startswith("docs/reference/"))
 DIALECTS = page("docs/reference/dialects.md")
 RESPONDER = page("docs/reference/responder.md")
+FAILURES = page("docs/howto/failures.md")
+ROOTS_OF_ERRORS = (
+    errors.RSocketError,
+    errors.CodedError,
+    errors.StreamError,
+    errors.SetupError,
+    errors.ProtocolError,
+)
+"""Classes that only stand above others."""
 CHAPTERS = {
     "Options and negotiation": ["HELLO", "HELLO"],
     "Messages and chunks": ["b'3'"],
@@ -425,6 +435,28 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
         assert code == (f"0x{cls.default_code:03X}" if has_code else "")
 
 
+def test_the_page_on_failures_names_every_error_that_a_caller_can_get() -> None:
+    listed = re.findall(r"`(\w+)`", " ".join(name for name, *_ in rows_under("Failures, and what to do", FAILURES)))
+    ours = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.RSocketError) and found not in ROOTS_OF_ERRORS
+    }
+
+    assert all(root.__subclasses__() for root in ROOTS_OF_ERRORS)
+    assert sorted(listed) == sorted([*ours, "ValueError", "TypeError"])
+
+
+def test_the_page_on_failures_names_every_step_of_connecting() -> None:
+    listed = " ".join(f"{step}," for step, _ in rows_under("While connecting", FAILURES))
+    source = "\n".join(path.read_text() for path in (ROOT / "rsocket_trio").rglob("*.py"))
+    steps = set(re.findall(r'(?:\.step\(f?|NO_NEW_STREAM = |missing = (?="no ))"([^"{]*(?:\{[^}]*\}[^"{]*)?)"', source))
+
+    assert len(steps) == 11
+    for step in steps:
+        assert re.search(re.sub(r"\\\{.*\\\}", ".+", re.escape(step)) + ",", listed), step
+
+
 def test_every_dialect_is_in_the_reference() -> None:
     assert [name for name in ALL if f"`{name}`" not in REFERENCE] == []
 
@@ -442,6 +474,7 @@ INNER = {
     "leave",
     "ended",
     "wait_for_answer",
+    "abandon",
     "failed_call",
     "resumable",
     "request_form",

@@ -32,6 +32,7 @@ from rsocket_trio.metadata import (
     BearerAuthentication,
 )
 from rsocket_trio.rsocket.peers import Peer
+from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +67,7 @@ class Ask:
     limit_rate: int | None
     delay: int = 0
     timeout: float | None
+    connect_timeout: float | None
     dialect: str
     quirks: tuple[str, ...]
     peer: str | None
@@ -144,6 +146,7 @@ class Ask:
             "ssl_context": client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             "headers": self.headers,
             "resume": None if self.resume is None else ResumeOptions(session_seconds=self.resume),
+            "connect_timeout": CONNECT_TIMEOUT if self.connect_timeout is None else self.connect_timeout,
         }
         watch = Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap)
         return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch)

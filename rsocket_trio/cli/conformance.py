@@ -54,7 +54,8 @@ TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 LONGEST_ROUTE = LONGEST_MIME = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
-TLS_AND_HEADERS = [row for row in ROWS if row.parameter in ("trust", "untrusted", "cert", "key", "headers")]
+OF_CONNECTING = ("connect_timeout", "trust", "untrusted", "cert", "key", "headers")
+OPTIONS_OF_CONNECTING = [row for row in ROWS if row.parameter in OF_CONNECTING]
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -105,8 +106,8 @@ def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
 
 
 def _connection_options(command: Callback) -> Callback:
-    """Add the options for TLS and for the WebSocket handshake, as other commands have them."""
-    for row in reversed(TLS_AND_HEADERS):
+    """Add the options for connecting, TLS and the WebSocket handshake, as other commands have them."""
+    for row in reversed(OPTIONS_OF_CONNECTING):
         command = row.option(row.ours)(command)
     return command
 
@@ -192,6 +193,7 @@ def command(
     patience: float,
     wait: float | None,
     at_once: int,
+    connect_timeout: float | None,
     trust: str | None,
     untrusted: bool,
     cert: str | None,
@@ -235,10 +237,11 @@ def command(
         tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
         ways = _ways(name, routes, metadata_mime, data_mime)
-        play = partial(_against_server, uri, name, cases, Target(dial, abilities, patience, at_once, ways))
+        target = Target(dial, abilities, patience, at_once, ways, connect_timeout)
+        play = partial(_against_server, uri, name, cases, target)
     else:
-        if trust or cert or key or untrusted or headers:
-            raise click.UsageError("options of TLS and of the WebSocket handshake are for --role server")
+        if trust or cert or key or untrusted or headers or connect_timeout is not None:
+            raise click.UsageError("options of connecting, TLS and the WebSocket handshake are for --role server")
         if routes or metadata_mime or data_mime:
             raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
         uri, most = _address(listen and over(listen, transport))

@@ -6,26 +6,22 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import trio
 
-from rsocket_trio import (
-    Connection,
-    ConnectionLost,
-    PayloadLike,
-    open_connection,
-    open_connection_over,
-)
+from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
 from rsocket_trio.cli.exit_codes import Failure
 from rsocket_trio.cli.watching import Secrets, Watch, WatchedTransport
-from rsocket_trio.client.options import ConnectionOptions, StreamOptions
+from rsocket_trio.client.open import open_uri
+from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
-from rsocket_trio.signatures import completed, declared
-from rsocket_trio.transports.connect import HeadersLike, open_transport
+from rsocket_trio.signatures import completed
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.connect import HeadersLike
 from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
@@ -70,25 +66,18 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
     if not dial.watch:
         return await stack.enter_async_context(open_connection(dial.uri, **dial.options))
     options = completed(open_connection, dial.options)
-
+    peer = options["peer"]
+    quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
+    record = DIALECTS.get(options["dialect"])
+    if record is not None:
+        record = with_quirks(record, quirks)
     secrets = Secrets()
 
-    @asynccontextmanager
-    async def watched() -> AsyncIterator[WatchedTransport]:
-        opening = open_transport(
-            dial.uri, ssl_context=options["ssl_context"], headers=options["headers"], limits=options["limits"]
-        )
-        async with opening as transport:
-            peer = options["peer"]
-            quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
-            record = DIALECTS.get(options["dialect"])
-            if record is not None:
-                record = with_quirks(record, quirks)
-            kept = record is not None and record.length_on_messages and transport.is_message_based
-            yield WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
+    def watched(transport: Transport) -> WatchedTransport:
+        kept = record is not None and record.length_on_messages and transport.is_message_based
+        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
 
-    over: Any = {name: options[name] for name in declared(StreamOptions)}  # type: ignore[literal-required]
-    return await stack.enter_async_context(open_connection_over(watched, **over))
+    return await stack.enter_async_context(open_uri(dial.uri, options, wrap=watched))
 
 
 def client_tls(

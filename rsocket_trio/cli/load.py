@@ -40,7 +40,7 @@ NO_SPARK = "a load from Spark needs pyspark: pip install 'rsocket-trio[spark]', 
 SHARED = (
     *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "peer", "mimes", "setup_data", "setup_metadata"),
     *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),
-    *("headers", "log", "stacktrace"),
+    *("headers", "log", "stacktrace", "connect_timeout"),
 )
 """Options that mean the same as in the other commands of a client, by their parameters."""
 SAME = (
@@ -445,6 +445,8 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
     terms = {name: said[name] for name in SAME}
     if (credit := said["limit_rate"] or habits.credit) is not None:
         terms["credit"] = credit
+    if said["connect_timeout"] is not None:
+        terms["connect_timeout"] = said["connect_timeout"]
     return {
         **terms,
         **schedule_of(said),

@@ -135,6 +135,8 @@ ROWS = (
     Row("delay",    "", "--delayElements", "Milliseconds before each item is shown.",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "MS"}),
     Row("timeout",  "--timeout", "--timeout", "Seconds for all of it.", {"type": SECONDS, "metavar": "SECONDS"}),
+    Row("connect_timeout", "--connect-timeout", "--connect-timeout", "Seconds until a connection is open, with all "
+                    "handshakes.", {"type": SECONDS, "metavar": "SECONDS"}),
     Row("dialect",  "--dialect", "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
                     {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
     Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),

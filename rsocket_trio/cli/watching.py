@@ -5,7 +5,7 @@ Metadata that may hold credentials is masked in the bytes as well; a line shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -18,7 +18,8 @@ from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 
 SHOWN = 64
 """Bytes of data that a line shows."""
@@ -85,6 +86,11 @@ class WatchedTransport:
     def has_unread(self) -> bool:
         """Return whether the transport holds bytes that ``receive`` has not returned."""
         return getattr(self._transport, "has_unread", False)
+
+    @property
+    def granted(self) -> Callable[[ConnectTimeout], Awaitable[Handshake]] | None:
+        """Waits for the server's answer that grants the transport; ``None`` if it needs none."""
+        return getattr(self._transport, "granted", None)
 
     def use_framing(self, framing: Framing) -> None:
         """Cut received bytes into frames this way from now on."""

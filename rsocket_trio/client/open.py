@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
@@ -27,6 +28,7 @@ from rsocket_trio.connection.recording import (
     recorder_of,
     recording_into,
     session_over,
+    wrapped_dial,
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
@@ -41,7 +43,8 @@ from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
+from rsocket_trio.transports.connect import HeadersLike, as_headers, as_lost, open_transport
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost`
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
 """
 NO_RECORDING = nullcontext()
+NO_NEW_STREAM = "no new stream"
 
 
 @shows_options
@@ -90,18 +94,32 @@ def open_connection(
     * ``around``: interceptors of all requests, the outermost first.
     * ``auth``: credentials in the SETUP, ``Simple`` or ``Bearer``, or a function that gives them, async or not.
     * ``deadlines``: requests carry the time that is left to them, which the server's handlers keep to.
+    * ``connect_timeout``: seconds until the block starts at the latest, 10; ``math.inf`` for no limit.
 
-    The block starts once the SETUP is queued. It starts with the answer of the server if ``lease`` or ``entries`` ask
-    for one in the extension draft, and in Streamux unless a quick init is requested. Leaving cancels open streams and
-    writes queued frames, for at most a second.
+    The block starts once the SETUP is queued, over HTTP/2 with the answer to the POST. It starts with the answer of the
+    server if ``lease`` or ``entries`` ask for one in the extension draft, and in Streamux unless a quick init is
+    requested. Leaving cancels open streams and writes queued frames, for at most a second.
 
-    Raise ``ConnectionLost`` if the server cannot be reached, ``ValueError`` for an invalid URI or option,
+    Raise ``ConnectionLost`` if the server cannot be reached, or not within ``connect_timeout``, with the URI and the
+    step of connecting that was not done; ``ValueError`` for an invalid URI or option,
     ``Unsupported`` for an option that the dialect lacks, ``NegotiationFailed`` if two Streamux peers share no terms. A
     refusal raises ``RejectedSetup``, ``InvalidSetup`` or ``UnsupportedSetup`` in every waiting and later call; so do
     ``RejectedResume`` and ``ConnectionLost`` when a session ends.
     """
 
-    terms = completed(open_connection, options)
+    return open_uri(uri, completed(open_connection, options))
+
+
+def open_uri(
+    uri: str,
+    terms: ConnectionOptions[PayloadLike, HeadersLike],
+    time_limit: ConnectTimeout | None = None,
+    wrap: Callable[[Transport], Transport] | None = None,
+) -> AbstractAsyncContextManager[Connection]:
+    """Connect as ``open_connection`` does, with all options.
+
+    With ``time_limit`` the time of connecting began before. ``wrap`` returns a transport around each new one.
+    """
 
     def prepare(credentials: Authentication | None) -> tuple[ProtocolFactory, Dial]:
         factory = _factory(terms, credentials)
@@ -115,9 +133,9 @@ def open_connection(
             limits=terms["limits"],
             over=terms["over"],
         )
-        return factory, dial
+        return factory, dial if wrap is None else wrapped_dial(dial, wrap)
 
-    return _run_client(prepare, terms)
+    return _run_client(prepare, terms, uri, time_limit)
 
 
 @shows_options
@@ -129,8 +147,9 @@ def open_connection_over(
     A transport or a ``trio_websocket.WebSocketConnection`` is accepted as well. The options are those of
     ``open_connection`` except ``uri``, ``ssl_context``, ``headers`` and ``over``: ``dialect``, ``responder``,
     ``setup``, ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``,
-    ``fragment_size``, ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``
-    and ``deadlines``.
+    ``fragment_size``, ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``,
+    ``deadlines`` and ``connect_timeout``, which bounds a function that opens the stream, and the server's answer where
+    the block starts with that.
 
     With ``resume`` more than one stream may be needed: then ``stream`` is a function that opens one each time, an async
     one or an async context manager.
@@ -151,26 +170,43 @@ def open_connection_over(
 
 
 @asynccontextmanager
-async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
+async def _connected(stream: Connected | Connect, time_limit: ConnectTimeout) -> AsyncIterator[Transport]:
     """Provide a transport over the stream, or over a new one each time. Raise ``ConnectionLost``."""
     async with AsyncExitStack() as stack:
         if callable(stream):
-            try:
-                opening = stream()
-                if isinstance(opening, AbstractAsyncContextManager):
-                    stream = await stack.enter_async_context(opening)
-                else:
-                    stream = await opening
-            except Exception as error:
-                if isinstance(error, ConnectionLost) or not is_absence(error):
-                    raise
-                raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
+            stream = await _new_stream(stream, time_limit, stack)
         transport = as_transport(stream)
         try:
             yield transport
         finally:
             with trio.CancelScope(shield=True):
                 await transport.aclose()
+        return
+    raise time_limit.expired(NO_NEW_STREAM)
+
+
+async def _new_stream(connect: Connect, time_limit: ConnectTimeout, stack: AsyncExitStack) -> Connected:
+    """Return a new stream, which stays open for as long as the stack. Raise ``ConnectionLost``.
+
+    Once the time is over, a context manager that opens a stream ends the block of the stack.
+    """
+    try:
+        opening = connect()
+        if not isinstance(opening, AbstractAsyncContextManager):
+            with time_limit.step(NO_NEW_STREAM):
+                return await opening
+        # Around the whole block, because what is entered here may open nurseries and scopes.
+        scope = stack.enter_context(time_limit.scope())
+        stream = await stack.enter_async_context(opening)
+        if scope.cancel_called:
+            # It opened in the same scheduler step in which the time was over: the block would be cancelled later.
+            await trio.lowlevel.checkpoint()
+        scope.deadline = math.inf
+    except Exception as error:
+        if isinstance(error, ConnectionLost) or not is_absence(error):
+            raise
+        raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
+    return stream
 
 
 def as_transport(stream: Connected) -> Transport:
@@ -230,19 +266,45 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
     )
 
 
+async def _wait_until_open(connection: Connection, transport: Transport, time_limit: ConnectTimeout, uri: str) -> None:
+    """Wait for what the block begins with: the answer to the POST of HTTP/2, and to a SETUP that asks for one.
+
+    Raise ``ConnectionLost``, and the refusal of the server.
+    """
+    # An application's own transport may be one that knows nothing of this.
+    granted = getattr(transport, "granted", None)
+    try:
+        if granted is not None:
+            with as_lost(uri):
+                connection.handshake = await granted(time_limit)
+        await connection.wait_for_answer(time_limit)
+    except trio.ClosedResourceError:
+        # The connection ended before the answer came, as for the silence of its peer.
+        raise await connection.wait_closed() from None
+    except ConnectionLost as lost:
+        connection.abandon(lost)
+        raise
+
+
 @asynccontextmanager
 async def _run_client(
-    prepare: Callable[[Authentication | None], tuple[ProtocolFactory, Dial]], options: StreamOptions[PayloadLike]
+    prepare: Callable[[Authentication | None], tuple[ProtocolFactory, Dial]],
+    options: StreamOptions[PayloadLike],
+    uri: str = "",
+    time_limit: ConnectTimeout | None = None,
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
     if not trio.lowlevel.in_trio_run():
         raise no_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
     responder, capture, calls = options["responder"], options["capture"], call_terms(options)
+    if time_limit is None:
+        time_limit = ConnectTimeout(options["connect_timeout"], uri)
     credentials = None
     if options["auth"] is not None:
         check_auth_of_setup(options["auth"], options["dialect"], options["peer"], options["metadata_mime"])
-        credentials = await fresh_credentials(options["auth"])
+        with time_limit.step("no credentials from auth"):
+            credentials = await fresh_credentials(options["auth"])
     factory, dial = prepare(credentials)
     del prepare, options, credentials
     error: BaseException | None = None
@@ -250,7 +312,7 @@ async def _run_client(
         if factory.length_on_messages:
             dial = dial_with_lengths(dial)
         dial = recorded_dial(dial, recording, factory.name)
-        async with dial() as transport:
+        async with dial(time_limit) as transport:
             begun = factory.begin(trio.current_time())
             reconnector = None
             if begun.resumable is not None and factory.resume is not None:
@@ -264,7 +326,7 @@ async def _run_client(
                     # Beside the block. A lost connection raises nothing here: the calls that wait raise it.
                     nursery.start_soon(connection.run, transport)
                     try:
-                        await connection.wait_for_answer()
+                        await _wait_until_open(connection, transport, time_limit, uri)
                         yield connection
                     except BaseException as exc:
                         # Kept until the nursery has ended: raised inside it would leave in a group.

@@ -16,6 +16,7 @@ from rsocket_trio.services.access import Auth
 from rsocket_trio.services.interceptors import Interceptor
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
+from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 from rsocket_trio.transports.schemes import SharedConnection
 from rsocket_trio.values import UnsaidNumber, UnsaidText
 
@@ -54,6 +55,7 @@ class StreamOptions(TypedDict, Generic[SetupT], total=False):
     around: Annotated[Iterable[Interceptor], ()]
     auth: Annotated[Auth | None, None]
     deadlines: Annotated[bool, False]
+    connect_timeout: Annotated[float, CONNECT_TIMEOUT]
 
 
 class ConnectionOptions(StreamOptions[SetupT], Generic[SetupT, HeadersT], total=False):

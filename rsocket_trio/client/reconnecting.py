@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, Unpack, cast
 
 import trio
 
-from rsocket_trio.client.open import call_terms, open_connection
+from rsocket_trio.client.open import call_terms, open_connection, open_uri
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
@@ -40,6 +40,7 @@ from rsocket_trio.services.access import checked_credentials
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Retry
 from rsocket_trio.transports.connect import HeadersLike, as_headers
+from rsocket_trio.transports.connect_timeout import ConnectTimeout, checked_connect_timeout
 from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
@@ -158,45 +159,36 @@ class ReconnectingClient(
         requests. A connection that drains goes on beside the next one.
         """
         self._tell("connecting")
-        deadline = trio.current_time() + self._retry.answer_seconds
-        why: Exception = self._too_late()
+        time_limit = ConnectTimeout(self._terms["connect_timeout"], self._uri)
         try:
-            with trio.CancelScope(deadline=deadline) as timeout:
-                terms = await renewed(self._terms)
+            terms = await renewed(self._terms, time_limit)
         except ConnectionLost as error:
-            why = _twin(error)
+            self._lose(_twin(error), refused=False)
+            task_status.started(0.0)
         else:
-            if not timeout.cancelled_caught:
-                await self._connect(terms, deadline, task_status)
-                return
-        self._lose(why, refused=False)
-        task_status.started(0.0)
+            await self._connect(terms, time_limit, task_status)
 
-    async def _connect(self, terms: dict[str, Any], deadline: float, task_status: trio.TaskStatus[float]) -> None:
+    async def _connect(
+        self, terms: ConnectionOptions[Any, Any], time_limit: ConnectTimeout, task_status: trio.TaskStatus[float]
+    ) -> None:
         since = math.inf
         seen: set[str] = set()
-        timeout = trio.CancelScope(deadline=deadline)
-        why: Exception = self._too_late()
         try:
-            with timeout:
-                async with open_connection(self._uri, **terms) as connection:
-                    if timeout.cancel_called:
-                        # It connected in the same scheduler step in which the deadline passed: too late for this try.
-                        await trio.lowlevel.checkpoint()
-                    timeout.deadline, since = math.inf, trio.current_time()
-                    connection.on_state(seen.add)
-                    # Requests that wait in `_next` find it when they run, in the order in which they came.
-                    self._connection = connection
-                    self._changes.wake_all()
-                    self._tell("connected")
-                    if await _drains(connection):
-                        self._hand_over()
-                        task_status.started(trio.current_time() - since)
-                        await connection.wait_closed()
-                        return
-                    why = await connection.wait_closed()
-                    # A session that was resumed once was accepted: a later error is no refusal of the SETUP.
-                    self._lose(why, refused=isinstance(why, REFUSALS) and "suspended" not in seen)
+            async with open_uri(self._uri, terms, time_limit) as connection:
+                since = trio.current_time()
+                connection.on_state(seen.add)
+                # Requests that wait in `_next` find it when they run, in the order in which they came.
+                self._connection = connection
+                self._changes.wake_all()
+                self._tell("connected")
+                if await _drains(connection):
+                    self._hand_over()
+                    task_status.started(trio.current_time() - since)
+                    await connection.wait_closed()
+                    return
+                why: Exception = await connection.wait_closed()
+                # A session that was resumed once was accepted: a later error is no refusal of the SETUP.
+                self._lose(why, refused=isinstance(why, REFUSALS) and "suspended" not in seen)
         except (RSocketError, ValueError, TypeError) as error:
             if since < math.inf:
                 raise  # an error of the on_state function
@@ -206,9 +198,6 @@ class ReconnectingClient(
             return
         self._lose(why, refused=not isinstance(why, RSocketError) or isinstance(why, REFUSALS))
         task_status.started(0.0)
-
-    def _too_late(self) -> ConnectionLost:
-        return ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
 
     def _hand_over(self) -> None:
         """Direct new requests to the next connection, as this one drains; its open streams go on."""
@@ -261,11 +250,11 @@ async def connect_forever(
     The options of each connection are those of ``open_connection``: ``dialect``, ``responder``, ``setup``,
     ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
     ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``, ``deadlines``,
-    ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and a new connection is made if that
-    fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are called for each new connection,
-    for tokens that expire. An error of such a function counts as
-    a failed try if the function could not connect itself (see ``open_connection_over``); any other error ends the block
-    unchanged. A session that is resumed sends no new SETUP.
+    ``connect_timeout``, ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and a new
+    connection is made if that fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are
+    called for each new connection, for tokens that expire; each try ends after ``connect_timeout``, those functions
+    included. An error of such a function counts as a failed try if the function could not connect itself (see
+    ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
 
     Requests in progress raise when their connection is lost; none is repeated automatically. After a connection that
     the server closes in good order the client connects again, too.
@@ -341,25 +330,28 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
         given["codecs"] = checked_codecs(given["codecs"])
     fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these
     call_terms(fit_terms)
+    checked_connect_timeout(given["connect_timeout"])
     return fit_terms
 
 
-async def renewed(terms: ReconnectOptions) -> dict[str, Any]:
-    """Return the arguments of ``open_connection`` for the next connection.
+async def renewed(terms: ReconnectOptions, time_limit: ConnectTimeout) -> ConnectionOptions[Any, Any]:
+    """Return the options of ``open_connection`` for the next connection.
 
-    Raise ``ConnectionLost`` if a function of the terms could not connect to its own server (see ``is_absence``). Its
-    other errors are faults of the function, and pass unchanged.
+    Raise ``ConnectionLost`` if a function of the terms could not connect to its own server (see ``is_absence``), or
+    took too long. Its other errors are faults of the function, and pass unchanged.
     """
-    made: dict[str, Any] = dict(terms)
+    made: Any = dict(terms)
     for name, as_it_is in RENEWED.items():
         function = made.get(name)
         if not callable(function):
             continue
         try:
-            result = function()
-            made[name] = as_it_is(await result if inspect.isawaitable(result) else result)
+            with time_limit.step(f"no {name} for a new connection"):
+                result = function()
+                made[name] = as_it_is(await result if inspect.isawaitable(result) else result)
         except Exception as error:
             if isinstance(error, ConnectionLost) or not is_absence(error):
                 raise
             raise ConnectionLost(f"no {name} for a new connection: {str(error) or type(error).__name__}") from error
-    return made
+    options: ConnectionOptions[Any, Any] = made
+    return options

@@ -53,6 +53,8 @@ class Target:
     at_once: int = AT_ONCE
     routes: Routes | None = None
     """The routes of its interactions, where they have some."""
+    connect_timeout: float | None = None
+    """Seconds until a connection is open; ``None`` for those of a step, ``patience``."""
 
 
 def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: HeadersLike = ()) -> Dial:
@@ -63,12 +65,13 @@ def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: Header
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator[Transport]:
     """Open a transport for the block. Raise ``ConnectionLost``, also where the handshakes take too long."""
-    with trio.move_on_after(target.patience) as scope:
+    seconds = target.patience if target.connect_timeout is None else target.connect_timeout
+    with trio.move_on_after(seconds) as scope:
         async with target.dial() as transport:
             scope.deadline = math.inf
             yield transport
     if scope.cancelled_caught:
-        raise ConnectionLost(f"the connection was not there after {target.patience:g} s")
+        raise ConnectionLost(f"the connection was not there after {seconds:g} s")
 
 
 def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
@@ -178,7 +181,7 @@ async def _run_case(case: Case, target: Target) -> Result:
     if target.routes and (obstacle := target.routes.obstacle(case, chapters()[case.dialect].notation)):
         return Result(case, Outcome.NOT_APPLICABLE, obstacle)
     # The time of the case itself begins with its connection, and what passed there is told.
-    longest = CASE_TIME + 2 * target.patience
+    longest = CASE_TIME + 2 * max(target.patience, target.connect_timeout or 0.0)
     with trio.move_on_after(longest):
         try:
             async with _connected(target) as transport:

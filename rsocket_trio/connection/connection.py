@@ -28,7 +28,7 @@ from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
-from rsocket_trio.errors import ConnectionClosed, RSocketError
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
@@ -48,6 +48,7 @@ from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.values import UnsaidNumber
 
 PEER_CLOSE_TIMEOUT = 1.0
@@ -679,10 +680,19 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """The error that the connection ended with; ``None`` while it goes on."""
         return self._engine.ended
 
-    async def wait_for_answer(self) -> None:
-        """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""
-        if self._engine.session.awaits_answer:
-            await self._engine.wait_for_answer()
+    async def wait_for_answer(self, time_limit: ConnectTimeout) -> None:
+        """Wait until the server has answered a SETUP that asked for an answer. Raise its refusal, or why none came."""
+        session = self._engine.session
+        if session.awaits_answer:
+            with time_limit.step(f"the {session.dialect.first_message} was not answered"):
+                await self._engine.wait_for_answer()
+
+    def abandon(self, error: ConnectionLost) -> None:
+        """End the connection without a word to the peer, which does not answer; not if it has ended already."""
+        engine = self._engine
+        if engine.ended is None:
+            engine.end(error)
+            engine.link.abandon()
 
     def leave(self) -> None:
         """End the connection: cancel open streams, send the queued frames, then close."""

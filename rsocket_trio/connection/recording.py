@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,8 @@ import trio
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class RecordedTransport:
     def has_unread(self) -> bool:
         """Return whether the transport holds bytes that ``receive`` has not returned."""
         return getattr(self._transport, "has_unread", False)
+
+    @property
+    def granted(self) -> Callable[[ConnectTimeout], Awaitable[Handshake]] | None:
+        """Waits for the server's answer that grants the transport; ``None`` if it needs none."""
+        return getattr(self._transport, "granted", None)
 
     def use_framing(self, framing: Framing) -> None:
         """Cut received bytes into frames this way from now on."""
@@ -159,15 +165,20 @@ def session_over(recorder: Recorder | None, ended: RSocketError | None) -> None:
         recorder.over(str(ended or "it failed here"))
 
 
-def dial_with_lengths(dial: Dial) -> Dial:
-    """Return the dial with length prefixes in messages. Byte streams have them anyway."""
+def wrapped_dial(dial: Dial, wrap: Callable[[Transport], Transport]) -> Dial:
+    """Return the dial with each of its transports in another one."""
 
     @asynccontextmanager
-    async def dialled() -> AsyncIterator[Transport]:
-        async with dial() as transport:
-            yield LengthOnMessages(transport) if transport.is_message_based else transport
+    async def dialled(time_limit: ConnectTimeout) -> AsyncIterator[Transport]:
+        async with dial(time_limit) as transport:
+            yield wrap(transport)
 
     return dialled
+
+
+def dial_with_lengths(dial: Dial) -> Dial:
+    """Return the dial with length prefixes in messages. Byte streams have them anyway."""
+    return wrapped_dial(dial, lambda each: LengthOnMessages(each) if each.is_message_based else each)
 
 
 def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial:
@@ -177,8 +188,8 @@ def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial
     looked_on = recording
 
     @asynccontextmanager
-    async def dialled() -> AsyncIterator[Transport]:
-        async with dial() as inner:
+    async def dialled(time_limit: ConnectTimeout) -> AsyncIterator[Transport]:
+        async with dial(time_limit) as inner:
             transport = RecordedTransport(inner, looked_on, "client")
             transport.begin(dialect)
             try:

@@ -22,13 +22,14 @@ from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
     from rsocket_trio.rsocket.resume_positions import ResumeRequest
     from rsocket_trio.rsocket.session import Session
 
-Dial = Callable[[], AbstractAsyncContextManager[Transport]]
+Dial = Callable[[ConnectTimeout], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""
 
 FAREWELL_TIMEOUT = 1.0
@@ -107,7 +108,7 @@ class ResumeDialer:
             self._tries += 1
             with trio.CancelScope(deadline=trio.current_time() + self.options.answer_seconds) as patience:
                 try:
-                    async with self._dial() as transport:
+                    async with self._dial(UNLIMITED) as transport:
                         resumed = await self._ask(transport)
                         # An answer in the same scheduler step in which the deadline passes comes too late for this try.
                         if resumed is not None and not patience.cancel_called:

@@ -232,27 +232,28 @@ class Pool:
             uri = target.uris[index]
             opened = connected = False
             problem = ""
+            deadline = trio.current_time() + target.connect_timeout
             try:
-                with trio.fail_after(target.connect_timeout) as deadline:
-                    async with open_connection(
-                        uri,
-                        setup=Payload(target.setup, target.setup_metadata),
-                        data_mime=target.data_mime,
-                        metadata_mime=target.metadata_mime,
-                        keepalive=target.keepalive,
-                        ssl_context=context,
-                    ) as connection:
-                        opened = True
-                        # A server that refuses, or a proxy without a server, shows here. A server answers the
-                        # first ping while it still considers the setup: a refusal comes before the second answer.
+                async with open_connection(
+                    uri,
+                    setup=Payload(target.setup, target.setup_metadata),
+                    data_mime=target.data_mime,
+                    metadata_mime=target.metadata_mime,
+                    keepalive=target.keepalive,
+                    ssl_context=context,
+                    connect_timeout=target.connect_timeout,
+                ) as connection:
+                    opened = True
+                    # A server that refuses, or a proxy without a server, shows here. A server answers the
+                    # first ping while it still considers the setup: a refusal comes before the second answer.
+                    with trio.move_on_at(deadline) as scope:
                         await connection.ping()
                         await connection.ping()
-                        deadline.deadline = math.inf
-                        connected = True
-                        self._first[target.uris] = index
-                        yield connection
-            except trio.TooSlowError:
-                problem = f"{shown_uri(uri)}: no connection within {target.connect_timeout:g} s"
+                    if scope.cancelled_caught:
+                        raise ConnectionLost(f"{uri}: no answer to a ping within {target.connect_timeout:g} s")
+                    connected = True
+                    self._first[target.uris] = index
+                    yield connection
             except (ConnectionLost, ConnectionClosed, SetupError) as error:
                 if connected:
                     if isinstance(error, SetupError):

@@ -249,12 +249,12 @@ class Negotiation:
     def start(self, now: float, *, client: bool, timeout: float) -> Terms | None:
         """Send this side's message. Return the terms of a quick init.
 
-        A client gives the server ``timeout`` seconds for its own message.
+        A client that begins before the server's message came gives it ``timeout`` seconds; one that waits
+        for it is bounded by the time of connecting.
         """
         message = self._initialize.encode()
-        if client:
-            self.overdue_at = now + timeout
         if client and self._initialize.qr:
+            self.overdue_at = now + timeout
             self._outbox.hold()
             self._alone_until = now + QUICK_INIT_DELAY
             return quick_terms(self._initialize)

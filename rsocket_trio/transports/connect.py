@@ -15,9 +15,11 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.masking import shown_header
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout
 from rsocket_trio.transports.error_text import reason
 from rsocket_trio.transports.schemes import (
     REGISTRY,
+    Carrier,
     ConnectOptions,
     Endpoint,
     SharedConnection,
@@ -43,6 +45,7 @@ def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
 
 def open_transport(
     uri: str,
+    time_limit: ConnectTimeout = UNLIMITED,
     *,
     ssl_context: ssl.SSLContext | None = None,
     headers: HeadersLike = (),
@@ -54,12 +57,12 @@ def open_transport(
     ``headers`` go into the request that opens a connection over HTTP; TLS without an ``ssl_context`` uses the system's
     trusted certificates. With ``over`` this is one of the transports of a shared connection.
     Raise ``ConnectionLost`` naming the URI and the reason, with the error of the socket, of TLS or of the handshake
-    as its cause, and ``ValueError`` for an invalid URI. The caller bounds the time.
+    as its cause, or the step that was not done within ``time_limit``. Raise ``ValueError`` for an invalid URI.
     """
     endpoint = parse_uri(uri)
     if not headers and over is None and not endpoint.row.needs_handshake:
-        return _Plain(uri, endpoint)
-    options = _checked(uri, endpoint, ssl_context, headers, limits)
+        return _Plain(uri, endpoint, time_limit)
+    options = _checked(uri, endpoint, ssl_context, headers, limits, time_limit)
     if over is not None:
         return _over(uri, endpoint, over, options)
     return _after_handshake(uri, endpoint, options)
@@ -71,24 +74,27 @@ async def open_shared(
     *,
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT,
 ) -> AsyncIterator[SharedConnection]:
     """Connect to a server for as long as the block, so that many connections share it.
 
     ``uri`` names the server, and ``open_connection(uri, over=shared)`` is one of them. Once the connection is lost, or
-    its server goes away, the next of them connects again. TLS without an ``ssl_context`` uses the system's trusted
-    certificates; ``limits`` bound what is received. Raise ``ConnectionLost`` if the server cannot be reached, and
-    ``ValueError`` for an invalid URI or one whose scheme can't be shared.
+    its server goes away, the next of them connects again, within its own ``connect_timeout``. TLS without an
+    ``ssl_context`` uses the system's trusted certificates; ``limits`` bound what is received; the block begins within
+    ``connect_timeout`` seconds. Raise ``ConnectionLost`` if the server cannot be reached, and ``ValueError`` for an
+    invalid URI or one whose scheme can't be shared.
     """
     endpoint = parse_uri(uri)
-    options = _checked(uri, endpoint, ssl_context, (), limits)
+    time_limit = ConnectTimeout(connect_timeout, uri)
+    options = _checked(uri, endpoint, ssl_context, (), limits, time_limit)
     if endpoint.row.share is None:
         raise ValueError(f"{uri!r}: {endpoint.scheme} carries one connection, and can't be shared")
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         shared = _Shared(uri, endpoint, options, nursery)
         try:
-            with _told_as_lost(uri):
-                await shared.connect()
+            with as_lost(uri):
+                await shared.connect(time_limit)
             yield shared
         except BaseException as exc:
             # Kept until the nursery has ended: raised inside it would leave in a group.
@@ -138,7 +144,7 @@ class _Shared:
     @asynccontextmanager
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
         """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
-        member = await self.connect()
+        member = await self.connect(options.time_limit)
         member.users += 1
         try:
             async with member.shared.open(endpoint, options) as transport:
@@ -148,20 +154,24 @@ class _Shared:
             if member.is_old:
                 member.retire()
 
-    async def connect(self) -> _Member:
+    async def connect(self, time_limit: ConnectTimeout) -> _Member:
         """Return the connection, a new one if the last takes no more transports. Raise ``OSError``."""
         # Of several that find the last one lost, the first connects, and the others wait for that.
-        async with self._connecting:
+        with time_limit.step("another task was connecting, and did not finish"):
+            await self._connecting.acquire()
+        try:
             if self._is_over:
                 raise trio.BrokenResourceError("the block of open_shared has ended")
             member = self._member
             if member is None or not member.shared.takes_more:
-                self._member = await self._nursery.start(self._carry)
+                self._member = await self._nursery.start(self._carry, time_limit)
                 if member is not None:
                     member.retire()
                 member = self._member
             assert member is not None
             return member
+        finally:
+            self._connecting.release()
 
     def leave(self) -> None:
         """End all connections, also for transports that are still open."""
@@ -169,10 +179,11 @@ class _Shared:
         for member in self._members:
             member.done.set()
 
-    async def _carry(self, task_status: trio.TaskStatus[_Member]) -> None:
+    async def _carry(self, time_limit: ConnectTimeout, task_status: trio.TaskStatus[_Member]) -> None:
         """Keep one connection open until it is done."""
+        options = attrs.evolve(self._options, time_limit=time_limit)
         async with AsyncExitStack() as stack:
-            member = _Member(await _share(self._uri, self._endpoint, self._options, stack))
+            member = _Member(await _share(self._uri, self._endpoint, options, stack))
             self._members.add(member)
             try:
                 task_status.started(member)
@@ -186,7 +197,12 @@ class _Shared:
 
 
 def _checked(
-    uri: str, endpoint: Endpoint, ssl_context: ssl.SSLContext | None, headers: HeadersLike, limits: Limits | None
+    uri: str,
+    endpoint: Endpoint,
+    ssl_context: ssl.SSLContext | None,
+    headers: HeadersLike,
+    limits: Limits | None,
+    time_limit: ConnectTimeout,
 ) -> ConnectOptions:
     """Return the options of connecting. Raise ``ValueError`` for headers that can't be sent.
 
@@ -202,22 +218,23 @@ def _checked(
         raise ValueError(
             f"{uri!r}: only {', '.join(carrying[:-1])} and {carrying[-1]} have a handshake that carries headers"
         )
-    return ConnectOptions(ssl_context, pairs, limits or Limits())
+    return ConnectOptions(ssl_context, pairs, limits or Limits(), time_limit)
 
 
 class _Plain(AbstractAsyncContextManager[Transport, None]):
     """A connection without a handshake, and without the generator that would cost a tenth of the time of connecting."""
 
-    def __init__(self, uri: str, endpoint: Endpoint) -> None:
+    def __init__(self, uri: str, endpoint: Endpoint, time_limit: ConnectTimeout) -> None:
         self._uri = uri
         self._endpoint = endpoint
+        self._time_limit = time_limit
         self._transport: Transport | None = None
 
     async def __aenter__(self) -> Transport:
         endpoint = self._endpoint
         scheme = endpoint.row
         try:
-            carrier = await scheme.dial(endpoint)
+            carrier = await _dial(endpoint, self._time_limit)
         except (OSError, trio.BrokenResourceError) as exc:
             raise ConnectionLost(f"{self._uri}: {reason(exc)}") from exc
         self._transport = transport = scheme.transport(endpoint, carrier)
@@ -230,7 +247,7 @@ class _Plain(AbstractAsyncContextManager[Transport, None]):
 
 
 @contextmanager
-def _told_as_lost(uri: str) -> Iterator[None]:
+def as_lost(uri: str) -> Iterator[None]:
     """Raise what goes wrong as ``ConnectionLost`` with the URI and the reason."""
     try:
         yield
@@ -243,7 +260,7 @@ async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions
     """Open a transport that begins with a handshake of TLS, HTTP or both."""
     row = endpoint.row
     async with AsyncExitStack() as stack:
-        with _told_as_lost(uri):
+        with as_lost(uri):
             if row.attend is not None:
                 transport = await _dial_attended(endpoint, options, stack)
             elif row.share is not None:
@@ -254,7 +271,8 @@ async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions
                 stream, handshake = await _open_stream(uri, endpoint, options, stack)
                 if row.upgrade is not None:
                     opening = row.upgrade(stream, endpoint, handshake, options)
-                    transport = await stack.enter_async_context(opening)
+                    with options.time_limit.step("the WebSocket upgrade was not answered"):
+                        transport = await stack.enter_async_context(opening)
                 else:
                     transport = ByteStreamTransport(stream, handshake)
         yield transport
@@ -266,16 +284,22 @@ async def _over(
 ) -> AsyncIterator[Transport]:
     """Open a transport of a shared connection."""
     async with AsyncExitStack() as stack:
-        with _told_as_lost(uri):
+        with as_lost(uri):
             transport = await stack.enter_async_context(shared.open(endpoint, options))
         yield transport
+
+
+async def _dial(endpoint: Endpoint, time_limit: ConnectTimeout) -> Carrier:
+    """Connect, without any handshake. Raise ``OSError``."""
+    with time_limit.step("not connected", looks_up=True):
+        return await endpoint.row.dial(endpoint)
 
 
 async def _dial_attended(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> Transport:
     """Connect for as long as the stack, with what runs beside. Return the transport."""
     row = endpoint.row
     assert row.attend is not None
-    carrier = await row.dial(endpoint)
+    carrier = await _dial(endpoint, options.time_limit)
     stack.push_async_callback(close_at_once, carrier)
     return await stack.enter_async_context(row.attend(carrier, options.limits))
 
@@ -292,7 +316,7 @@ async def _open_stream(
 ) -> tuple[trio.abc.Stream, Handshake]:
     """Connect for as long as the stack, with TLS where the scheme has it. Return the stream and its handshake."""
     row = endpoint.row
-    carrier = await row.dial(endpoint)
+    carrier = await _dial(endpoint, options.time_limit)
     stack.push_async_callback(close_at_once, carrier)
     if not isinstance(carrier, trio.abc.Stream):
         raise TypeError(f"{uri!r}: TLS and HTTP need a stream of bytes")
@@ -301,4 +325,5 @@ async def _open_stream(
         return carrier, handshake
     context = ssl.create_default_context() if options.ssl_context is None else options.ssl_context
     secured = client_tls(context, carrier, endpoint.host, row.alpn)
-    return secured, await secure(secured, handshake, row.alpn)
+    with options.time_limit.step("no TLS handshake"):
+        return secured, await secure(secured, handshake, row.alpn)

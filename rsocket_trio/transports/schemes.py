@@ -17,6 +17,7 @@ import trio
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 from rsocket_trio.transports.memory import connect_memory, listen_memory
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
@@ -92,6 +93,7 @@ class ConnectOptions:
     headers: tuple[tuple[str, str], ...] = ()
     """Those of the request that opens a connection over HTTP."""
     limits: Limits = attrs.field(factory=Limits)
+    time_limit: ConnectTimeout = UNLIMITED
     is_alone: bool = False
     """True if a transport that could share its connection with others does not, and the connection ends with it."""
 
@@ -174,7 +176,7 @@ class Scheme:
     upgrade: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Open a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``ConnectOptions``.
 
-    Raise ``BrokenResourceError``.
+    Raise ``BrokenResourceError``. The caller bounds the time.
     """
     grant: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Accept a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``AcceptOptions``.
@@ -182,7 +184,10 @@ class Scheme:
     Raise ``HandshakeFailed``.
     """
     share: Callable[..., AbstractAsyncContextManager[SharedConnection]] | None = None
-    """Begin, as the client, to share a stream between transports, with the arguments of ``upgrade``."""
+    """Begin, as the client, to share a stream between transports, with the arguments of ``upgrade``.
+
+    It keeps to the ``time_limit`` of the options itself.
+    """
     accept_shared: Callable[..., AbstractAsyncContextManager[AcceptedConnection]] | None = None
     """Begin, as the server, to share a stream between transports, with the arguments of ``grant``."""
     spellings: tuple[str, ...] = ()

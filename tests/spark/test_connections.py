@@ -155,7 +155,7 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
     uri = f"tcp://127.0.0.1:{port}"
     target = target_of(options(path=f"{uri}", connect_timeout=0.05))
     async with pool() as connections, listeners[0]:
-        with pytest.raises(ConnectionLost, match=f"{uri}: no connection within 0.05 s"):
+        with pytest.raises(ConnectionLost, match=f"{uri}: no answer to a ping within 0.05 s"):
             async with connections.connection(target):
                 pass
 

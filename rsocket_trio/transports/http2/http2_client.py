@@ -12,14 +12,55 @@ from h2.exceptions import H2Error
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
+from rsocket_trio.transports.http2.lanes import Waiter
 from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
 
 ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
-"""Seconds to wait for the answer to a request before each PING; together those until it is waited for no longer."""
+"""Seconds to wait for the answer to a request before each PING; together those until the first frames are sent."""
+
+
+class RequestedStream(Http2Stream):
+    """A stream that this side asked for: the server's answer grants it."""
+
+    __slots__ = ("_asker", "_is_granted")
+
+    def __init__(self, connection: Multiplexed, stream_id: int, handshake: Handshake) -> None:
+        # Until the answer came h2 judges DATA, which has no place before it.
+        super().__init__(connection, stream_id, handshake, has_length=True)
+        self._is_granted = False
+        self._asker = Waiter()
+
+    async def granted(self, time_limit: ConnectTimeout) -> Handshake:
+        """Wait for the answer. Return the handshake with its headers.
+
+        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError``
+        if this side ended the stream meanwhile.
+        """
+        with time_limit.step("the POST was not answered"):
+            while not (self.failure or self.is_closed or self._is_granted):
+                await self._asker.wait()  # woken by ``on_answer``, and by whatever ends the stream
+        if self.failure and not self.said_the_end:
+            raise HandshakeFailed(self.failure)
+        if self.failure or self.is_closed:
+            raise trio.ClosedResourceError("the HTTP/2 stream was ended")
+        return self.handshake
+
+    def on_answer(self, headers: Headers) -> None:
+        """Begin with the headers of the answer."""
+        known = tuple(pair for pair in headers if pair[0] != "content-type" and not pair[0].startswith(":"))
+        self.handshake = attrs.evolve(self.handshake, headers=known)
+        self._is_granted = True
+        self._asker.wake()
+
+    def wake(self) -> None:
+        """Wake the tasks that wait for the stream, with the one that waits for the answer."""
+        super().wake()
+        self._asker.wake()
 
 
 class SharedHttp2:
@@ -30,7 +71,6 @@ class SharedHttp2:
     ) -> None:
         self._scheme = endpoint.scheme
         self._handshake = handshake
-        self._answers: dict[int, Headers] = {}
         self.connection = Multiplexed(stream, options.limits, self._on_answer, client=True)
 
     @property
@@ -42,9 +82,9 @@ class SharedHttp2:
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Http2Stream]:
         """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.
 
-        The block begins with the server's answer, or without one after ``ANSWER_TIMES``: a refusal that comes later
-        breaks the stream. Raise ``HandshakeFailed`` if the server is going away, allows no more streams, or refuses
-        this one, and ``ValueError`` for an endpoint of another scheme.
+        The block begins with the server's answer, or without one after ``ANSWER_TIMES``: then ``granted`` waits for it.
+        Raise ``HandshakeFailed`` if the server is going away, allows no more streams, or refuses this one,
+        ``ConnectionLost`` if the time to connect is over, and ``ValueError`` for an endpoint of another scheme.
         """
         if endpoint.scheme != self._scheme:
             raise ValueError(f"{endpoint}: a connection of {self._scheme} is shared here")
@@ -53,18 +93,14 @@ class SharedHttp2:
             raise HandshakeFailed(connection.failure or connection.leaving)
         path = endpoint.path or "/"
         stream_id = self._request(endpoint, path, options)
-        # Until the answer came h2 judges DATA, which has no place before it.
-        stream = Http2Stream(connection, stream_id, attrs.evolve(self._handshake, path=path), has_length=True)
+        stream = RequestedStream(connection, stream_id, attrs.evolve(self._handshake, path=path))
         connection.add(stream)
         connection.is_alone = options.is_alone
         try:
-            answer = await self._answer(stream)
-            known = tuple(pair for pair in answer if pair[0] != "content-type" and not pair[0].startswith(":"))
-            stream.handshake = attrs.evolve(stream.handshake, headers=known)
+            await self._ask_for_answer(stream, options.time_limit)
             yield stream
         finally:
             stream.cut()
-            self._answers.pop(stream_id, None)
 
     def _request(self, endpoint: Endpoint, path: str, options: ConnectOptions) -> int:
         """Send the request. Return its stream."""
@@ -88,34 +124,30 @@ class SharedHttp2:
             raise HandshakeFailed(f"HTTP/2: {readable(str(error))}") from error
         return stream_id
 
-    async def _answer(self, stream: Http2Stream) -> Headers:
-        """Wait for the server's answer, which grants the stream. Return its headers, none if it does not come.
+    async def _ask_for_answer(self, stream: RequestedStream, time_limit: ConnectTimeout) -> None:
+        """Wait for the server's answer for as long as no frame need be sent for it. Raise ``HandshakeFailed``.
 
         A proxy may hold the answer back until there is more to send, as nginx does under TLS: its answer to a PING
         carries it along. Behind one that waits for the request's first bytes, no answer comes before those are sent.
         """
         for seconds in ANSWER_TIMES:
             with trio.move_on_after(seconds):
-                while not stream.failure:
-                    if (answer := self._answers.get(stream.stream_id)) is not None:
-                        return answer
-                    # Woken by ``_on_answer``, and by whatever ends the stream.
-                    await stream.reader.wait()
-                raise HandshakeFailed(stream.failure)
+                await stream.granted(time_limit)
+                return
             self.connection.ping()
-        return []
 
     def _on_answer(self, stream_id: int, headers: Headers) -> None:
         lane = self.connection.lanes.get(stream_id)
         if lane is None:
             return
+        assert isinstance(lane, RequestedStream)
         said = dict(headers)
         lane.has_length = "content-length" in said
-        self._answers[stream_id] = headers
         if refusal := _refusal(said):
             # An error page that follows is nobody's: without the lane h2 takes it.
             self.connection.drop(lane, refusal, ErrorCodes.CANCEL)
-        lane.reader.wake()
+        else:
+            lane.on_answer(headers)
 
 
 def _refusal(said: dict[str, str]) -> str:
@@ -135,4 +167,6 @@ async def share_http2(
     """Carry streams to a server for as long as the block. Raise ``HandshakeFailed`` if it does not speak HTTP/2."""
     shared = SharedHttp2(stream, endpoint, handshake, options)
     async with running(shared.connection):
+        with options.time_limit.step("no SETTINGS of HTTP/2"):
+            await shared.connection.wait_begun()
         yield shared

@@ -98,6 +98,7 @@ async def accept_http2(
     """
     accepted = AcceptedHttp2(stream, endpoint, handshake, options)
     async with running(accepted.connection):
+        await accepted.connection.wait_begun()
         yield accepted
 
 

@@ -487,7 +487,6 @@ async def running(connection: Multiplexed) -> AsyncIterator[None]:
         nursery.start_soon(connection.read)
         nursery.start_soon(connection.write)
         try:
-            await connection.wait_begun()
             yield
         except BaseException as exc:
             error = exc

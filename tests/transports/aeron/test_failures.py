@@ -202,6 +202,17 @@ async def test_nobody_at_a_port_is_said_after_a_while(monkeypatch: pytest.Monkey
             pass
 
 
+async def test_the_time_of_connecting_is_that_of_the_caller_where_it_is_shorter() -> None:
+    uri = "aeron:udp?endpoint=127.0.0.1:1"
+    with pytest.raises(ConnectionLost, match=r"^aeron:.*127\.0\.0\.1:1: not connected within 0\.2 s$"):
+        async with open_connection(uri, connect_timeout=0.2):
+            pass
+    async with open_media_driver() as driver:
+        with pytest.raises(ConnectionLost, match=r"^aeron:.*127\.0\.0\.1:1: not connected within 0\.2 s$"):
+            async with open_connection(uri, over=driver, connect_timeout=0.2):
+                pass
+
+
 async def test_a_host_without_an_address_is_a_lost_connection() -> None:
     with pytest.raises(ConnectionLost, match=r"aeron:udp\?endpoint=nowhere.invalid:7: "):
         async with open_transport("aeron:udp?endpoint=nowhere.invalid:7"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -25,7 +27,7 @@ from h2.events import (
 )
 from trio.testing import MockClock
 
-from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, open_shared, serve
+from rsocket_trio import ConnectionLost, Keepalive, Payload, Responder, open_connection, open_shared, serve
 from tests.secret import SECRET, shows
 
 E = TypeVar("E", bound=Event)
@@ -118,17 +120,20 @@ async def test_an_answer_that_a_proxy_holds_back_comes_with_that_to_a_ping(autoj
         assert connection.handshake.headers == (("x-late", "yes"),)
 
 
-async def test_frames_go_out_before_an_answer_that_waits_for_them(autojump_clock: MockClock) -> None:
-    got = trio.Event()
-
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_frames_go_out_before_an_answer_that_waits_for_them_and_the_block_begins_with_it(
+    is_recorded: bool, autojump_clock: MockClock, tmp_path: Path
+) -> None:
     async def script(peer: Raw) -> None:
         data = await peer.wait_for(DataReceived)
-        peer.h2.send_headers(data.stream_id, GRANTED)
+        await trio.sleep(5)
+        peer.h2.send_headers(data.stream_id, [*GRANTED, ("x-late", "yes")])
         await peer.send()
-        got.set()
 
-    async with raw_server(script) as uri, open_connection(uri):
-        await got.wait()
+    capture = str(tmp_path) if is_recorded else None
+    async with raw_server(script) as uri, open_connection(uri, capture=capture) as connection:
+        assert connection.handshake.headers == (("x-late", "yes"),)
+        assert connection.status == "open"
 
 
 async def test_a_refusal_that_comes_late_says_why(autojump_clock: MockClock) -> None:
@@ -137,9 +142,33 @@ async def test_a_refusal_that_comes_late_says_why(autojump_clock: MockClock) -> 
         peer.h2.send_headers(data.stream_id, [(":status", "502")], end_stream=True)
         await peer.send()
 
-    async with raw_server(script) as uri, open_connection(uri) as connection:
-        with pytest.raises(ConnectionLost, match="the server answered HTTP 502 to the request"):
-            await connection.request_response(b"hi")
+    async with raw_server(script) as uri:
+        with pytest.raises(ConnectionLost, match=f"^{uri}: the server answered HTTP 502 to the request"):
+            async with open_connection(uri):
+                pass
+
+
+async def test_without_a_limit_the_silence_of_the_peer_still_ends_it(autojump_clock: MockClock) -> None:
+    async def script(peer: Raw) -> None:
+        await peer.wait_for(RequestReceived)
+
+    async with raw_server(script) as uri:
+        with pytest.raises(ConnectionLost, match="the peer is silent: no frame came for 3 s"):
+            async with open_connection(uri, connect_timeout=math.inf, keepalive=Keepalive(1, 3)):
+                pass
+
+
+@pytest.mark.parametrize("seconds", [0.05, 3])
+async def test_an_answer_that_never_comes_is_named_before_and_after_the_first_frames(
+    seconds: float, autojump_clock: MockClock
+) -> None:
+    async def script(peer: Raw) -> None:
+        await peer.wait_for(RequestReceived)
+
+    async with raw_server(script) as uri:
+        with pytest.raises(ConnectionLost, match=f"^{uri}: the POST was not answered within {seconds:g} s$"):
+            async with open_connection(uri, connect_timeout=seconds):
+                pass
 
 
 async def test_a_page_of_a_proxy_is_a_refusal_and_other_connections_go_on() -> None:
