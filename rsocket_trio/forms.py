@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
     from rsocket_trio.metadata.routes import RequestMetadata
     from rsocket_trio.payload import Payload
+    from rsocket_trio.services.codec_choice import CodecChoices
     from rsocket_trio.services.route_patterns import RoutePattern
 
 Function: TypeAlias = Callable[..., Any]
@@ -64,7 +65,8 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone. ``plain`` says that nothing has to be
+    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` are for the objects that
+    ``function`` gives. ``plain`` says that nothing has to be
     done round the function.
     """
 
@@ -82,6 +84,7 @@ class Handler:
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
+    codecs: CodecChoices | None = None
 
     @property
     def registered(self) -> Function:
@@ -104,6 +107,7 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "extension_entry":      {("plain function", 2): Kind.INLINE},
     "on_error":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
     "authenticate":         {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
+    "requires":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
     "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE,
                              ("class", 1): Kind.INLINE},
 }
@@ -118,6 +122,7 @@ ARGUMENTS = {
     "extension_entry": {2: "(point, content)"},
     "on_error": {2: "(error, call)"},
     "authenticate": {2: "(credentials, where)"},
+    "requires": {2: "(user, call)"},
     "around": {1: "(call)"},
 }
 # fmt: on

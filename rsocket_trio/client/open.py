@@ -33,6 +33,7 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
 from rsocket_trio.metadata.authentication import Authentication
 from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
+from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.services.access import fresh_credentials
 from rsocket_trio.services.call_context import PLAIN, CallTerms
@@ -239,6 +240,8 @@ async def _run_client(
         raise no_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
     responder, capture, calls = options["responder"], options["capture"], call_terms(options)
+    if responder is not None:
+        check_users(responder)
     credentials = None
     if options["auth"] is not None:
         check_auth_of_setup(options["auth"], options["dialect"], options["peer"], options["metadata_mime"])
