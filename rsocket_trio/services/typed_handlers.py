@@ -226,7 +226,7 @@ class TypedCall:
 
     def _encoded(self, result: Any) -> PayloadLike:
         handler = self._handler
-        if result is None:
+        if result is None or handler.decorator == "fire_and_forget":
             return b""
         if isinstance(result, Payload) or (not handler.encodes and isinstance(result, PAYLOAD_LIKE)):
             data: PayloadLike = result
