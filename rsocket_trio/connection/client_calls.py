@@ -32,7 +32,7 @@ from rsocket_trio.services.call_context import Call, current_call_variable
 from rsocket_trio.services.codec_choice import RequestForm, codec_of_connection, form_of_requests
 from rsocket_trio.services.contracts import Encode
 from rsocket_trio.services.interceptors import Interception, intercepted
-from rsocket_trio.services.payload_types import decode_data, is_object_type, reader_of, text_type
+from rsocket_trio.services.payload_types import decode_object, is_object_type, reader_of, text_type
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -109,7 +109,7 @@ def decoded(engine: Engine, payload: Payload, kind: Any) -> Any:
     if kind is Payload:
         return payload
     read = reader_of(kind)
-    return decode_data(request_form(engine).codec, payload.data, kind) if read is None else read(payload.data)
+    return decode_object(request_form(engine).codec, payload.data, kind) if read is None else read(payload.data)
 
 
 class ClientCall:
@@ -180,12 +180,18 @@ class ClientCall:
 
         return encode
 
-    def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
+    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
+        """Return the function that returns an answer or an item as ``kind``.
+
+        It raises ``DecodeError``, a ``ValueError``, for one that does not fit.
+        """
         if kind is Payload:
-            return payload
+            return lambda payload: payload
         read = reader_of(kind)
-        return decode_data(self._chosen()[0], payload.data, kind) if read is None else read(payload.data)
+        if read is not None:
+            return lambda payload: read(payload.data)
+        codec, _ = self._chosen()
+        return lambda payload: decode_object(codec, payload.data, kind)
 
     def _encoded(self, item: Any) -> bytes:
         """Return an object as the connection's codec writes it. Raise ``TypeError`` if it can't."""
@@ -204,7 +210,7 @@ class ClientCall:
         await self._authenticate()
         if not self._terms.around:
             answer = await send(self._composed())
-            return answer if kind is None else self.decode(answer, kind)
+            return answer if kind is None else self.item_decoder(kind)(answer)
 
         async def body() -> Any:
             request = self._composed()
@@ -212,7 +218,7 @@ class ClientCall:
             answer = await send(request)
             if isinstance(answer, Payload):
                 self.call.count_received(answer)
-            return answer if kind is None else self.decode(answer, kind)
+            return answer if kind is None else self.item_decoder(kind)(answer)
 
         return await intercepted(self.call, self._terms.around, body)
 

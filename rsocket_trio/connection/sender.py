@@ -11,7 +11,7 @@ from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import ApplicationError, Canceled, LocalProtocolError, RSocketError, fresh_copy
 from rsocket_trio.forms import Items, drive
 from rsocket_trio.mux.stream_state import SENDING, Interaction
-from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload
+from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
@@ -26,7 +26,7 @@ def as_item(stream: StreamState, item: Any) -> Payload:
     """
     if isinstance(item, Payload):
         return item
-    if isinstance(item, PAYLOAD_LIKE):
+    if isinstance(item, bytes | bytearray | memoryview | str):
         return Payload(item)
     payload: Payload = as_payload(item) if stream.owner is None else stream.owner._as_payload(item)
     return payload

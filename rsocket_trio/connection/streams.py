@@ -91,8 +91,8 @@ class StreamLife(Protocol):
         """Leave what is round the stream, which came to an end if it is ``over``."""
         ...
 
-    def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an item as ``kind``."""
+    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
+        """Return the function that turns items into ``kind``."""
         ...
 
     def item_encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
@@ -219,9 +219,8 @@ class Incoming(StreamObserver):
 
     def _decoder(self, kind: Any) -> Callable[[Payload], Any]:
         """Return the function that turns items into ``kind``."""
-        life = self._life
-        assert life is not None
-        return lambda payload: life.decode(payload, kind)
+        assert self._life is not None
+        return self._life.item_decoder(kind)
 
     def discard(self) -> None:
         """Drop the received items that were not read; no reader is left."""

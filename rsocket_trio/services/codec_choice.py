@@ -152,8 +152,8 @@ class CodecChoices:
 def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: object) -> Payload:
     """Return what a handler of bytes gave as an answer or an item, and is no payload, as one.
 
-    ``None`` is an empty payload, an object is encoded for the call that ``request`` opened. Raise as ``encode_answer``,
-    and ``TypeError`` for items, which are no answer.
+    ``None`` is an empty payload, an object is encoded for the call that ``request`` opened. Raise ``TypeError`` if it
+    can't be encoded, and ``Invalid`` if the peer accepts no codec that is here.
     """
     if answer is None:
         return Payload()
@@ -165,21 +165,23 @@ def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: obj
     # The number of entries was held to the connection's limit when the handler was looked for.
     entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
     _, codec = handler.codecs.of_call(request, entries, setup)
-    return Payload(encode_answer(codec, handler.interaction, handler.registered, answer))
-
-
-def encode_answer(codec: Codec, interaction: str, function: Callable[..., Any], answer: object) -> bytes:
-    """Return an object that ``function``, a handler of ``interaction``, gave as an answer or an item, as bytes.
-
-    Raise ``TypeError`` if ``codec`` can't encode it, and ``Invalid`` if the peer accepts no codec that is here.
-    """
     try:
-        return codec.encode(answer)
+        return Payload(codec.encode(answer))
     except (TypeError, ValueError) as error:
-        what = f"{type(answer).__name__} can't be encoded as {codec.mime}: {error}"
-        if isinstance(error, TypeError):
-            what = f"{what}; {ANSWERS}"
-        raise TypeError(f"{interaction} handler {function_name(function)}: {what}") from error
+        raise unencodable(codec, handler.interaction, handler.registered, answer, error) from error
+
+
+def unencodable(
+    codec: Codec, interaction: str, function: Callable[..., Any], answer: object, error: Exception
+) -> TypeError:
+    """Return the error for an answer or an item of ``function``, a handler of ``interaction``.
+
+    ``error`` is the one that ``codec`` raised for it.
+    """
+    what = f"{type(answer).__name__} can't be encoded as {codec.mime}: {error}"
+    if isinstance(error, TypeError):
+        what = f"{what}; {ANSWERS}"
+    return TypeError(f"{interaction} handler {function_name(function)}: {what}")
 
 
 def codec_of_request(

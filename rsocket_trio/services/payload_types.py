@@ -87,15 +87,12 @@ def reader_of(kind: Any) -> Read | None:
         return None  # not hashable: a type for a codec of the application's own
 
 
-def decode_data(codec: Codec, data: bytes, kind: Any) -> Any:
-    """Return the data of a payload as ``kind``, by ``codec`` if that is the type of an object.
+def decode_object(codec: Codec, data: bytes, kind: Any) -> Any:
+    """Return the data of a payload as an object of type ``kind``, for which there is no ``reader_of``.
 
     Empty data is ``None`` where ``kind`` admits it, unless the codec reads it as something. Raise ``DecodeError``, or
     another ``ValueError`` of the codec, for data that does not fit.
     """
-    read = reader_of(kind)
-    if read is not None:
-        return read(data)
     try:
         return codec.decode(data, kind)
     except ValueError:

@@ -41,8 +41,8 @@ from rsocket_trio.forms import (
 )
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import CodecChoices, NoCodec, encode_answer
-from rsocket_trio.services.payload_types import decode_data, is_bytes, is_object_type, reader_of, text_type
+from rsocket_trio.services.codec_choice import CodecChoices, NoCodec, unencodable
+from rsocket_trio.services.payload_types import decode_object, is_bytes, is_object_type, reader_of, text_type
 from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
@@ -219,8 +219,9 @@ class TypedCall:
         return self._encoded(await result)
 
     def _decode(self, payload: Payload, kind: Any) -> Any:
+        read = reader_of(kind)
         try:
-            return decode_data(self._codec, payload.data, kind)
+            return decode_object(self._codec, payload.data, kind) if read is None else read(payload.data)
         except ValueError as error:
             raise Invalid(str(decode_error(error))) from None
 
@@ -231,7 +232,11 @@ class TypedCall:
         if isinstance(result, Payload) or (not handler.encodes and isinstance(result, PAYLOAD_LIKE)):
             data: PayloadLike = result
             return data
-        return encode_answer(self._answer, handler.decorator, handler.function, result)
+        codec = self._answer
+        try:
+            return codec.encode(result)
+        except (TypeError, ValueError) as error:
+            raise unencodable(codec, handler.decorator, handler.function, result, error) from error
 
     def _arguments(
         self, request: Payload, channel: PayloadChannel | None = None, out: object | None = None
