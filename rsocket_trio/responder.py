@@ -12,7 +12,17 @@ import trio
 
 from rsocket_trio.codecs import DEFAULT_CODECS, Codec, checked_codecs
 from rsocket_trio.errors import Rejected, readable
-from rsocket_trio.forms import Function, Handler, Kind, Requirement, checked, name_of_function
+from rsocket_trio.forms import (
+    Function,
+    Handler,
+    Kind,
+    Requirement,
+    checked,
+    function_name,
+    name_of_function,
+    signature_text,
+    takes,
+)
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
@@ -562,8 +572,9 @@ def check_users(responder: Responder) -> None:
 def _check_requires(requires: object) -> None:
     if requires is not None and not callable(requires):
         raise TypeError(f"requires is a function of the user and the call, not {type(requires).__name__}")
-    if requires is not None:
-        checked("requires", requires)
+    if callable(requires) and not takes(requires, 2):
+        called = f"{function_name(requires)}{signature_text(requires)}"
+        raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
 
 
 def _text_of(handler: Handler) -> str | None:
