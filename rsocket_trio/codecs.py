@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from io import BytesIO
@@ -60,11 +60,14 @@ class DecodeError(ValueError):
     """Data that is not what was expected.
 
     ``path`` is the place in the data, as in ``$.orders[3].amount``, and ``reason`` says what is wrong there; text of a
-    peer is shortened and escaped. The error's text is both: ``$.amount: expected int, got str``.
+    peer is shortened and escaped. The error's text is both: ``$.amount: expected int, got str``. The others of several
+    faults stand in the reason, behind semicolons.
     """
 
     path: str
     reason: str
+    _faults: tuple[DecodeError, ...] = ()
+    """The faults that pydantic found, an error for each; empty for other data."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = _shortened(path, MOST_OF_PATH)
@@ -117,7 +120,7 @@ def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
 
 
 def convert_text(text: str, kind: Any) -> Any:
-    """Return ``text``, a parameter of a route, as ``kind``. Raise ``DecodeError`` if it does not fit."""
+    """Return ``text``, of a route or a payload, as ``kind``. Raise ``DecodeError`` if it does not fit."""
     if kind is str:
         return text
     if holds_model(kind):
@@ -130,6 +133,18 @@ def convert_text(text: str, kind: Any) -> Any:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
         raise decode_error(error) from None
+
+
+def decode_text(data: bytes, kind: Any = str) -> Any:
+    """Return ``data`` as UTF-8 text that fits ``kind``: ``str``, perhaps with constraints.
+
+    Raise `DecodeError` for data that is not UTF-8, and for a text that breaks a constraint.
+    """
+    try:
+        text = str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeError("$", f"not UTF-8 at byte {error.start}") from None
+    return convert_text(text, kind)
 
 
 def check_type(kind: Any) -> None:
@@ -329,10 +344,7 @@ class TextCodec:
         """Return ``data`` as text. Raise `DecodeError` if it is no UTF-8, or ``kind`` does not take ``str``."""
         if kind is not str and not _takes(kind, str):
             raise DecodeError("$", f"expected {type_name(kind)}, got text/plain, which carries str")
-        try:
-            return str(data, "utf-8")
-        except UnicodeDecodeError as error:
-            raise decode_error(error) from error
+        return decode_text(data)
 
     def __repr__(self) -> str:
         return "TEXT"
@@ -399,7 +411,7 @@ def decode_error(error: BaseException) -> DecodeError:
     if isinstance(error, UnicodeDecodeError):
         return DecodeError("$", "invalid UTF-8")
     if is_model_error(error):
-        return _first_of_pydantic(error)
+        return _of_pydantic(error)
     text = str(error)
     path = "$"
     if text.endswith("`") and " - at `" in text:
@@ -407,7 +419,7 @@ def decode_error(error: BaseException) -> DecodeError:
         path = path.replace("`", "")
     inner = error.__cause__
     if isinstance(inner, DecodeError):
-        return DecodeError(path + inner.path.removeprefix("$"), inner.reason)
+        return _joined(inner._faults or (inner,), path)
     if inner is not None:
         return DecodeError(path, text)  # a class words its own refusals
     if path.startswith("key in "):
@@ -434,7 +446,7 @@ PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "datacla
 JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null", "None": "null"}
 """The names of Python's types in messages, as msgspec has them, where they are not their own."""
 MOST_FAULTS = 1000
-"""Faults that pydantic finds in one value of which the first is looked at; to look at one makes objects for all."""
+"""Faults that pydantic finds in one value up to which they are described; that makes objects for all of them."""
 
 
 def is_model_error(error: BaseException) -> bool:
@@ -442,10 +454,35 @@ def is_model_error(error: BaseException) -> bool:
     return "pydantic" in sys.modules and isinstance(error, _pydantic().ValidationError)
 
 
-def _first_of_pydantic(error: Any) -> DecodeError:
+def _of_pydantic(error: Any) -> DecodeError:
+    """Return all faults that pydantic found as one error, or as many as it may hold and the number of the others."""
     if (count := error.error_count()) > MOST_FAULTS:
         return DecodeError("$", f"{count} faults")
-    fault = error.errors(include_url=False, include_context=False)[0]
+    return _joined([_fault(fault) for fault in error.errors(include_url=False, include_context=False)])
+
+
+def _joined(faults: Sequence[DecodeError], path: str = "$") -> DecodeError:
+    """Return ``faults`` of the value at ``path`` as one error: as many as it may hold, and the number of the others."""
+    first, *others = placed = [DecodeError(path + fault.path.removeprefix("$"), fault.reason) for fault in faults]
+    reason = first.reason
+    for left, fault in zip(range(len(others), 0, -1), others, strict=True):
+        longer = f"{reason}; {fault}"
+        if len(longer) + (len(_rest(left - 1)) if left > 1 else 0) > MOST_OF_REASON:
+            # The first fault alone may be as long as an error: then it is cut.
+            reason = _shortened(reason, MOST_OF_REASON - len(_rest(left))) + _rest(left)
+            break
+        reason = longer
+    error = DecodeError(first.path, reason)
+    error._faults = tuple(placed)
+    return error
+
+
+def _rest(count: int) -> str:
+    return f"; and {count} more"
+
+
+def _fault(fault: Any) -> DecodeError:
+    """Return one of the faults that pydantic found."""
     place = fault["loc"]
     what = fault["type"]
     if what == "missing":

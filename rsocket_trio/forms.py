@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
     from rsocket_trio.metadata.routes import RequestMetadata
     from rsocket_trio.payload import Payload
+    from rsocket_trio.services.codec_choice import CodecChoices
     from rsocket_trio.services.route_patterns import RoutePattern
 
 Function: TypeAlias = Callable[..., Any]
@@ -64,7 +65,8 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone. ``plain`` says that nothing has to be
+    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` are for the objects that
+    ``function`` gives. ``plain`` says that nothing has to be
     done round the function.
     """
 
@@ -82,6 +84,7 @@ class Handler:
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
+    codecs: CodecChoices | None = None
 
     @property
     def registered(self) -> Function:
@@ -141,7 +144,7 @@ def checked(decorator: str, function: object) -> Handler:
     forms = FORMS[decorator]
     if shape != "cached":
         for (wanted, arguments), kind in forms.items():
-            if shape == wanted and _takes(function, arguments):
+            if shape == wanted and takes(function, arguments):
                 return Handler(function, kind, interaction=decorator)
         if shape == "plain function" and "plain function" not in {name for name, _ in forms}:
             stand_in = _stand_in(decorator, function)
@@ -156,7 +159,7 @@ def checked(decorator: str, function: object) -> Handler:
         found = "a cache of coroutines or generators, each of which works once: cache what the function awaits"
     else:
         found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
-    raise TypeError(f"{decorator} takes {allowed}; {function_name(function)}{_signature(function)} is {found}")
+    raise TypeError(f"{decorator} takes {allowed}; {function_name(function)}{signature_text(function)} is {found}")
 
 
 # What a plain function stands in for: one that returns what an async one would
@@ -168,7 +171,7 @@ def _stand_in(decorator: str, function: Function) -> Handler | None:
     It may if it says so by what it is annotated to return, or if its looks can't tell: a lambda, and a wrapper, made
     with ``functools.wraps`` or of any arguments. What it returns is judged when it is called.
     """
-    forms = {form: kind for form, kind in FORMS[decorator].items() if form in STAND_INS and _takes(function, form[1])}
+    forms = {form: kind for form, kind in FORMS[decorator].items() if form in STAND_INS and takes(function, form[1])}
     said = _returns(function)
     told = {form: kind for form, kind in forms.items() if said in STAND_INS[form]}
     if told:
@@ -180,7 +183,7 @@ def _stand_in(decorator: str, function: Function) -> Handler | None:
         # It takes any arguments and says nothing: then what it wraps is all that is left to tell.
         inner = inspect.unwrap(function)
         form, kind = next(
-            ((one, its) for one, its in forms.items() if one[0] == shape_of(inner) and _takes(inner, one[1])),
+            ((one, its) for one, its in forms.items() if one[0] == shape_of(inner) and takes(inner, one[1])),
             (form, kind),
         )
     made = _generating if form[0] == "async generator" else _awaiting
@@ -298,7 +301,8 @@ def shape_of(function: Function) -> str:
 _CACHE = type(functools.cache(shape_of))
 
 
-def _takes(function: Function, arguments: int) -> bool:
+def takes(function: Function, arguments: int) -> bool:
+    """Return whether a function can be called with so many arguments by position."""
     try:
         own_signature(function).bind(*range(arguments))
     except TypeError:
@@ -316,7 +320,8 @@ def own_signature(function: Function) -> inspect.Signature:
     return inspect.signature(function, follow_wrapped=False)
 
 
-def _signature(function: Function) -> str:
+def signature_text(function: Function) -> str:
+    """Return the names of the parameters of a function in parentheses."""
     try:
         return f"({', '.join(own_signature(function).parameters)})"
     except (TypeError, ValueError):

@@ -20,6 +20,15 @@ DRAIN_TIMEOUT = 10.0
 """Seconds that open streams get to finish when a connection drains."""
 
 
+def checked_grace(grace: object) -> float:
+    """Return the seconds that a drain may take. Raise ``TypeError`` for no number, ``ValueError`` for less than 0."""
+    if isinstance(grace, bool) or not isinstance(grace, int | float):
+        raise TypeError(f"grace is a number of seconds, not {type(grace).__name__}")
+    if not grace >= 0:
+        raise ValueError(f"grace of {grace} seconds: must be at least 0")
+    return grace
+
+
 @attrs.frozen(kw_only=True)
 class Limits:
     """The bounds of one connection. Sizes are bytes, times are seconds. Raise ``ValueError`` for a bound out of range.

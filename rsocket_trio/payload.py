@@ -101,6 +101,8 @@ class MetadataPush:
 
 PayloadLike: TypeAlias = Payload | bytes | bytearray | memoryview | str
 """The types that stand for a payload; text is UTF-8."""
+PAYLOAD_LIKE: Final = (Payload, bytes, bytearray, memoryview, str)
+"""The same, for ``isinstance``."""
 
 
 def as_bytes(content: BytesLike) -> bytes:

@@ -12,11 +12,22 @@ import trio
 
 from rsocket_trio.codecs import DEFAULT_CODECS, Codec, checked_codecs
 from rsocket_trio.errors import Rejected, readable
-from rsocket_trio.forms import Function, Handler, Kind, Requirement, checked, name_of_function
+from rsocket_trio.forms import (
+    Function,
+    Handler,
+    Kind,
+    Requirement,
+    checked,
+    function_name,
+    name_of_function,
+    signature_text,
+    takes,
+)
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.services.access import admission
+from rsocket_trio.services.codec_choice import CodecChoices
 from rsocket_trio.services.contracts import Contract, ServiceT, implemented
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer, Route, route_record
 from rsocket_trio.services.interceptors import as_interceptor
@@ -65,6 +76,7 @@ class Responder:
         self, *, codecs: Iterable[Codec] = DEFAULT_CODECS, auth_required: bool = False, describe: bool = False
     ) -> None:
         self.codecs = checked_codecs(codecs)
+        self._codec_choices = CodecChoices(self.codecs)
         self.auth_required = auth_required
         self.interceptors: tuple[Function, ...] = ()
         self.authenticator: Handler | None = None
@@ -296,7 +308,7 @@ class Responder:
         """
         _check_requires(requires)
         with self._all_or_nothing():
-            for method, handler in implemented(contract, implementation, self.codecs):
+            for method, handler in implemented(contract, implementation, self._codec_choices):
                 _checked_route(method.pattern.text)
                 self._add(attrs.evolve(handler, requires=requires), Interaction(method.interaction), method.pattern)
 
@@ -497,7 +509,9 @@ class Responder:
     def _register(self, interaction: Interaction, route: str | None, terms: Handler, function: F) -> F:
         pattern = None if route is None else parse(route)
         parameters = () if pattern is None else pattern.parameters
-        handler = read(interaction.value, function, parameters, self.codecs) or checked(interaction.value, function)
+        handler = read(interaction.value, function, parameters, self._codec_choices)
+        if handler is None:
+            handler = attrs.evolve(checked(interaction.value, function), codecs=self._codec_choices)
         self._add(
             attrs.evolve(
                 handler,
@@ -542,9 +556,25 @@ def _nothing() -> None:
     """Stand for the function of terms that have none yet."""
 
 
+def check_users(responder: Responder) -> None:
+    """Raise ``ValueError`` if a handler of a responder that is served requires a user, and nothing can find one."""
+    if responder.authenticator is not None or "setup" in responder._specials:
+        return
+    for interaction, handler in responder._requests():
+        if handler.requires is not None:
+            where = "" if handler.route is None else f" of route '{handler.route}'"
+            raise ValueError(
+                f"{interaction.value} handler {name_of_function(handler)}{where} has requires=, and the responder has "
+                "neither an @authenticate nor a @setup function: no call would have a user"
+            )
+
+
 def _check_requires(requires: object) -> None:
     if requires is not None and not callable(requires):
         raise TypeError(f"requires is a function of the user and the call, not {type(requires).__name__}")
+    if callable(requires) and not takes(requires, 2):
+        called = f"{function_name(requires)}{signature_text(requires)}"
+        raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
 
 
 def _text_of(handler: Handler) -> str | None:

@@ -21,11 +21,18 @@ class Keepalive:
     """The interval of the client's KEEPALIVE frames, and how long silence may last, in seconds.
 
     The client sends KEEPALIVE every ``interval``; either side takes the other for dead when no frame at all came for
-    ``max_lifetime`` (RS10-KA-07). Raise ``ValueError`` unless both are at least a millisecond and fit 31 bits.
+    ``max_lifetime`` (RS10-KA-07). Raise ``ValueError`` unless both are at least a millisecond and fit 31 bits, and the
+    lifetime is no less than the interval: the peer would take this side for dead between two frames.
     """
 
     interval: float = attrs.field(default=20.0, validator=between(0.001, MAX_SECONDS))
     max_lifetime: float = attrs.field(default=90.0, validator=between(0.001, MAX_SECONDS))
+
+    def __attrs_post_init__(self) -> None:
+        if self.interval > self.max_lifetime:
+            raise ValueError(
+                f"Keepalive: an interval of {self.interval:g} s is above the max_lifetime of {self.max_lifetime:g} s"
+            )
 
 
 class UnsaidKeepalive(Unsaid, Keepalive):

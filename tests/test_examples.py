@@ -634,12 +634,12 @@ async def test_what_would_harm_a_terminal_or_a_mailbox_is_not_passed_on_by_the_t
         await channel.send("x" * 100_000)
         assert await reads(channel) == "* not said: 100000 characters, limit 1000"
         with pytest.raises(Rejected, match="'a b' is no room"):
-            await connection.request_response('"a b"', route="chat.join")
+            await connection.request_response("a b", route="chat.join")
 
 
 @pytest.mark.parametrize(
     ("route", "payload"),
-    [("tell", '{"name": "ada", "line": ""}'), ("join", '"lobby"'), ("time", '"nobody"')],
+    [("tell", '{"name": "ada", "line": ""}'), ("join", "lobby"), ("time", "nobody")],
 )
 async def test_who_is_not_in_a_room_of_the_typed_chat_is_refused(route: str, payload: str) -> None:
     async with chat_server(TYPED) as (_, tcp, _), open_connection(tcp, setup="ada") as connection:
@@ -656,6 +656,6 @@ async def test_a_room_of_the_typed_chat_is_gone_with_its_last_member() -> None:
                     async with typed_member(tcp, "ada"):
                         pass
             assert await reads(seen) == "* ada left"
-        await connection.request_response('"kitchen"', route="chat.join")
+        await connection.request_response("kitchen", route="chat.join")
         async with connection.request_stream(route="chat.rooms", items=dict[str, str | int]) as rooms:
             assert [room async for room in rooms] == [{"name": "kitchen", "members": 1}]

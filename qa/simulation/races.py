@@ -16,7 +16,6 @@ from rsocket_trio import (
     Connection,
     ConnectionClosed,
     ConnectionLost,
-    Keepalive,
     Lease,
     Limits,
     Payload,
@@ -27,6 +26,7 @@ from rsocket_trio import (
     Setup,
 )
 from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair, simulate
+from tests.connection.pairs import silent
 
 MOMENT = 1.0
 """The moment at which it happens, in seconds from the start of the call."""
@@ -408,10 +408,10 @@ RACES = (
     Race("deadline / answer",             deadline_or_answer, frozenset({"1000 bytes", "deadline"})),
     Race("drain / request",               drain_or_request,   frozenset({"1 bytes", "Rejected", "closed"}), ends=True),
     Race("keepalive death / request",     death_or_request,   frozenset({"lost after 3.0 s"}), ends=True,
-         options={"keepalive": Keepalive(interval=100, max_lifetime=3 * MOMENT)}),
+         options={"keepalive": silent(3 * MOMENT)}),
     Race("keepalive death / resume",      death_or_resume,
          frozenset({"1000 bytes in time", "1000 bytes after a resumption"}), ends=True,
-         options={"resume": RESUME, "keepalive": Keepalive(interval=100, max_lifetime=MOMENT + SOON)},
+         options={"resume": RESUME, "keepalive": silent(MOMENT + SOON)},
          faults=Faults(delay=(0.0, SOON))),
     Race("resume / close",                resume_or_close,    frozenset({"1000 bytes", "Canceled", "RejectedResume"}),
          ends=True, options={"resume": RESUME}),

@@ -207,10 +207,15 @@ def habits_with(peer: Peer | None, habits: Habits) -> Habits:
 
 
 def keepalive_terms(interval: float | None, lifetime: float | None, default: Keepalive = KEEPALIVE) -> Keepalive:
-    """Return the terms, with defaults for those that were not given. A longer interval makes the lifetime longer."""
+    """Return the terms, with defaults for those that were not given.
+
+    A longer interval makes the lifetime longer, and a shorter lifetime the interval shorter.
+    """
     if lifetime is None:
         lifetime = default.max_lifetime if interval is None else max(default.max_lifetime, 3 * interval)
-    return Keepalive(default.interval if interval is None else interval, lifetime)
+    if interval is None:
+        interval = default.interval if default.interval <= lifetime else lifetime / 3
+    return Keepalive(interval, lifetime)
 
 
 def client_command(

@@ -35,6 +35,7 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
 from rsocket_trio.metadata.authentication import Authentication
 from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
+from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.services.access import fresh_credentials
 from rsocket_trio.services.call_context import PLAIN, CallTerms
@@ -300,6 +301,8 @@ async def _run_client(
     responder, capture, calls = options["responder"], options["capture"], call_terms(options)
     if time_limit is None:
         time_limit = ConnectTimeout(options["connect_timeout"], uri)
+    if responder is not None:
+        check_users(responder)
     credentials = None
     if options["auth"] is not None:
         check_auth_of_setup(options["auth"], options["dialect"], options["peer"], options["metadata_mime"])

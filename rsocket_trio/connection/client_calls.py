@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import trio
 
@@ -25,18 +26,13 @@ from rsocket_trio.metadata.mime import (
 )
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
 from rsocket_trio.metadata.routes import with_route
-from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
+from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import (
-    RequestForm,
-    admits_none,
-    codec_of_connection,
-    form_of_requests,
-    is_bytes,
-)
+from rsocket_trio.services.codec_choice import RequestForm, codec_of_connection, form_of_requests
 from rsocket_trio.services.contracts import Encode
 from rsocket_trio.services.interceptors import Interception, intercepted
+from rsocket_trio.services.payload_types import decode_object, is_object_type, reader_of, text_type
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
-AS_THEY_ARE: Final = (Payload, bytes, bytearray, memoryview, str)
 
 
 def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> bool:
@@ -75,10 +70,13 @@ def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -
     ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
     as it has to be if ``payload`` is one itself.
     """
-    if kind is None and isinstance(payload, AS_THEY_ARE):
-        return routed(engine, payload, route)  # of a class of the application's
+    is_data = payload is None or is_sent_as_it_is(payload)
+    if payload is None:
+        payload = b""
+    if is_data and not needs_codec(kind):
+        return routed(engine, payload, route)
     form = request_form(engine)
-    if isinstance(payload, AS_THEY_ARE):
+    if is_data:
         data, metadata = as_payload(payload).data, form.accepts
     else:
         data = encoded(form.codec, payload.argument if type(payload) is Encode else payload)
@@ -86,6 +84,16 @@ def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -
     if type(route) is str and engine.session.dialect.routes:
         return Payload(data, with_route(route, metadata, engine.connection.setup.metadata_mime))
     return routed(engine, Payload(data, metadata), route)
+
+
+def needs_codec(kind: Any) -> bool:
+    """Return whether a codec reads data of type ``kind``. ``None`` stands for a payload."""
+    return kind is not None and kind is not Payload and reader_of(kind) is None
+
+
+def is_sent_as_it_is(payload: object) -> TypeGuard[PayloadLike]:
+    """Return whether what an application sends is data as it is. An enum is an object, also one of texts."""
+    return isinstance(payload, PAYLOAD_LIKE) and not isinstance(payload, Enum)
 
 
 def encoded(codec: Codec, item: Any) -> bytes:
@@ -96,21 +104,12 @@ def encoded(codec: Codec, item: Any) -> bytes:
         raise TypeError(f"{type(item).__name__} can't be encoded as {codec.mime}: {error}") from error
 
 
-def decoded(codec: Codec, payload: Payload, kind: Any) -> Any:
-    """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit.
-
-    Empty data is ``None`` where ``kind`` admits it: a responder that has nothing to say sends no data.
-    """
+def decoded(engine: Engine, payload: Payload, kind: Any) -> Any:
+    """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
     if kind is Payload:
         return payload
-    if is_bytes(kind):
-        return payload.data if payload.data or kind is bytes else None
-    try:
-        return codec.decode(payload.data, kind)
-    except ValueError:
-        if payload.data or not admits_none(kind):
-            raise
-        return None
+    read = reader_of(kind)
+    return decode_object(request_form(engine).codec, payload.data, kind) if read is None else read(payload.data)
 
 
 class ClientCall:
@@ -120,7 +119,7 @@ class ClientCall:
     payloads. ``call`` is what interceptors see.
     """
 
-    __slots__ = ("_auth", "_codec", "_life", "_payload", "_terms", "call", "engine", "metadata_mime")
+    __slots__ = ("_auth", "_life", "_payload", "_terms", "call", "engine", "metadata_mime")
 
     def __init__(
         self,
@@ -135,27 +134,27 @@ class ClientCall:
         setup = connection.setup
         self.engine = engine
         self.call = Call(route, interaction.value, "client", connection)
-        self._terms = terms = connection.calls
+        self._terms = connection.calls
         self._auth = auth
         self._life: Interception | None = None
-        self._codec: Codec | None = None
-        given = payload if isinstance(payload, AS_THEY_ARE) else None
-        if isinstance(payload, Encode):
-            payload = payload.argument
+        if payload is None:
+            payload = b""
+        given: Any = payload if is_sent_as_it_is(payload) else None
         entries: list[Entry] = []
         self.metadata_mime = setup.metadata_mime
         if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
             self.metadata_mime = mime_name(given.metadata_mime)
         if auth is not None:
             check_auth(auth, self.metadata_mime)
-        if given is None or kind is not None:
-            codecs = terms.codecs if terms.codecs is not None else engine.responder.codecs
-            self._codec, named = codec_of_connection(codecs, setup.data_mime, self.metadata_mime)
+        if given is None or needs_codec(kind):
+            codec, named = self._chosen()
             if named and given is None:
-                entries.append(Entry(MIME_TYPE, encode_data_mime(self._codec.mime)))
+                entries.append(Entry(MIME_TYPE, encode_data_mime(codec.mime)))
             elif named:
-                entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([self._codec.mime])))
-        self._payload = Payload(self.encode(payload)) if given is None else as_payload(given)
+                entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime])))
+        if given is None:
+            given = self._encoded(payload.argument if isinstance(payload, Encode) else payload)
+        self._payload = as_payload(given)
         if self.is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
@@ -168,21 +167,40 @@ class ClientCall:
         """Return whether the request can carry entries."""
         return self.metadata_mime == COMPOSITE_METADATA
 
-    def encode(self, item: Any) -> bytes:
+    def item_encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
+        """Return the function that returns an item of a channel, of type ``kind``, as it is sent."""
+        is_text, is_object = text_type(kind) is not None, is_object_type(kind)
+
+        def encode(item: Any) -> PayloadLike:
+            if item is None:
+                return b""
+            if isinstance(item, Payload) or (is_text and isinstance(item, str)):
+                return item
+            return item if not is_object and is_sent_as_it_is(item) else self._encoded(item)
+
+        return encode
+
+    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
+        """Return the function that returns an answer or an item as ``kind``.
+
+        It raises ``DecodeError``, a ``ValueError``, for one that does not fit.
+        """
+        if kind is Payload:
+            return lambda payload: payload
+        read = reader_of(kind)
+        if read is not None:
+            return lambda payload: read(payload.data)
+        codec, _ = self._chosen()
+        return lambda payload: decode_object(codec, payload.data, kind)
+
+    def _encoded(self, item: Any) -> bytes:
         """Return an object as the connection's codec writes it. Raise ``TypeError`` if it can't."""
-        assert self._codec is not None
-        return encoded(self._codec, item)
+        return encoded(self._chosen()[0], item)
 
-    def encode_item(self, item: Any) -> PayloadLike:
-        """Return an item of a channel: a ``Payload`` or bytes as they are, and any other object encoded."""
-        if isinstance(item, Payload | bytes | bytearray | memoryview):
-            return item
-        return self.encode(item)
-
-    def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
-        assert self._codec is not None
-        return decoded(self._codec, payload, kind)
+    def _chosen(self) -> tuple[Codec, bool]:
+        """Return the codec of the request, and whether it has to name it. Raise ``ValueError`` if there is none."""
+        codecs = self._terms.codecs if self._terms.codecs is not None else self.engine.responder.codecs
+        return codec_of_connection(codecs, self.call.connection.setup.data_mime, self.metadata_mime)
 
     async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: Any = None) -> Any:
         """Return the result of ``send``, which is given the request, inside of the interceptors.
@@ -192,7 +210,7 @@ class ClientCall:
         await self._authenticate()
         if not self._terms.around:
             answer = await send(self._composed())
-            return answer if kind is None else self.decode(answer, kind)
+            return answer if kind is None else self.item_decoder(kind)(answer)
 
         async def body() -> Any:
             request = self._composed()
@@ -200,7 +218,7 @@ class ClientCall:
             answer = await send(request)
             if isinstance(answer, Payload):
                 self.call.count_received(answer)
-            return answer if kind is None else self.decode(answer, kind)
+            return answer if kind is None else self.item_decoder(kind)(answer)
 
         return await intercepted(self.call, self._terms.around, body)
 

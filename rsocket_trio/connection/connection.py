@@ -18,7 +18,6 @@ from rsocket_trio.connection.client_calls import (
     decoded,
     needs_call,
     object_request,
-    request_form,
     routed,
 )
 from rsocket_trio.connection.deadlines import Deadlines
@@ -29,7 +28,7 @@ from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
-from rsocket_trio.limits import DRAIN_TIMEOUT
+from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
@@ -175,7 +174,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
         stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
         answer = await trio.lowlevel.wait_task_rescheduled(pending.abort)
-        return answer if reply is None else decoded(request_form(engine).codec, answer, reply)
+        return answer if reply is None else decoded(engine, answer, reply)
 
     @overload
     def request_stream(
@@ -564,6 +563,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         CONNECTION_CLOSE is sent first, for peers that honour it.
         """
         need_trio()
+        checked_grace(grace)
         engine = self._engine
         await trio.lowlevel.checkpoint()
         if engine.ended is not None:

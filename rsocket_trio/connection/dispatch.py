@@ -46,7 +46,7 @@ from rsocket_trio.mux.events import (
     TransportSilent,
 )
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction, StreamState
-from rsocket_trio.payload import Payload, as_payload
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
 from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
@@ -212,28 +212,26 @@ class Dispatcher:
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         port = self._port
         context = port.copy_context()
-        result: Any = None
         try:
             result = context.run(handler.function, payload)
             if stream.interaction is FIRE_AND_FORGET:
                 if result is not None and isawaitable(result):
                     self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
-            reply = as_payload(result)
+            if isinstance(result, PAYLOAD_LIKE):
+                reply = as_payload(result)
+            elif isawaitable(result):
+                # No payload yet: a wrapper or a lambda around an async function must still be awaited.
+                self._finish_in_task(stream, handler, payload, Unfinished(result, context))
+                return
+            else:
+                reply = HandlerCall(port, stream, handler, payload)._as_payload(result)
             if port.session.outbox.has_room(reply):
                 port.send_item(stream, reply, complete=True)
                 return
         except Exception as error:
-            if isawaitable(result):
-                # No payload yet: a wrapper or a lambda around an async function must still be awaited.
-                self._finish_in_task(stream, handler, payload, Unfinished(result, context))
-                return
-            told = error
-            if hasattr(result, "__aiter__"):
-                told = unfit(handler.interaction, handler.registered, result, "a payload: request_stream answers items")
-                told = told.with_traceback(error.__traceback__)
-            # An error of the handler, or of an answer that the dialect cannot encode.
-            HandlerCall(port, stream, handler, payload).fail(told)
+            # An error of the handler, or of an answer that can't be encoded.
+            HandlerCall(port, stream, handler, payload).fail(error)
             return
 
         held = [reply]

@@ -26,7 +26,8 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
-from rsocket_trio.payload import Payload, as_payload
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
+from rsocket_trio.services.codec_choice import answer_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState
@@ -85,6 +86,9 @@ class HandlerCall(StreamObserver):
             self.channel._count_sent(handler.call)
         # The call gets the stream's events before the channel does: a cancel stops the handler.
         self.stream.owner = self
+
+    def _as_payload(self, item: Any) -> Payload:
+        return answer_payload(self.handler, self.payload, self.port.connection.setup, item)
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
@@ -168,6 +172,11 @@ class HandlerPort(StreamPort, Protocol):
     workers: Workers
 
     @property
+    def connection(self) -> Any:
+        """The user's view of the connection."""
+        ...
+
+    @property
     def link(self) -> Pausable:
         """The link of the current transport."""
         ...
@@ -206,7 +215,10 @@ class Unfinished:
 
 async def _respond(call: HandlerCall) -> None:
     answer = await call.handler.function(call.payload)
-    reply = answer if type(answer) is Payload else as_payload(answer)
+    if type(answer) is Payload:
+        reply = answer
+    else:
+        reply = as_payload(answer) if isinstance(answer, PAYLOAD_LIKE) else call._as_payload(answer)
     port, stream = call.port, call.stream
     while stream.open & SENDING and not port.session.outbox.has_room(reply):
         await port.request_queue.wait_for_room(reply.size)

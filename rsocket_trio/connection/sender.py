@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.services.call_context import Call
+
+
+def as_item(stream: StreamState, item: Any) -> Payload:
+    """Return what is sent on a stream as a payload: an object as the handler of the stream encodes its answers.
+
+    Raise ``TypeError`` if it can't be encoded, or no handler serves the stream.
+    """
+    if isinstance(item, Payload):
+        return item
+    if isinstance(item, bytes | bytearray | memoryview | str):
+        return Payload(item)
+    payload: Payload = as_payload(item) if stream.owner is None else stream.owner._as_payload(item)
+    return payload
 
 
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
@@ -56,7 +69,7 @@ class Sender:
             await trio.lowlevel.checkpoint()
         stream, port = self._stream, self._port
         if not self._commands.offer_item(stream, payload):
-            item = payload if type(payload) is Payload else as_payload(payload)
+            item = payload if type(payload) is Payload else as_item(stream, payload)
             while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
                 # A handler that was woken for room and cancelled before it ran is cancelled here.
                 await checkpoint_if_cancelled()
@@ -116,7 +129,7 @@ class Sender:
         turn = ITEMS_PER_TURN
         try:
             for payload in payloads:
-                item = payload if type(payload) is Payload else as_payload(payload)
+                item = payload if type(payload) is Payload else as_item(stream, payload)
                 turn -= 1
                 if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(item):
                     # What was put goes out while this waits: a wake for each item would cost as much as a send.
@@ -215,7 +228,7 @@ class CountingSender(Sender):
 
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, and count it. Raise ``Canceled`` after the deadline in a handler that is shielded."""
-        item = as_payload(payload)
+        item = as_item(self._stream, payload)
         call = self._call
         if call is not None and trio.current_time() >= call.deadline:
             # The handler has not let Trio see that its time is over.

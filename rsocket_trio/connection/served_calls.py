@@ -17,9 +17,10 @@ from rsocket_trio.metadata.deadline import decode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload, PayloadLike, as_payload
-from rsocket_trio.services.access import authenticate_call, authorise
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
+from rsocket_trio.services.access import authenticate_call, authorise, without_credentials
 from rsocket_trio.services.call_context import Call, current_call_variable
+from rsocket_trio.services.codec_choice import answer_payload
 from rsocket_trio.services.interceptors import ContextOf, intercepted
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     elif not needs_life:
         function = _with_call(call, function)
     if needs_life:
-        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata)
+        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, mime)
         function, kind = life.form
     # By position: names would cost as much again, and evolving six times as much.
     return Handler(
@@ -95,6 +96,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
         handler.registered,
         call,
         bool(interceptors) or deadline < math.inf,
+        codecs=handler.codecs,
     )
 
 
@@ -140,6 +142,7 @@ class ServedCall:
     _interceptors: tuple[ContextOf, ...]
     _authenticator: Handler | None
     _metadata: RequestMetadata
+    _mime: str | int
 
     @property
     def form(self) -> tuple[Function, Kind]:
@@ -153,12 +156,15 @@ class ServedCall:
 
     async def _respond(self, request: Payload) -> PayloadLike | None:
         async def body() -> PayloadLike | None:
-            answer = self._function(request)
+            answer = self._function(self._shown(request))
             if self._kind is Kind.ASYNC or inspect.isawaitable(answer):
                 answer = await answer
             if self._handler.interaction == Interaction.FIRE_AND_FORGET.value:
                 return None
-            reply = as_payload(answer)
+            if isinstance(answer, PAYLOAD_LIKE):
+                reply = as_payload(answer)
+            else:
+                reply = answer_payload(self._handler, request, self._call.connection.setup, answer)
             self._call.count_sent(reply)
             return reply
 
@@ -167,14 +173,24 @@ class ServedCall:
     async def _push(self, request: Payload, out: Outgoing) -> None:
         async def body() -> None:
             if self._kind is Kind.GENERATOR:
-                await drive(self._function(request), out.send)
+                await drive(self._function(self._shown(request)), out.send)
             else:
-                await self._function(request, out)
+                await self._function(self._shown(request), out)
 
         await self._run(body)
 
     async def _converse(self, channel: Channel) -> None:
-        await self._run(lambda: self._function(channel))
+        async def body() -> None:
+            channel.request = self._shown(channel.request)
+            await self._function(channel)
+
+        await self._run(body)
+
+    def _shown(self, request: Payload) -> Payload:
+        """Return the request as the handler gets it: without the credentials that ``authenticate`` takes."""
+        if self._authenticator is None or not any(entry.mime == AUTHENTICATION for entry in self._metadata.travelling):
+            return request
+        return without_credentials(request, self._mime)
 
     async def _run(self, body: Callable[[], Awaitable[T]]) -> T:
         token = current_call_variable.set(self._call)

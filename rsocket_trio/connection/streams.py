@@ -14,7 +14,7 @@ from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
 from rsocket_trio.connection.sender import CountingSender, Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
-from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
+from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes, as_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
@@ -35,6 +35,13 @@ class StreamObserver:
     def _unread(self) -> int:
         """Number of received items that were not taken."""
         return 0
+
+    def _as_payload(self, item: Any) -> Payload:
+        """Return an item of another type than payloads have, which is sent on the stream, as one.
+
+        Raise ``TypeError`` if it can't be.
+        """
+        return as_payload(item)
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         """Handle an item; with ``complete`` it is the last."""
@@ -84,12 +91,12 @@ class StreamLife(Protocol):
         """Leave what is round the stream, which came to an end if it is ``over``."""
         ...
 
-    def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an item as ``kind``."""
+    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
+        """Return the function that turns items into ``kind``."""
         ...
 
-    def encode_item(self, item: Any) -> PayloadLike:
-        """Return an object as an item to send."""
+    def item_encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
+        """Return the function that turns objects of type ``kind`` into items to send."""
         ...
 
 
@@ -212,9 +219,8 @@ class Incoming(StreamObserver):
 
     def _decoder(self, kind: Any) -> Callable[[Payload], Any]:
         """Return the function that turns items into ``kind``."""
-        life = self._life
-        assert life is not None
-        return lambda payload: life.decode(payload, kind)
+        assert self._life is not None
+        return self._life.item_decoder(kind)
 
     def discard(self) -> None:
         """Drop the received items that were not read; no reader is left."""
@@ -417,10 +423,10 @@ class Channel(Incoming):
         super()._attach(stream)
         self._sender = Sender(self._port, stream)
 
-    def _encoder(self) -> Callable[[Any], PayloadLike]:
-        """Return the function that turns objects into payloads."""
+    def _encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
+        """Return the function that turns objects of type ``kind`` into payloads."""
         assert self._life is not None
-        return self._life.encode_item
+        return self._life.item_encoder(kind)
 
     def _count_sent(self, call: Call | None) -> None:
         """Count the items that are sent from now on for ``call``."""

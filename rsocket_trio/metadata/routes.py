@@ -93,6 +93,23 @@ def with_route(route: str, metadata: bytes | None, metadata_mime: str | int) -> 
     return _alone(route, metadata_mime) + metadata
 
 
+def without_entries(mime: str | int, metadata: bytes, metadata_mime: str | int) -> bytes | None:
+    """Return the ``metadata`` of a request without its entries of type ``mime``, ``None`` if nothing is left.
+
+    ``metadata_mime`` is the metadata MIME type of the connection. Raise ``RemoteProtocolError`` if composite metadata
+    is malformed.
+    """
+    if metadata_mime != COMPOSITE_METADATA:
+        return None if metadata_mime == mime else metadata
+    left: list[bytes] = []
+    begin = 0
+    for entry_mime, _, end in spans(metadata, len(metadata)):
+        if entry_mime != mime:
+            left.append(metadata[begin:end])
+        begin = end
+    return b"".join(left) or None
+
+
 def _read(metadata: bytes, metadata_mime: str | int, limit: int) -> RequestMetadata:
     if metadata_mime == ROUTING:
         return RequestMetadata(decode_tag(metadata, 0, len(metadata)))

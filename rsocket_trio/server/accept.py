@@ -31,6 +31,7 @@ from rsocket_trio.connection.recording import (
 )
 from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport, ResumeListener
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
+from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import SessionRegistry
@@ -60,6 +61,7 @@ class Server:
     def __init__(self, responder: Responder, options: StreamServeOptions, recording: Recording | None = None) -> None:
         """Check the options, which are complete. Raise ``ValueError``, ``TypeError`` and ``Unsupported``."""
         resume = options["resume"]
+        check_users(responder)
         self.responder = responder
         self.protocols = server_protocols(
             options["dialects"],

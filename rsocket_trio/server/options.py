@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.connection.recording import CaptureLike
-from rsocket_trio.limits import DRAIN_TIMEOUT, Limits
+from rsocket_trio.limits import DRAIN_TIMEOUT, Limits, checked_grace
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
@@ -45,6 +45,7 @@ class ServeOptions(StreamServeOptions, total=False):
 def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
     """Return these options of a server with the defaults of all others. Iterables can be iterated again."""
     complete: Any = dict(completed(serve_options, options))
+    checked_grace(complete["grace"])
     for name in ("dialects", "origins"):
         given = complete[name]
         complete[name] = (given,) if isinstance(given, str) else tuple(given)

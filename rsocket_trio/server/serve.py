@@ -14,6 +14,7 @@ from rsocket_trio.client.open import Connected, as_transport
 from rsocket_trio.connection.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.recording import recording_into
+from rsocket_trio.limits import checked_grace
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options, tls_context
@@ -80,7 +81,8 @@ async def serve(
 
     Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
     name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and
-    again, ``RuntimeError`` for ``signals`` outside of the main thread.
+    again, ``RuntimeError`` for ``signals`` outside of the main thread. A ``ValueError`` is also a responder of which a
+    handler has ``requires=``, and which finds no users: it has neither ``authenticate`` nor ``setup``.
     """
     need_trio()
     terms = serve_options(**completed(serve, options))
@@ -267,6 +269,7 @@ async def serve_stream(
     """
     need_trio()
     terms = completed(serve_stream, options)
+    checked_grace(terms["grace"])
     async with recording_into(terms["capture"]) as recording:
         server = Server(responder, terms, recording)
         transport = as_transport(stream)

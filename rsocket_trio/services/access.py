@@ -11,7 +11,8 @@ from rsocket_trio.forms import Handler, Kind, Requirement
 from rsocket_trio.metadata.authentication import Authentication, decode_authentication, encode_authentication
 from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA
-from rsocket_trio.metadata.routes import read_request
+from rsocket_trio.metadata.routes import read_request, without_entries
+from rsocket_trio.payload import Payload
 from rsocket_trio.services.call_context import Call
 from rsocket_trio.terms import Setup
 
@@ -58,6 +59,19 @@ def credentials_in(entries: Iterable[Entry]) -> Authentication | None:
         if entry.mime == AUTHENTICATION:
             return decode_authentication(entry.content)
     return None
+
+
+def without_credentials(request: Payload, metadata_mime: str | int) -> Payload:
+    """Return ``request``, whose metadata is of this MIME type, without the credentials that it carries."""
+    if request.metadata is None:
+        return request
+    return Payload(
+        request.data,
+        without_entries(AUTHENTICATION, request.metadata, metadata_mime),
+        metadata_type=request.metadata_type,
+        data_mime=request.data_mime,
+        metadata_mime=request.metadata_mime,
+    )
 
 
 async def user_of(authenticator: Handler, credentials: Authentication, where: Setup | Call, connection: Any) -> Any:

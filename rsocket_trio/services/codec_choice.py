@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import attrs
 
 from rsocket_trio.codecs import Codec, find_codec
 from rsocket_trio.errors import Invalid, RemoteProtocolError
+from rsocket_trio.forms import Handler, function_name, unfit
 from rsocket_trio.metadata.composite import Entry, encode_composite
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
@@ -23,24 +25,18 @@ from rsocket_trio.metadata.mimetypes_per_stream import (
     encode_accepted_mimes,
     encode_data_mime,
 )
-from rsocket_trio.payload import Payload
+from rsocket_trio.metadata.routes import read_request
+from rsocket_trio.payload import Payload, as_payload
+from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
 
 SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
 """Data MIME types of a connection that leave the choice to the codecs of the responder."""
-NONE = type(None)
-
-
-def admits_none(kind: Any) -> bool:
-    """Return whether ``kind`` is ``None``, or a union with it."""
-    return kind is NONE or (get_origin(kind) in (Union, UnionType) and NONE in get_args(kind))
-
-
-def is_bytes(kind: Any) -> bool:
-    """Return whether ``kind`` is ``bytes``, or ``bytes | None``: the data as it is, without a codec."""
-    return kind is bytes or (
-        not isinstance(kind, type) and get_origin(kind) in (Union, UnionType) and set(get_args(kind)) == {bytes, NONE}
-    )
+MAX_CHOICES = 64
+"""Ways to name the codecs of a request for which they are kept: a peer could think of any number."""
+MAX_CHOICE_BYTES = 256
+"""Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
+ANSWERS = "an answer is bytes, text, a Payload, or an object: a dataclass, an attrs class, a model, a dict, a list"
 
 
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
@@ -92,6 +88,100 @@ def form_of_requests(codecs: Sequence[Codec], data_mime: str | int, metadata_mim
         encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))]),
         encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))]),
     )
+
+
+@value
+class NoCodec:
+    """Stands for the codec of a MIME type that no codec covers, for ``reason``: what needs it is ``Invalid``."""
+
+    reason: str
+    mime: str = ""
+
+    def refusal(self) -> Invalid:
+        """Return the error for what needs the codec."""
+        return Invalid(self.reason)
+
+    def encode(self, value: object, /) -> NoReturn:
+        """Raise ``Invalid``."""
+        raise self.refusal()
+
+    def decode(self, data: bytes, kind: Any, /) -> NoReturn:
+        """Raise ``Invalid``."""
+        raise self.refusal()
+
+
+@attrs.define(eq=False)
+class CodecChoices:
+    """The codecs of a responder, the preferred one first, and the choice among them for each call."""
+
+    codecs: Sequence[Codec]
+    _kept: dict[tuple[object, ...], tuple[Codec, Codec]] = attrs.field(factory=dict, init=False)
+    """The choices so far, by what requests and their connections say of the MIME types."""
+
+    def of_call(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
+        """Return the codecs of ``request``, whose MIME entries are ``entries``, and of its answers.
+
+        Each is a ``NoCodec`` if no codec covers what is named: bytes and text need none.
+        """
+        mimes = (request.data_mime, setup.data_mime, setup.metadata_mime)
+        key = (*mimes, *[(entry.mime, entry.content) for entry in entries])
+        choice = self._kept.get(key)
+        if choice is None:
+            choice = self._choose(request, entries, setup)
+            if sum(len(entry.content) for entry in entries) <= MAX_CHOICE_BYTES:
+                if len(self._kept) >= MAX_CHOICES:
+                    self._kept.clear()  # all, as other threads may be in here too and the oldest may be gone
+                self._kept[key] = choice
+        return choice
+
+    def _choose(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
+        decoder: Codec
+        encoder: Codec
+        try:
+            decoder = encoder = codec_of_request(self.codecs, request, entries, setup.data_mime, setup.metadata_mime)
+        except Invalid as error:
+            # Data that is taken as it is may be of any type.
+            decoder = NoCodec(error.text)
+            encoder = codec_or_first(self.codecs, setup.data_mime, setup.metadata_mime)
+        try:
+            return decoder, codec_of_answer(self.codecs, encoder, entries) if entries else encoder
+        except Invalid as error:
+            return decoder, NoCodec(error.text)
+
+
+def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: object) -> Payload:
+    """Return what a handler of bytes gave as an answer or an item, and is no payload, as one.
+
+    ``None`` is an empty payload, an object is encoded for the call that ``request`` opened. Raise ``TypeError`` if it
+    can't be encoded, and ``Invalid`` if the peer accepts no codec that is here.
+    """
+    if answer is None:
+        return Payload()
+    if hasattr(answer, "__aiter__"):
+        raise unfit(handler.interaction, handler.registered, answer, "a payload: request_stream answers items")
+    if handler.codecs is None:
+        return as_payload(answer)  # type: ignore[arg-type]  # raises: it serves no request
+    mime = setup.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
+    # The number of entries was held to the connection's limit when the handler was looked for.
+    entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
+    _, codec = handler.codecs.of_call(request, entries, setup)
+    try:
+        return Payload(codec.encode(answer))
+    except (TypeError, ValueError) as error:
+        raise unencodable(codec, handler.interaction, handler.registered, answer, error) from error
+
+
+def unencodable(
+    codec: Codec, interaction: str, function: Callable[..., Any], answer: object, error: Exception
+) -> TypeError:
+    """Return the error for an answer or an item of ``function``, a handler of ``interaction``.
+
+    ``error`` is the one that ``codec`` raised for it.
+    """
+    what = f"{type(answer).__name__} can't be encoded as {codec.mime}: {error}"
+    if isinstance(error, TypeError):
+        what = f"{what}; {ANSWERS}"
+    return TypeError(f"{interaction} handler {function_name(function)}: {what}")
 
 
 def codec_of_request(

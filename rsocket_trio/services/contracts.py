@@ -7,23 +7,22 @@ import inspect
 import typing
 import weakref
 from abc import ABCMeta
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
-from rsocket_trio.codecs import Codec
 from rsocket_trio.forms import Handler, own_signature, shape_of
 from rsocket_trio.payload import Payload
-from rsocket_trio.services.codec_choice import is_bytes
+from rsocket_trio.services.codec_choice import CodecChoices
+from rsocket_trio.services.payload_types import reader_of, text_type
 from rsocket_trio.services.route_patterns import RoutePattern, parse
 from rsocket_trio.services.typed_handlers import (
     ABSENT,
     Source,
     argument_source,
     item_type,
-    member_type,
     read,
     typed_signature,
 )
@@ -84,6 +83,8 @@ class ServiceMeta(_ProtocolMeta):
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
     ) -> Any:
+        if bases and bases != (Protocol,) and Service in bases:
+            _check_decorated(name, namespace)
         made = super().__new__(cls, name, bases, namespace, **keywords)
         if route is not None:
             _routes[made] = route
@@ -96,6 +97,16 @@ class ServiceMeta(_ProtocolMeta):
         self, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
     ) -> None:
         super().__init__(name, bases, namespace, **keywords)
+
+
+def _check_decorated(name: str, namespace: dict[str, Any]) -> None:
+    """Raise ``TypeError`` for a public method in the body of a contract that is not decorated as a request."""
+    for method, function in namespace.items():
+        if inspect.isfunction(function) and not method.startswith("_") and not hasattr(function, _DECLARED):
+            raise TypeError(
+                f"{name}.{method} is no request: decorate it with request_response, request_stream, request_channel or "
+                f"fire_and_forget, or call it _{method} if it is a helper of both ends"
+            )
 
 
 def _note_local_types(function: Any, names: dict[str, Any]) -> None:
@@ -112,6 +123,9 @@ class Service(Protocol, metaclass=ServiceMeta):
     ``class Orders(Service, route="orders")`` begins the route of each method with ``orders.``. For type checkers that
     ask for the bodies of methods, write ``class Orders(Service, Protocol, route="orders")``. An implementation that
     inherits from the contract is checked against it, methods that it lacks included.
+
+    Each public function in the body of a contract, a class that names ``Service`` itself among its bases, is decorated:
+    ``TypeError`` for one that is not. Names with an underscore, properties, static and class methods are its own.
     """
 
 
@@ -299,7 +313,7 @@ def _member(where: str, parameter: inspect.Parameter) -> inspect.Parameter:
     kind = Any if parameter.annotation is ABSENT else parameter.annotation
     if kind is not Any and argument_source(kind) is Source.PAYLOAD:
         raise TypeError(f"{where}: parameter {parameter.name} takes the whole payload, and there are others")
-    return parameter.replace(annotation=member_type(kind))
+    return parameter.replace(annotation=kind)
 
 
 CHANNELS = (Source.RECEIVING, Source.TYPED_CHANNEL)
@@ -308,7 +322,7 @@ CHANNELS = (Source.RECEIVING, Source.TYPED_CHANNEL)
 # The server's side
 
 
-def implemented(contract: object, implementation: object, codecs: Sequence[Codec]) -> list[tuple[Method, Handler]]:
+def implemented(contract: object, implementation: object, codecs: CodecChoices) -> list[tuple[Method, Handler]]:
     """Return the handlers of ``implementation``, an object with the methods of ``contract``, by method.
 
     ``codecs`` are those of the responder. Raise ``TypeError``, which names them, for methods that are missing or do not
@@ -410,7 +424,7 @@ def _of(kind: Any, *arguments: Any) -> Any:
 
 
 class Encode:
-    """An argument of a contract's method: ``argument`` is encoded even if it is text."""
+    """An argument of a contract's method that is an object by its type: ``argument`` is encoded even if it is text."""
 
     __slots__ = ("argument",)
 
@@ -466,7 +480,10 @@ def _caller(method: Method) -> Callable[..., Any]:
     def open_stream(self: Any, *args: Any, **keywords: Any) -> Any:
         route, payload = prepare(args, keywords)
         request = getattr(self._rsocket_requester, name)
-        return request(payload, route=route, items=received, auth=self._rsocket_auth)
+        stream = request(payload, route=route, items=received, auth=self._rsocket_auth)
+        if isinstance(stream, TypedChannel):
+            stream._sends(method.sent)
+        return stream
 
     return _named(open_stream, method)
 
@@ -480,28 +497,27 @@ def _named(function: Callable[..., Any], method: Method) -> Callable[..., Any]:
 class _Arguments:
     """Turns the arguments of a method into the route and the payload of its request."""
 
-    __slots__ = ("_bodies", "_is_one_object", "_kinds", "_literal", "_pattern", "_signature")
+    __slots__ = ("_bodies", "_is_data_alone", "_kind", "_literal", "_pattern", "_signature")
 
     def __init__(self, method: Method) -> None:
         self._pattern = method.pattern
         self._literal = method.pattern.literal
         self._signature = method.signature
         self._bodies = method.bodies
-        self._kinds = {name: method.signature.parameters[name].annotation for name in self._bodies}
+        self._kind = method.signature.parameters[self._bodies[0]].annotation if len(self._bodies) == 1 else ABSENT
         parameters = list(method.signature.parameters.values())
         # Then there is nothing to bind, which would take longer than all the rest.
-        self._is_one_object = (
+        self._is_data_alone = (
             len(parameters) == len(self._bodies) == 1
             and parameters[0].kind is not parameters[0].KEYWORD_ONLY
             and self._literal is not None
-            and argument_source(parameters[0].annotation) is Source.BODY
         )
 
     def __call__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, object]:
         """Return the route and what is sent. Raise ``TypeError`` for arguments that do not fit the method."""
         route = self._literal
-        if self._is_one_object and route is not None and len(args) == 1 and not keywords:
-            return route, Encode(args[0])
+        if self._is_data_alone and route is not None and len(args) == 1 and not keywords:
+            return route, self._data(args[0])
         given = self._signature.bind(*args, **keywords).arguments
         if route is None:
             for name in self._pattern.parameters:
@@ -513,12 +529,17 @@ class _Arguments:
         if len(self._bodies) > 1:
             return route, Encode({name: given[name] for name in self._bodies if name in given})
         name = self._bodies[0]
-        if name not in given:
-            return route, b""
-        argument = given[name]
-        if argument_source(self._kinds[name]) is Source.BODY:
-            return route, Encode(argument)
-        return route, b"" if argument is None and is_bytes(self._kinds[name]) else argument
+        return route, self._data(given[name]) if name in given else b""
+
+    def _data(self, argument: Any) -> object:
+        """Return the argument that is the whole data, as its type says that it is sent."""
+        kind = self._kind
+        if argument_source(kind) is not Source.BODY:
+            return argument
+        if reader_of(kind) is None:
+            return Encode(argument)
+        # An enum of texts is sent as its text where the type is ``str``.
+        return argument.value if isinstance(argument, enum.Enum) and text_type(kind) is not None else argument
 
 
 def as_text(argument: object) -> str:

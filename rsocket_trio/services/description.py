@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NotRequired, get_args, get_origin
+from typing import Any, Never, NoReturn, NotRequired, get_args, get_origin
 
 from rsocket_trio.codecs import Codec, json_schema, type_name
 from rsocket_trio.forms import Handler
 from rsocket_trio.payload import Payload
-from rsocket_trio.services.typed_handlers import ABSENT, Result, Source, TypedHandler
+from rsocket_trio.services.payload_types import is_bytes, text_type
+from rsocket_trio.services.typed_handlers import ABSENT, Source, TypedHandler
 from rsocket_trio.values import value
 
 DESCRIPTION_ROUTE = "$routes"
@@ -63,31 +64,30 @@ def route_record(handler: Handler, text: str | None) -> Route:
     )
 
 
-def _takes(typed: TypedHandler, *sources: Source) -> bool:
-    return any(each.source in sources for each in typed.parameters)
-
-
 def _body(typed: TypedHandler) -> Any:
     if typed.members:
         members = [each for each in typed.parameters if each.source is Source.BODY]
         return {each.name: each.kind if each.required else NotRequired[each.kind] for each in members}
     if typed.body is not ABSENT:
         return typed.body
-    return Payload if _takes(typed, Source.PAYLOAD, Source.BYTES, Source.CHANNEL) else None
+    return Payload if typed.takes(Source.PAYLOAD, Source.CHANNEL) else None
 
 
 def _items(typed: TypedHandler) -> Any:
-    if _takes(typed, Source.CHANNEL):
+    if typed.takes(Source.CHANNEL):
         return Payload
     return None if typed.items is ABSENT else typed.items
 
 
 def _reply(typed: TypedHandler) -> Any:
-    if typed.result is Result.AS_IT_IS or _takes(typed, Source.CHANNEL, Source.OUTGOING):
+    if typed.takes(Source.CHANNEL, Source.OUTGOING):
         return Payload
-    if typed.result is Result.NOTHING or typed.decorator == "fire_and_forget":
+    kind = typed.reply
+    if kind in (type(None), NoReturn, Never) or typed.decorator == "fire_and_forget":
         return None
-    return Any if typed.result is Result.BY_VALUE else typed.reply
+    if typed.encodes or text_type(kind) is not None or kind is Payload or is_bytes(kind):
+        return kind
+    return Any
 
 
 # As JSON

@@ -21,7 +21,7 @@ from collections.abc import (
 from contextvars import Token
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired
 
 import attrs
 
@@ -39,35 +39,24 @@ from rsocket_trio.forms import (
     shape_of,
     unfit,
 )
-from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import (
-    admits_none,
-    codec_of_answer,
-    codec_of_request,
-    codec_or_first,
-    is_bytes,
-)
+from rsocket_trio.services.codec_choice import CodecChoices, NoCodec, unencodable
+from rsocket_trio.services.payload_types import decode_object, is_bytes, is_object_type, reader_of, text_type
 from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
-    from rsocket_trio.metadata.composite import Entry
     from rsocket_trio.metadata.routes import RequestMetadata
 
 HERE = str(Path(__file__).parent.parent)
 """The folder of the package: frames outside of it are the application's."""
 ABSENT: Any = inspect.Parameter.empty
-PAYLOADS = (Payload, bytes, bytearray, memoryview, str)
-RAW = (Payload, bytes, bytearray, memoryview, object)
-"""Annotations that take or give data as it is. ``str`` is one for results of untyped handlers only."""
 UNRESOLVED_RAW = ("Payload", "PayloadLike", "Channel", "Outgoing", "object")
 ITERATORS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 AWAITABLES = (Awaitable, Coroutine)
-CHOICES_KEPT = 64
-"""Ways to name the codecs of a request for which a handler keeps them: a peer could think of any number."""
-LONGEST_KEPT = 256
-"""Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
+WHOLE_REQUEST_NAMES = ("request", "payload", "channel", "out")
+"""Names of parameters without an annotation that a route with parameters does not have to name."""
 NEVER = (typing.NoReturn, typing.Never)
 UNARY = ("request_response", "fire_and_forget")
 STREAMS = ("request_stream", "request_subscription")
@@ -82,7 +71,6 @@ class Source(enum.Enum):
     ROUTE = enum.auto()
     BODY = enum.auto()
     PAYLOAD = enum.auto()
-    BYTES = enum.auto()
     RECEIVING = enum.auto()
     TYPED_CHANNEL = enum.auto()
     CHANNEL = enum.auto()
@@ -110,26 +98,18 @@ class Parameter:
         return self.default is ABSENT
 
 
-class Result(enum.Enum):
-    """The way in which answers become payloads."""
-
-    AS_IT_IS = enum.auto()
-    ENCODED = enum.auto()
-    BY_VALUE = enum.auto()
-    """Payload-like values as they are, all others encoded: nothing, or ``Any``, is annotated."""
-    NOTHING = enum.auto()
-
-
 @attrs.frozen(eq=False)
 class TypedHandler:
     """The types of a handler's data, items and answer, from its annotations.
 
     ``function`` is the application's, ``parameters`` its parameters in order. ``body`` is the type of the data, or that
     of an object whose members are ``members``, the parameters by name; ``ABSENT`` if no parameter takes the data.
-    ``items`` is the type that comes in a channel, ``reply`` that of the answer or of each item, ``result`` says how it
-    is sent. ``codecs`` are those of the responder.
+    ``items`` is the type that comes in a channel, ``reply`` that of the answer or of each item. ``codecs`` are those of
+    the responder.
 
-    ``is_body`` says that the one parameter is the data, and may be given by position.
+    ``decodes`` says that an argument needs a codec, ``encodes`` that the answer is an object whatever its value.
+    ``needs_body`` says that there is no default in place of the data, and ``is_body`` that the one parameter is the
+    data, and may be given by position.
     """
 
     function: Function
@@ -139,34 +119,24 @@ class TypedHandler:
     members: tuple[str, ...]
     items: Any
     reply: Any
-    result: Result
     generates: bool
-    codecs: Sequence[Codec]
+    codecs: CodecChoices
+    decodes: bool
+    encodes: bool
+    needs_body: bool
     is_body: bool
-    _choices: dict[tuple[object, ...], tuple[Codec, Codec]] = attrs.field(factory=dict, init=False)
-    """The codecs of a request and its answer by what was said of them, so far."""
-
-    @property
-    def decodes(self) -> bool:
-        """Return whether any argument is decoded."""
-        return self.body is not ABSENT or self.items not in (ABSENT, Payload, bytes)
 
     def serving(self, call: Call, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
         """Return the function of bytes that serves ``call``, in the form of ``kind``.
 
         ``request`` opened the call, ``metadata`` are its MIME entries. Raise ``Invalid`` if no codec covers it.
         """
-        setup = call.connection.setup
-        mimes = metadata.mimes
-        key = (request.data_mime, setup.data_mime, setup.metadata_mime, *[(each.mime, each.content) for each in mimes])
-        choice = self._choices.get(key)
-        if choice is None:
-            choice = self._choose(request, mimes, setup.data_mime, setup.metadata_mime)
-            if sum(len(each.content) for each in mimes) <= LONGEST_KEPT:
-                if len(self._choices) >= CHOICES_KEPT:
-                    self._choices.clear()  # all, as other threads may be in here too and the oldest may be gone
-                self._choices[key] = choice
-        served = TypedCall(self, call, *choice)
+        decoder, encoder = self.codecs.of_call(request, metadata.mimes, call.connection.setup)
+        if self.decodes and isinstance(decoder, NoCodec):
+            raise decoder.refusal()
+        if self.encodes and isinstance(encoder, NoCodec):
+            raise encoder.refusal()
+        served = TypedCall(self, call, decoder, encoder)
         if self.decorator == "request_channel":
             return served.converse
         if kind is Kind.GENERATOR:
@@ -175,20 +145,9 @@ class TypedHandler:
             return served.push
         return served.respond if kind is Kind.ASYNC else served.respond_inline
 
-    def _choose(
-        self, request: Payload, mimes: tuple[Entry, ...], data_mime: str | int, metadata_mime: str | int
-    ) -> tuple[Codec, Codec]:
-        """Return the codecs of a request and of its answer. Raise ``Invalid`` if none covers what has to be decoded."""
-        try:
-            codec = codec_of_request(self.codecs, request, mimes, data_mime, metadata_mime)
-        except Invalid:
-            if self.decodes:
-                raise
-            # What is taken as it is may be of any type.
-            codec = codec_or_first(self.codecs, data_mime, metadata_mime)
-        if mimes and self.result is not Result.AS_IT_IS and self.result is not Result.NOTHING:
-            return codec, codec_of_answer(self.codecs, codec, mimes)
-        return codec, codec
+    def takes(self, *sources: Source) -> bool:
+        """Return whether a parameter has one of these origins."""
+        return any(parameter.source in sources for parameter in self.parameters)
 
 
 class TypedCall:
@@ -260,27 +219,24 @@ class TypedCall:
         return self._encoded(await result)
 
     def _decode(self, payload: Payload, kind: Any) -> Any:
+        read = reader_of(kind)
         try:
-            return self._codec.decode(payload.data, kind)
+            return decode_object(self._codec, payload.data, kind) if read is None else read(payload.data)
         except ValueError as error:
             raise Invalid(str(decode_error(error))) from None
 
     def _encoded(self, result: Any) -> PayloadLike:
-        how = self._handler.result
-        if how is not Result.ENCODED or isinstance(result, Payload):
-            if how is not Result.BY_VALUE or isinstance(result, Payload):
-                return b"" if result is None else result
-            if result is None:
-                return b""
-            if isinstance(result, PAYLOADS):
-                return result
+        handler = self._handler
+        if result is None or handler.decorator == "fire_and_forget":
+            return b""
+        if isinstance(result, Payload) or (not handler.encodes and isinstance(result, PAYLOAD_LIKE)):
+            data: PayloadLike = result
+            return data
         codec = self._answer
         try:
             return codec.encode(result)
         except (TypeError, ValueError) as error:
-            name = function_name(self._handler.function)
-            what = f"{type(result).__name__} can't be encoded as {codec.mime}"
-            raise TypeError(f"{self._handler.decorator} handler {name}: {what}: {error}") from error
+            raise unencodable(codec, handler.decorator, handler.function, result, error) from error
 
     def _arguments(
         self, request: Payload, channel: PayloadChannel | None = None, out: object | None = None
@@ -305,20 +261,12 @@ class TypedCall:
     def _body(self, request: Payload) -> Any:
         """Return the decoded data, ``ABSENT`` for none if the parameter has a default."""
         handler = self._handler
-        if handler.members:
-            return self._decode(request, handler.body) if request.data else {}
-        if not request.data and not self._needs_body:
-            return ABSENT
-        try:
-            return self._decode(request, handler.body)
-        except Invalid:
-            if request.data or not admits_none(handler.body):
-                raise
-            return None
-
-    @property
-    def _needs_body(self) -> bool:
-        return any(each.source is Source.BODY and each.required for each in self._handler.parameters)
+        if not request.data:
+            if handler.members:
+                return {}
+            if not handler.needs_body:
+                return ABSENT
+        return self._decode(request, handler.body)
 
     def _argument(
         self, parameter: Parameter, request: Payload, body: Any, channel: PayloadChannel | None, out: object | None
@@ -340,29 +288,19 @@ class TypedCall:
                 raise Invalid(f"route parameter {parameter.name}: {str(error).removeprefix('$: ')}") from None
         if source is Source.PAYLOAD:
             return request
-        if source is Source.BYTES:
-            if request.data or (parameter.required and parameter.kind is bytes):
-                return request.data
-            return None if parameter.required else ABSENT
         if source is Source.OUTGOING:
             return out
         assert channel is not None
         if source is Source.CHANNEL:
             return channel
-        first = self._handler.body is ABSENT and not self._takes_payload
+        first = self._handler.body is ABSENT and not self._handler.takes(Source.PAYLOAD)
 
         def decode(payload: Payload) -> Any:
-            if parameter.kind is Payload:
-                return payload
-            return payload.data if parameter.kind is bytes else self._decode(payload, parameter.kind)
+            return payload if parameter.kind is Payload else self._decode(payload, parameter.kind)
 
         if source is Source.RECEIVING:
             return Receiving[Any](channel, decode, with_request=first)
         return TypedChannel[Any, Any](None, decode, channel=channel, encode=self._encoded, with_request=first)
-
-    @property
-    def _takes_payload(self) -> bool:
-        return any(each.source in (Source.PAYLOAD, Source.BYTES) for each in self._handler.parameters)
 
 
 class EncodedItems:
@@ -416,7 +354,7 @@ def read(
     decorator: str,
     function: object,
     route_parameters: Sequence[str],
-    codecs: Sequence[Codec],
+    codecs: CodecChoices,
     *,
     contract: inspect.Signature | None = None,
 ) -> Handler | None:
@@ -435,16 +373,17 @@ def read(
     parameters = list(signature.parameters.values())
     hints = {each.name: each.annotation for each in parameters}
     reply = signature.return_annotation
-    if contract is None and _is_untyped(decorator, function, parameters, hints, reply, route_parameters):
-        return None
-    data = {name: kind for name, kind in hints.items() if name not in route_parameters and is_data(kind)}
-    if len(data) > 1:
-        # Beside others that are members of an object it is one as well.
-        hints = {name: kind if name in route_parameters else member_type(kind) for name, kind in hints.items()}
     name = function_name(function)
+    if contract is None and _is_untyped(decorator, function, parameters, hints, reply, route_parameters):
+        if route_parameters:
+            _check_names(decorator, function, route_parameters)
+        return None
+    data = [name for name, kind in hints.items() if name not in route_parameters and is_data(kind)]
+    # Beside others ``bytes`` and ``Any`` are members of an object as well.
+    member_names = data if len(data) > 1 else []
     if len(parameters) > 1 and parameters[0].name == "self" and parameters[0].annotation is ABSENT:
         raise TypeError(f"{decorator} handler {name} is a method of a class: register that of an object")
-    given = _unsaid(decorator, shape, parameters, hints, route_parameters)
+    given = _unsaid(decorator, shape, parameters, hints, (*route_parameters, *member_names))
     taken: list[Parameter] = []
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -452,7 +391,11 @@ def read(
         is_set = each.annotation is ABSENT and each.default is not ABSENT and contract is None
         if is_set and len(parameters) > 1 and each.name not in route_parameters:
             continue  # ``name=name`` keeps what it had in a loop
-        taken.append(given.get(each.name) or _parameter(decorator, name, each, hints[each.name], route_parameters))
+        is_member = each.name in member_names
+        taken.append(
+            given.get(each.name)
+            or _parameter(decorator, name, each, hints[each.name], route_parameters, is_member=is_member)
+        )
     unknown = [each for each in route_parameters if each not in hints]
     if unknown:
         raise TypeError(f"{decorator} handler {name}: no parameter {unknown[0]}, which the route names")
@@ -470,25 +413,27 @@ def read(
         members=members,
         items=channels[0].kind if channels else ABSENT,
         reply=result_kind,
-        result=_how(result_kind),
         generates=generates,
         codecs=codecs,
+        decodes=bool(members) or any(_needs_codec(each.kind) for each in (*bodies, *channels)),
+        encodes=not _is_raw_result(result_kind),
+        needs_body=any(each.required for each in bodies),
         is_body=_is_body(function, taken, members),
     )
     kind = _kind(decorator, name, shape, taken, generates)
     _check_types(typed, bodies, channels)
-    return Handler(function, kind, interaction=decorator, typed=typed)
+    return Handler(function, kind, interaction=decorator, typed=typed, codecs=codecs)
 
 
 def _check_types(typed: TypedHandler, bodies: Sequence[Parameter], channels: Sequence[Parameter]) -> None:
     """Raise ``TypeError`` for types that the built-in codecs can't read or write; others may take anything."""
-    if not all(type(codec).__module__.startswith("rsocket_trio.") for codec in typed.codecs):
+    if not all(type(codec).__module__.startswith("rsocket_trio.") for codec in typed.codecs.codecs):
         return
     kinds = [each.kind for each in (*bodies, *channels)]
-    if typed.result is Result.ENCODED:
+    if typed.encodes:
         kinds.append(typed.reply)
     for kind in kinds:
-        if is_bytes(kind):
+        if is_bytes(kind) or text_type(kind) is str:
             continue  # no codec is asked, and none may be installed
         if kind is Payload or (typing.get_origin(kind) is Annotated and typing.get_args(kind)[0] is Payload):
             continue
@@ -623,6 +568,24 @@ def _is_untyped(
     return decorator in ("fire_and_forget", "request_channel") or inner is ABSENT or _is_raw_result(inner)
 
 
+def _check_names(decorator: str, function: Function, route_parameters: Sequence[str]) -> None:
+    """Raise ``TypeError`` for a parameter of a handler of bytes that was meant to be one of the route's."""
+    signature = _signature(function)
+    for each in () if signature is None else signature.parameters.values():
+        is_named = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        is_set = each.default is not ABSENT
+        if is_named and (is_set != (each.annotation is ABSENT)) and each.name not in WHOLE_REQUEST_NAMES:
+            raise TypeError(
+                f"{decorator} handler {function_name(function)}: no parameter {route_parameters[0]}, which the route "
+                f"names, but {each.name}: rename it, or annotate the one that takes the request as Payload"
+            )
+
+
+def _needs_codec(kind: Any) -> bool:
+    """Return whether whole data of this type is read by a codec."""
+    return kind is not Payload and reader_of(kind) is None
+
+
 def _has_types(decorator: str, hints: Mapping[str, Any], reply: Any) -> bool:
     """Return whether any annotation is one that only a typed handler has."""
     if decorator != "request_response":
@@ -637,15 +600,14 @@ def _is_raw_argument(kind: Any) -> bool:
         return True
     if isinstance(kind, type):
         return kind is object or issubclass(kind, Payload)
-    return _is_union(kind) and all(each is object or each in RAW or each is str for each in typing.get_args(kind))
+    return _is_union(kind) and all(each is object or each in PAYLOAD_LIKE for each in typing.get_args(kind))
 
 
 def _is_raw_result(kind: Any) -> bool:
-    if kind is type(None) or kind in NEVER or kind is Any or isinstance(kind, TypeVar):
-        return True
+    """Return whether answers of this type, or what is awaited for them, are data as it is."""
     if _is_union(kind):
-        return all(_is_raw_result(each) or _is_raw_result(item_type(each)) for each in typing.get_args(kind))
-    return isinstance(kind, type) and (kind is object or (issubclass(kind, PAYLOADS) and kind is not bool))
+        return all(_is_raw_result(item_type(each)) for each in typing.get_args(kind))
+    return not is_object_type(kind)
 
 
 def _is_union(kind: Any) -> bool:
@@ -681,12 +643,7 @@ def item_type(reply: Any) -> Any:
 
 def is_data(kind: Any) -> bool:
     """Return whether a parameter of this type takes the data, or a member of it if there are several."""
-    return argument_source(kind) in (Source.BODY, Source.BYTES) or kind is Any
-
-
-def member_type(kind: Any) -> Any:
-    """Return the type of a parameter that is one of several members, and is decoded."""
-    return Annotated[kind, "decoded"] if kind is Any or argument_source(kind) is Source.BYTES else kind
+    return argument_source(kind) is Source.BODY or kind is Any
 
 
 def argument_source(kind: Any) -> Source:
@@ -700,13 +657,17 @@ def argument_source(kind: Any) -> Source:
         return Source.CHANNEL
     if _is_outgoing(kind):
         return Source.OUTGOING
-    if is_bytes(kind):
-        return Source.BYTES
     return Source.PAYLOAD if _is_raw_argument(kind) else Source.BODY
 
 
 def _parameter(
-    decorator: str, name: str, parameter: inspect.Parameter, kind: Any, route_parameters: Sequence[str]
+    decorator: str,
+    name: str,
+    parameter: inspect.Parameter,
+    kind: Any,
+    route_parameters: Sequence[str],
+    *,
+    is_member: bool,
 ) -> Parameter:
     positional = parameter.kind is parameter.POSITIONAL_ONLY
 
@@ -720,7 +681,7 @@ def _parameter(
         except TypeError as error:
             raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} of the route: {error}") from None
         return taking(Source.ROUTE, kind)
-    source = argument_source(kind)
+    source = Source.BODY if is_member else argument_source(kind)
     if source in (Source.RECEIVING, Source.TYPED_CHANNEL, Source.CHANNEL) and decorator != "request_channel":
         raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} takes a channel")
     if source is Source.OUTGOING and decorator not in STREAMS:
@@ -737,18 +698,21 @@ def _unsaid(
     shape: str,
     parameters: Sequence[inspect.Parameter],
     hints: Mapping[str, Any],
-    route_parameters: Sequence[str],
+    named: Sequence[str],
 ) -> dict[str, Parameter]:
-    """Return the parameter without a type that takes the channel, or the sending side, as in a handler of bytes."""
+    """Return the parameter without a type that takes the channel, or the sending side, as in a handler of bytes.
+
+    ``named`` are parameters of the route, and members of the data.
+    """
     source = Source.CHANNEL if decorator == "request_channel" else Source.OUTGOING
-    taken = {argument_source(kind) for name, kind in hints.items() if name not in route_parameters}
+    taken = {argument_source(kind) for name, kind in hints.items() if name not in named}
     is_needed = source is Source.CHANNEL or (decorator in STREAMS and shape == "async function")
     if not is_needed or taken & {source, Source.RECEIVING, Source.TYPED_CHANNEL}:
         return {}
     unsaid = [
         each
         for each in parameters
-        if hints[each.name] in (ABSENT, Any) and each.default is ABSENT and each.name not in route_parameters
+        if hints[each.name] in (ABSENT, Any) and each.default is ABSENT and each.name not in named
     ]
     if not unsaid:
         return {}
@@ -789,20 +753,6 @@ def _result(decorator: str, name: str, shape: str, reply: Any) -> tuple[bool, An
     if not iterates or (decorator in STREAMS and shape == "async function"):
         return False, ABSENT
     return True, item_type(reply)
-
-
-def _how(kind: Any) -> Result:
-    if kind is ABSENT or kind is Any or isinstance(kind, TypeVar):
-        return Result.BY_VALUE
-    if kind is type(None) or kind in NEVER:
-        return Result.NOTHING
-    if not _is_raw_result(kind) or kind is str:
-        return Result.ENCODED
-    if _is_union(kind):
-        # Text alone is an object: `str | None`. Beside bytes it is payload-like.
-        given = typing.get_args(kind)
-        return Result.ENCODED if str in given and not set(RAW) & set(given) else Result.BY_VALUE
-    return Result.AS_IT_IS if kind in RAW and kind is not object else Result.BY_VALUE
 
 
 def _kind(decorator: str, name: str, shape: str, parameters: Sequence[Parameter], generates: bool) -> Kind:

@@ -39,7 +39,7 @@ class PayloadChannel(PayloadStream, Protocol):
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None: ...
     async def send_eof(self) -> None: ...
     async def wait_send_closed(self) -> None: ...
-    def _encoder(self) -> Encode: ...
+    def _encoder(self, kind: Any) -> Encode: ...
 
 
 class Decoding(Generic[T, Carrier]):
@@ -135,7 +135,7 @@ class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
     ``Invalid`` in a handler, and ``DecodeError`` at the requester.
     """
 
-    __slots__ = ("_encode", "_opening")
+    __slots__ = ("_encode", "_opening", "_sent")
 
     def __init__(
         self,
@@ -149,12 +149,17 @@ class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
         super().__init__(channel, items, with_request=channel.request if channel is not None and with_request else None)
         self._opening = opening
         self._encode = encode
+        self._sent: Any = Any
+
+    def _sends(self, kind: Any) -> None:
+        """Encode the items that are sent as ``kind`` says, from the opening on."""
+        self._sent = kind
 
     async def __aenter__(self) -> Self:
         if self._opening is None:
             return self
         self._carrier = channel = await self._opening.__aenter__()
-        self._decode, self._encode = channel._decoder(self._decode), channel._encoder()
+        self._decode, self._encode = channel._decoder(self._decode), channel._encoder(self._sent)
         return self
 
     async def __aexit__(

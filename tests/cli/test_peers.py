@@ -82,7 +82,7 @@ def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
     assert dial.options["keepalive"] == Keepalive(7, 900)
     assert dial.options["quirks"] == ("version_0_0",)
     dial, wish = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
-    assert dial.options["keepalive"] == Keepalive(20, 5)
+    assert dial.options["keepalive"] == Keepalive(5 / 3, 5)
     assert wish.credit == 9
 
 

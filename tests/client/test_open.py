@@ -251,11 +251,11 @@ async def test_what_is_no_payload_is_an_internal_error(autojump_clock: MockClock
 
     @responder.request_response
     async def wrong(request: Payload) -> object:
-        return 7
+        return object()
 
     @responder.request_response("inline")
     def wrong_at_once(request: Payload) -> object:
-        return None
+        return object()
 
     async with connected_pair(responder) as pair:
         for route in (None, "inline"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from rsocket_trio import Connection, Limits, Payload, Responder, open_connection_over
+from rsocket_trio import Connection, Keepalive, Limits, Payload, Responder, open_connection_over
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.server.accept import Server
@@ -146,6 +146,13 @@ async def connected_pair(
             raise error
         finally:
             del error
+
+
+def silent(max_lifetime: float) -> Keepalive:
+    """Return the terms of a client that sends no KEEPALIVE within its lifetime, as no ``Keepalive`` may say it."""
+    keepalive = Keepalive(max_lifetime, max_lifetime)
+    object.__setattr__(keepalive, "interval", 1000.0)
+    return keepalive
 
 
 async def settle() -> None:

@@ -33,6 +33,7 @@ from rsocket_trio import (
 from rsocket_trio.connection.handler_tasks import Unfinished
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.services.codec_choice import ANSWERS
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
 
@@ -370,7 +371,12 @@ def test_a_plain_function_that_says_nothing_of_the_kind_is_refused_when_it_is_re
             lambda request: twice(request),  # noqa: PLW0108
             "request_response handler <lambda> returned async_generator, not a payload: request_stream answers items",
         ),
-        ("request_response", lambda request: 7, "a payload is Payload, bytes, bytearray, memoryview or str, not int"),
+        (
+            "request_response",
+            lambda request: {1, object()},
+            "request_response handler <lambda>: set can't be encoded as application/json: object can't be encoded; "
+            + ANSWERS,
+        ),
     ],
 )
 async def test_a_result_that_does_not_fit_is_told_of_by_name(

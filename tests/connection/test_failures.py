@@ -354,7 +354,7 @@ def every_kind() -> Responder:
 
     @responder.request_response("no payload")
     def respond_with_nothing(request: Payload) -> bytes:
-        return None  # type: ignore[return-value]
+        return object()  # type: ignore[return-value]
 
     @responder.request_stream("generator")
     async def generate(request: Payload) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from rsocket_trio import ConnectionLost, Keepalive, Responder, open_connection_o
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.serve import serve
-from tests.connection.pairs import settle
+from tests.connection.pairs import settle, silent
 from tests.connection.resuming import OPTIONS, Network
 
 LIFETIME = 3
@@ -76,10 +76,10 @@ async def test_a_deadline_that_fails_ends_its_connection_and_no_other(
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve(Responder(), [network], grace=0, task_status=task_status))
         beating = Keepalive(interval=1, max_lifetime=LIFETIME)
-        silent = Keepalive(interval=1000, max_lifetime=LIFETIME)
+        mute = silent(LIFETIME)
         async with (
             open_connection_over(await network.connect(), setup=b"good", keepalive=beating) as good,
-            open_connection_over(await network.connect(), setup=b"bad", keepalive=silent) as bad,
+            open_connection_over(await network.connect(), setup=b"bad", keepalive=mute) as bad,
         ):
             assert isinstance(await bad.wait_closed(), ConnectionLost)
             await trio.sleep(10 * LIFETIME)
@@ -114,7 +114,7 @@ async def test_nothing_is_left_of_a_connection_whose_stream_raised_what_it_may_n
         over = there if resume is None else connect
         async with open_connection_over(
             over,
-            keepalive=Keepalive(interval=1000, max_lifetime=LIFETIME),
+            keepalive=silent(LIFETIME),
             resume=resume,  # type: ignore[arg-type]
         ):
             await settle()

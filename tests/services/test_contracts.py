@@ -223,8 +223,8 @@ async def test_two_contracts_share_one_responder_and_one_implementation_may_serv
 
     async with connected_pair(responder) as pair:
         assert await pair.client.remote(Names).greeting("you") == "hello you"
-        assert (await pair.client.request_response('"me"', route="greeting", reply=str)) == "hello me"
-        assert (await pair.client.request_response('"me"', route="orders.greeting", reply=str)) == "hello me"
+        assert (await pair.client.request_response("me", route="greeting", reply=str)) == "hello me"
+        assert (await pair.client.request_response("me", route="orders.greeting", reply=str)) == "hello me"
 
 
 async def test_a_contract_inherits_methods_and_has_a_route_of_its_own() -> None:
@@ -254,7 +254,7 @@ async def test_a_contract_inherits_methods_and_has_a_route_of_its_own() -> None:
         derived = pair.client.remote(Derived)
         assert await derived.greeting("a") + await derived.farewell("b") == "hello agoodbye b"
         assert await pair.client.remote(Base).greeting("a") == "hello a"
-        assert await pair.client.request_response('"a"', route="derived.farewell", reply=str) == "goodbye a"
+        assert await pair.client.request_response("a", route="derived.farewell", reply=str) == "goodbye a"
 
 
 async def test_a_contract_needs_no_protocol_at_run_time_and_may_have_abstract_methods() -> None:
@@ -264,7 +264,7 @@ async def test_a_contract_needs_no_protocol_at_run_time_and_may_have_abstract_me
         async def double(self, number: int) -> int:
             raise NotImplementedError
 
-        def help(self) -> str:
+        def _help(self) -> str:
             return "a method of both ends"
 
     class Doubles(Plain):
@@ -277,7 +277,7 @@ async def test_a_contract_needs_no_protocol_at_run_time_and_may_have_abstract_me
     async with connected_pair(responder) as pair:
         plain = pair.client.remote(Plain)
         assert await plain.double(4) == 8
-        assert plain.help() == "a method of both ends"
+        assert plain._help() == "a method of both ends"
 
 
 def local_contract() -> tuple[Any, Any, Any]:

@@ -146,7 +146,7 @@ def test_the_routes_of_a_contract_are_listed() -> None:
     responder.serve_as(Orders, OurOrders())
 
     assert list(responder.routes) == [
-        Route("orders.copies", "request_channel", {}, None, bytes, Payload),
+        Route("orders.copies", "request_channel", {}, None, bytes, bytes),
         Route("orders.place", "request_response", {}, Order, None, Receipt),
         Route("orders.sums", "request_channel", {}, int, int, str),
         Route("orders.ticks.{symbol}", "request_stream", {"symbol": str}, None, None, int),

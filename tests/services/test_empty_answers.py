@@ -7,7 +7,8 @@ from typing import Any, Optional
 import attrs
 import pytest
 
-from rsocket_trio import Payload, Responder
+from rsocket_trio import Payload, Responder, current_connection
+from rsocket_trio.codecs import DEFAULT_CODECS, find_codec
 from rsocket_trio.services import DecodeError
 from tests.connection.pairs import connected_pair
 
@@ -25,6 +26,10 @@ def responder_of_nothing() -> Responder:
     @responder.request_response("nothing")
     def nothing(request: Payload) -> bytes:
         return b""
+
+    @responder.request_response("null")
+    def null(request: Payload) -> bytes:
+        return find_codec(DEFAULT_CODECS, str(current_connection().setup.data_mime)).encode(None)
 
     @responder.request_response("receipts.{id}")
     async def find(id: str) -> Receipt | None:
@@ -48,13 +53,17 @@ async def test_an_empty_answer_is_refused_where_the_type_does_not_admit_none(mim
             await pair.client.request_response(route="nothing", reply=kind)
 
 
-async def test_an_empty_text_is_a_text() -> None:
-    async with connected_pair(responder_of_nothing(), data_mime="text/plain") as pair:
-        assert await pair.client.request_response(route="nothing", reply=Optional[str]) == ""  # noqa: UP045
+@pytest.mark.parametrize("mime", ["text/plain", *MIMES])
+async def test_an_empty_text_is_none_where_the_type_admits_it_and_else_a_text(mime: str) -> None:
+    async with connected_pair(responder_of_nothing(), data_mime=mime) as pair:
+        assert await pair.client.request_response(route="nothing", reply=Optional[str]) is None  # noqa: UP045
+        assert await pair.client.request_response(route="nothing", reply=str) == ""
 
 
 @pytest.mark.parametrize("mime", MIMES)
-async def test_the_null_of_a_codec_is_none_as_well(mime: str) -> None:
+async def test_none_is_an_empty_answer_and_the_null_of_a_codec_is_none_as_well(mime: str) -> None:
+    reply: Any = Receipt | None
     async with connected_pair(responder_of_nothing(), data_mime=mime) as pair:
-        reply: Any = Receipt | None
+        assert (await pair.client.request_response(route="receipts.7")).data == b""
         assert await pair.client.request_response(route="receipts.7", reply=reply) is None
+        assert await pair.client.request_response(route="null", reply=reply) is None

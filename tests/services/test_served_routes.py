@@ -90,8 +90,8 @@ async def test_typed_handlers_of_every_interaction_take_parameters_by_name(autoj
         async with client.request_channel(b"1", route="offers.ACME") as both:
             await both.send(b"2")
             await both.send_eof()
-            assert [item.data async for item in both] == [b'"ACME 1"', b'"ACME 2"']
-        await client.fire_and_forget(b'"hello"', route="note.3")
+            assert [item.data async for item in both] == [b"ACME 1", b"ACME 2"]
+        await client.fire_and_forget("hello", route="note.3")
         await client.ping()
     assert told == [(3, "hello")]
 

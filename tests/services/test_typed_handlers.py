@@ -63,6 +63,10 @@ class Color(enum.Enum):
     RED = "red"
 
 
+class Letter(enum.StrEnum):
+    A = "a"
+
+
 class Opaque:
     """A class that no codec knows."""
 
@@ -112,7 +116,7 @@ async def test_named_tuples_unions_and_collections_are_bodies() -> None:
 
     assert await answer(serving(first), b"[%b]" % ORDER) == b'{"amount":3,"symbol":"ACME"}'
     assert await answer(serving(first), b'{"a":["ACME",3]}') == b'["ACME",3]'
-    assert await answer(serving(first), b"[]") == b"null"
+    assert await answer(serving(first), b"[]") == b""
 
 
 async def test_several_parameters_are_the_members_of_an_object() -> None:
@@ -122,9 +126,9 @@ async def test_several_parameters_are_the_members_of_an_object() -> None:
     responder = serving(place)
     both = b'"order":%b,"models":[%b]' % (ORDER, ORDER)
 
-    assert await answer(responder, b"{%b}" % both) == b'"3 3 RED none"'
-    assert await answer(responder, b'{%b,"note":"some"}' % both) == b'"3 3 RED some"'
-    assert await answer(responder, b'{%b,"unknown":1}' % both) == b'"3 3 RED none"'
+    assert await answer(responder, b"{%b}" % both) == b"3 3 RED none"
+    assert await answer(responder, b'{%b,"note":"some"}' % both) == b"3 3 RED some"
+    assert await answer(responder, b'{%b,"unknown":1}' % both) == b"3 3 RED none"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,7 @@ async def test_bytes_beside_another_parameter_are_a_member_and_alone_the_data() 
     async def size(data: bytes) -> int:
         return len(data)
 
-    assert await answer(serving(upload), b'{"name":"a","data":"AAAA"}') == b'"a 3"'
+    assert await answer(serving(upload), b'{"name":"a","data":"AAAA"}') == b"a 3"
     assert await answer(serving(size), b"\xff\xff") == b"2"
 
 
@@ -190,7 +194,7 @@ async def test_any_is_a_member_beside_others_and_alone_the_payload() -> None:
     async def kind(anything: Any) -> dict[str, str]:
         return {"is": type(anything).__name__}
 
-    assert await answer(serving(note), b'{"text":"a","anything":[1,{}]}') == b'"a [1, {}]"'
+    assert await answer(serving(note), b'{"text":"a","anything":[1,{}]}') == b"a [1, {}]"
     assert await answer(serving(kind), b"{") == b'{"is":"Payload"}'
 
 
@@ -220,8 +224,8 @@ async def test_a_default_without_an_annotation_keeps_what_it_had_in_a_loop() -> 
 
         responder.request_response(name)(unannotated(place, "name"))
 
-    assert await answer(responder, ORDER, "one") == b'"one 3"'
-    assert await answer(responder, ORDER, "two") == b'"two 3"'
+    assert await answer(responder, ORDER, "one") == b"one 3"
+    assert await answer(responder, ORDER, "two") == b"two 3"
 
 
 @pytest.mark.parametrize("kind", [Order | None, Optional[Order], None], ids=str)  # noqa: UP045
@@ -231,8 +235,8 @@ async def test_no_data_is_none_where_the_body_admits_it(kind: Any) -> None:
 
     place.__annotations__ = {"order": kind, "return": str}
 
-    assert await answer(serving(place), b"") == b'"None"'
-    assert await answer(serving(place), b"null") == b'"None"'
+    assert await answer(serving(place), b"") == b"None"
+    assert await answer(serving(place), b"null") == b"None"
 
 
 async def test_without_data_a_body_takes_its_default_and_one_without_is_invalid() -> None:
@@ -250,11 +254,11 @@ async def test_without_data_a_body_takes_its_default_and_one_without_is_invalid(
 
     assert await answer(serving(place), b"") == b"0"
     assert await answer(serving(place), ORDER) == b"3"
-    assert await answer(serving(content), b"") == b'"none"'
-    assert await answer(serving(content), b"some") == b'"some"'
+    assert await answer(serving(content), b"") == b"none"
+    assert await answer(serving(content), b"some") == b"some"
     assert await answer(serving(maybe), b"") == b"true"
     assert await answer(serving(maybe), b"some") == b"false"
-    with pytest.raises(Invalid, match=r"\$: input data was truncated"):
+    with pytest.raises(Invalid, match=r"^\$: no data, expected Order$"):
         await answer(serving(strict), b"")
 
 
@@ -509,9 +513,14 @@ def test_a_type_that_no_text_can_be_is_refused_as_a_parameter_of_the_route(kind:
 @pytest.mark.parametrize(
     ("kind", "result", "data"),
     [
-        (str, "text", b'"text"'),
-        (str | None, "text", b'"text"'),
-        (str | None, None, b"null"),
+        (str, "text", b"text"),
+        (str | None, "text", b"text"),
+        (str | None, None, b""),
+        (int | None, None, b""),
+        (int | str, "text", b'"text"'),
+        (Literal["text"], "text", b'"text"'),
+        (Letter, Letter.A, b'"a"'),
+        (str, Letter.A, b"a"),
         (bytes, b"bytes", b"bytes"),
         (bytes | None, b"bytes", b"bytes"),
         (bytes | None, None, b""),
@@ -712,7 +721,7 @@ async def test_items_before_one_that_does_not_fit_come_first_and_those_behind_it
                 seen.append(batch)
 
     async with connected_pair(responder, data_mime=JSON) as pair, pair.client.request_channel(0, items=int) as channel:
-        await channel.send_many([1, 2, "three", 4])
+        await channel.send_many([1, 2, b'"three"', 4])
         await channel.send_eof()
         assert [item async for item in channel] == []
 
@@ -728,7 +737,7 @@ async def test_an_item_that_does_not_fit_ends_a_channel_that_does_not_catch_it()
             yield number
 
     async with connected_pair(responder, data_mime=JSON) as pair, pair.client.request_channel(1, items=int) as channel:
-        await channel.send("two")
+        await channel.send(b'"two"')
         assert await anext(aiter(channel)) == 1
         with pytest.raises(Invalid, match=r"^\$: expected int, got str$"):
             await anext(aiter(channel))
