@@ -33,6 +33,7 @@ from typing import (
 )
 
 from rsocket_trio.errors import readable
+from rsocket_trio.extras import install_command
 
 KINDS_KEPT = 1024
 """Types for which a codec keeps what it has made for them."""
@@ -957,15 +958,10 @@ def _takes(kind: Any, wanted: type) -> bool:
 # The libraries, each when it is first needed
 
 
-EXTRA = "pip install 'rsocket-trio[services]'"
-
-
 @cache
 def _msgspec() -> Any:
-    try:
-        import msgspec
-    except ImportError as error:
-        raise ImportError(f"codecs need msgspec: {EXTRA}", name="msgspec") from error
+    import msgspec
+
     return msgspec
 
 
@@ -982,7 +978,7 @@ def _cbor2() -> Any:
     try:
         import cbor2
     except ImportError as error:
-        raise ImportError(f"CBOR needs cbor2: {EXTRA}", name="cbor2") from error
+        raise ImportError(f"CBOR needs cbor2: {install_command('services')}", name="cbor2") from error
     return cbor2
 
 

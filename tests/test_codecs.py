@@ -807,9 +807,9 @@ for use in (lambda: codecs.JSON.decode(b"1", int), lambda: codecs.check_type(int
     assert done.stdout.splitlines() == [
         "",
         "",
-        "CBOR needs cbor2: pip install 'rsocket-trio[services]'",
+        "CBOR needs cbor2: pip install '.[services]'",
         "msgspec",
-        *["codecs need msgspec: pip install 'rsocket-trio[services]'"] * 2,
+        *["codecs need msgspec: pip install '.[services]'"] * 2,
     ]
 
 

@@ -24,7 +24,7 @@ from tests.missing import require
 )
 def test_a_former_name_gives_what_stands_elsewhere_now(former: str, name: str, now: str) -> None:
     if ".spark." in former:
-        require(None if importlib.util.find_spec("pyspark") else "Spark is missing: pip install 'rsocket-trio[spark]'")
+        require(None if importlib.util.find_spec("pyspark") else "Spark is missing: pip install '.[spark]'")
 
     found = getattr(importlib.import_module(former), name)
 

@@ -19,6 +19,7 @@ import attrs
 
 from rsocket_trio.analytics.cell_tables import NO_ROUTE
 from rsocket_trio.errors import readable
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     from rsocket_trio.analytics.views import Answer
@@ -250,7 +251,7 @@ class Shown:
     more: bool
 
 
-NO_REPORT: Final = "a report needs plotly and jinja2: pip install 'rsocket-trio[report]'"
+NO_REPORT: Final = f"a report needs plotly and jinja2: {install_command('report')}"
 PARTS: Final = {
     "styles": Path(__file__).with_name("report.css"),
     "script": Path(__file__).with_name("report.js"),

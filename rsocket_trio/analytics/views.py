@@ -35,11 +35,12 @@ from rsocket_trio.analytics.sql import (
     frame_names,
 )
 from rsocket_trio.capture.schema import BINARY, TABLES
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     import duckdb
 
-NO_DUCKDB: Final = "an analysis needs duckdb: pip install 'rsocket-trio[report]'"
+NO_DUCKDB: Final = f"an analysis needs duckdb: {install_command('report')}"
 MEMORY_MIB: Final = 384
 """Memory that DuckDB may take; what needs more is put into files for a while."""
 WORDS: Final = {

@@ -26,6 +26,7 @@ from rsocket_trio.capture.schema import (
     TIMESTAMP,
     Column,
 )
+from rsocket_trio.extras import install_command
 
 GROUP: Final = 16384
 """Rows in one write."""
@@ -36,9 +37,7 @@ MAGIC: Final = b"PAR1"
 SIZE: Final = struct.Struct("<I")
 END: Final = SIZE.pack(0) + MAGIC
 """As long as the bytes that follow a footer: its size and the magic bytes of Parquet."""
-NO_PYARROW: Final = (
-    "a capture in Parquet needs pyarrow: pip install 'rsocket-trio[capture]', or capture with format=\"jsonl\""
-)
+NO_PYARROW: Final = f'a capture in Parquet needs pyarrow: {install_command("capture")}, or capture with format="jsonl"'
 
 
 class Part(Protocol):

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from rsocket_trio.cli import starting
-from rsocket_trio.cli.exit_codes import FAILED, MISUSED, OF_EXTRAS, Failure, report
+from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import MAX_REASON, aside, last_line, reason, setting
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     from rsocket_trio.analytics.views import Answer
 
-NO_SPARK = "an analysis in Spark needs pyspark: pip install 'rsocket-trio[spark,report]'"
+NO_SPARK = f"an analysis in Spark needs pyspark: {install_command('spark', 'report')}"
 
 
 @click.command("analyze")
@@ -112,7 +113,7 @@ def make_report(
         else:
             told = _in_spark(directory, server, paired, master, settings)
     except ModuleNotFoundError as error:
-        if OF_EXTRAS not in str(error):
+        if BEFORE_EXTRAS not in str(error):
             raise
         raise Failure(str(error), MISUSED) from error
     return render(told, title=title)

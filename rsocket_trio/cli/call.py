@@ -20,6 +20,7 @@ from rsocket_trio.cli.options import (
     version_option,
 )
 from rsocket_trio.errors import readable
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     import yaml
@@ -160,7 +161,7 @@ def _pairs(path: str) -> Iterator[tuple[yaml.Node, yaml.Node]]:
     try:
         import yaml  # an extra, and slow to load
     except ModuleNotFoundError:
-        raise ValueError("PyYAML is missing: pip install 'rsocket-trio[cli]'") from None
+        raise ValueError(f"PyYAML is missing: {install_command('cli')}") from None
     try:
         content = Path(path).read_bytes()
     except OSError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-MISSING = "rsocket-trio needs its command line extra: pip install 'rsocket-trio[cli]'"
+from rsocket_trio.extras import install_command
+
+MISSING = f"rsocket-trio needs its command line extra: {install_command('cli')}"
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from rsocket_trio.errors import (
     SetupError,
     readable,
 )
+from rsocket_trio.extras import install_command
 
 FAILED = 1
 MISUSED = 2
@@ -51,7 +52,7 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
 """Exit codes by exception class; the first row that fits counts."""
 
 
-OF_EXTRAS = "pip install 'rsocket-trio["
+BEFORE_EXTRAS = install_command("").partition("[")[0]
 """The beginning of the command that installs what an error misses."""
 
 
@@ -98,7 +99,7 @@ def described(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         # Invalid terms, refused before anything was sent.
         return f"rsocket-trio: {text}", MISUSED
-    if isinstance(error, ModuleNotFoundError) and OF_EXTRAS in text:
+    if isinstance(error, ModuleNotFoundError) and BEFORE_EXTRAS in text:
         return f"rsocket-trio: {text}", FAILED
     if isinstance(error, OSError):
         # Without the error number, which does not help a person.

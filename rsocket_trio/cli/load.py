@@ -28,6 +28,7 @@ from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
 from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.connection.protocols import peer_and_dialect
+from rsocket_trio.extras import install_command
 from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NO_SPARK = "a load from Spark needs pyspark: pip install 'rsocket-trio[spark]', or leave out --master"
+NO_SPARK = f"a load from Spark needs pyspark: {install_command('spark')}, or leave out --master"
 SHARED = (
     *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "peer", "mimes", "setup_data", "setup_metadata"),
     *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),

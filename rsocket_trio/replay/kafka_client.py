@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from rsocket_trio.errors import Rejected
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
@@ -138,7 +139,7 @@ def require_kafka() -> None:
         import confluent_kafka  # noqa: F401
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "logs on Kafka need confluent-kafka: pip install 'rsocket-trio[kafka]'", name="confluent_kafka"
+            f"logs on Kafka need confluent-kafka: {install_command('kafka')}", name="confluent_kafka"
         ) from None
 
 

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final, ParamSpec, TypeVar
 
+from rsocket_trio.extras import install_command
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 LEAST: Final[Mapping[str, tuple[int, int]]] = {"pyspark": (4, 2), "pyarrow": (18, 0)}
 """The oldest version of each package that will do."""
-INSTALL: Final = "pip install 'rsocket-trio[spark]'"
+INSTALL: Final = install_command("spark")
 
 
 def require_versions(least: Mapping[str, tuple[int, int]] = LEAST) -> None:

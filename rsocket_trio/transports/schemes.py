@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 import attrs
 import trio
 
+from rsocket_trio.extras import install_command
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
@@ -215,7 +216,7 @@ class Scheme:
         if self.extra is not None and find_spec(self.extra[0]) is None:
             module, extra = self.extra
             raise ModuleNotFoundError(
-                f"{self.name}:// needs the module {module}: pip install 'rsocket-trio[{extra}]'", name=module
+                f"{self.name}:// needs the module {module}: {install_command(extra)}", name=module
             )
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:

@@ -301,9 +301,9 @@ def make_without_java(directory: Path) -> str:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("pyspark", "pip install 'rsocket-trio[spark,report]'"),
-        ("plotly", "pip install 'rsocket-trio[report]'"),
-        ("duckdb", "pip install 'rsocket-trio[report]'"),
+        ("pyspark", "pip install '.[spark,report]'"),
+        ("plotly", "pip install '.[report]'"),
+        ("duckdb", "pip install '.[report]'"),
     ],
 )
 def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> None:

@@ -76,7 +76,7 @@ async def test_a_missing_pyarrow_is_said_in_one_line(app: Path) -> None:
 
     assert done.code == 1
     assert done.stderr.count("\n") == 1
-    assert "pip install 'rsocket-trio[capture]'" in done.stderr
+    assert "pip install '.[capture]'" in done.stderr
 
 
 async def test_a_capture_that_is_not_complete_says_so_at_the_end(app: Path) -> None:

@@ -69,7 +69,7 @@ def responder() -> Responder:
 
 
 def test_an_extra_that_is_missing_is_no_fault_of_ours() -> None:
-    missing = ModuleNotFoundError("h2:// needs the module h2: pip install 'rsocket-trio[http2]'", name="h2")
+    missing = ModuleNotFoundError("h2:// needs the module h2: pip install '.[http2]'", name="h2")
     assert described(missing) == (f"rsocket-trio: {missing}", 1)
     assert "a fault of rsocket-trio" in described(ModuleNotFoundError("No module named 'x'"))[0]
 

@@ -59,7 +59,7 @@ def require_peer(kind: Kind) -> None:
 def missing_for(kind: Kind) -> str | None:
     if kind == "py":
         found = all(importlib.util.find_spec(name) for name in ("rsocket", "aiohttp"))
-        return None if found else "the asyncio peer is missing: pip install 'rsocket-trio[interop]'"
+        return None if found else "the asyncio peer is missing: pip install '.[interop]'"
     if shutil.which("node") is None:
         return "node is missing: no JavaScript peers"
     if not (FOLDER / "node_modules" / "rsocket-core").is_dir():

@@ -44,7 +44,7 @@ log.initial.task.delay.ms=100
 def missing_kafka() -> str | None:
     """Return what is missing for a broker and its client, or ``None``."""
     if find_spec("confluent_kafka") is None:
-        return "confluent-kafka is missing: pip install 'rsocket-trio[kafka]'"
+        return "confluent-kafka is missing: pip install '.[kafka]'"
     if shutil.which("java") is None or not (JARS / ".built").exists():
         return "Kafka's jars or a Java are missing: make build/kafka/.built"
     return None

@@ -278,7 +278,7 @@ async def main():
 
 trio.run(main)
 """
-NEEDED = "codecs need msgspec: pip install 'rsocket-trio[services]'"
+NEEDED = "codecs need msgspec: pip install '.[services]'"
 
 
 def run(program: str) -> list[str]:

@@ -52,7 +52,7 @@ def require_spark() -> None:
 def missing_for_spark() -> str | None:
     """Return what must be installed first."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
-        return "Spark is missing: pip install 'rsocket-trio[spark]'"
+        return "Spark is missing: pip install '.[spark]'"
     from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
 
     try:

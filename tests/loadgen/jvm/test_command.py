@@ -134,7 +134,7 @@ async def test_without_the_extra_it_is_named() -> None:
 
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == (
-        b"a load from Spark needs pyspark: pip install 'rsocket-trio[spark]', or leave out --master\n"
+        b"a load from Spark needs pyspark: pip install '.[spark]', or leave out --master\n"
     )
 
 

