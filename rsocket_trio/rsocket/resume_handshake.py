@@ -39,8 +39,9 @@ class ResumeHandshake:
 
     ``positions`` is ``None`` until resumption was agreed. ``claim`` takes a token for a new session of a server.
     ``gave_up`` says that resumption was agreed and is not promised any more, ``heard`` that a frame of the peer's ever
-    came. ``grants`` are the entries that a server granted by itself in its answer to the SETUP. ``resumed`` is called
-    with the time when the session goes on over a new transport, ``encode_error`` writes an ERROR on stream 0.
+    came. ``grants`` are the entries that a server granted by itself in its answer to the SETUP, ``setup_size`` are the
+    bytes that it keeps of the SETUP, the token among them. ``resumed`` is called with the time when the session goes on
+    over a new transport, ``encode_error`` writes an ERROR on stream 0.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class ResumeHandshake:
         "grants",
         "heard",
         "positions",
+        "setup_size",
     )
 
     def __init__(
@@ -76,6 +78,7 @@ class ResumeHandshake:
         self._terms: ClientTerms | None = None
         self.positions: ResumePositions | None = None
         self.claim: Callable[[bytes], bool] = any_token
+        self.setup_size = 0
         self.gave_up = False
         self.heard = False
         self.grants: tuple[Entry, ...] = ()
@@ -98,16 +101,21 @@ class ResumeHandshake:
         self._terms = terms
         return self._agree(token)
 
-    def agree_as_server(self, frame: SetupFrame) -> ResumePositions | None:
-        """Begin to retain frames if the client's SETUP asks for it. Raise ``RejectedSetup`` for a token in use."""
+    def agree_as_server(self, frame: SetupFrame, size: int) -> ResumePositions | None:
+        """Begin to retain frames if the client's SETUP, of ``size`` bytes, asks for it.
+
+        Raise ``RejectedSetup`` for a token in use.
+        """
         token = frame.resume_token
         if token is None:
             return None
         if not self.claim(token):
             raise RejectedSetup("the resume token is in use")  # RS02-RSM-22
+        self.setup_size = size
         positions = self._agree(token)
         if self._dialect.entries:
             positions.mimes = frame.metadata_mime, frame.data_mime
+            self.setup_size += len(token)  # kept in its entry as well
         return positions
 
     def _agree(self, token: bytes) -> ResumePositions:

@@ -414,7 +414,7 @@ class Session:
         if not admitted.joins_fragments:
             self.commands.cut_above(UNCUT)
         if self._resume is not None:
-            self._count_positions(self._resume.agree_as_server(frame))
+            self._count_positions(self._resume.agree_as_server(frame, len(data)))
         if frame.lease:
             self._agree_leases()
         if admitted.granted is not None:

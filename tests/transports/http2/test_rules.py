@@ -173,6 +173,7 @@ ROWS = [
     ("6.10",  "a header block in several frames",                     frame(HEADERS, 0, 1, BLOCK[:3]) + frame(CONTINUATION, 0, 1, BLOCK[3:9]) + frame(CONTINUATION, 4, 1, BLOCK[9:]), GO_ON),
     ("6.10",  "CONTINUATION behind END_HEADERS",                      GRANTED + frame(CONTINUATION, 4, 1, TRAILERS),           refused(PROTOCOL_ERROR)),
     ("6.10",  "CONTINUATION behind DATA",                             GRANTED + data() + frame(CONTINUATION, 4, 1, TRAILERS),  refused(PROTOCOL_ERROR)),
+    ("6.10",  "DATA amid a header block that begins with an empty frame", GRANTED + frame(HEADERS, 0, 3) + data(),        refused(PROTOCOL_ERROR)),
     ("6.10",  "CONTINUATION on stream 0",                             frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, 4, 0, TRAILERS), refused(PROTOCOL_ERROR)),
     ("6.10",  "CONTINUATION of another stream",                       frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, 4, 3, TRAILERS), refused(PROTOCOL_ERROR)),
     # Error codes
