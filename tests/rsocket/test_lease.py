@@ -161,3 +161,11 @@ def test_a_lease_that_stops_requests_stops_those_on_their_way_too() -> None:
     granted.grant(0, 10.0, now=0.5)
 
     assert not granted.take(0.6)
+
+
+def test_a_lease_that_stops_requests_stops_those_that_crossed_the_one_before_too() -> None:
+    granted = Permits(crossing=1.0)
+    for number, now in (3, 0.0), (2, 0.1), (0, 0.2):
+        granted.grant(number, 10.0, now)
+
+    assert not granted.take(0.3)

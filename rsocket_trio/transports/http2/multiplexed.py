@@ -10,7 +10,6 @@ import trio
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
-    InformationalResponseReceived,
     RemoteSettingsChanged,
     RequestReceived,
     ResponseReceived,
@@ -436,8 +435,6 @@ class Multiplexed:
                 self._take_counted(event)
             elif isinstance(event, RemoteSettingsChanged):
                 self._adjust(event)
-            elif isinstance(event, InformationalResponseReceived):
-                self._intake.empty.spend(trio.current_time())
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
 
     def _end(self, stream_id: int | None) -> None:
