@@ -96,10 +96,10 @@ class ResumeHandshake:
 
     # The agreement
 
-    def agree_as_client(self, token: bytes, terms: ClientTerms) -> ResumePositions:
-        """Begin to retain frames under the token of this SETUP. Return the positions to count."""
+    def agree_as_client(self, terms: ClientTerms) -> ResumePositions:
+        """Begin to retain frames under the token of these terms. Return the positions to count."""
         self._terms = terms
-        return self._agree(token)
+        return self._agree()
 
     def agree_as_server(self, frame: SetupFrame, size: int) -> ResumePositions | None:
         """Begin to retain frames if the client's SETUP, of ``size`` bytes, asks for it.
@@ -112,15 +112,15 @@ class ResumeHandshake:
         if not self.claim(token):
             raise RejectedSetup("the resume token is in use")  # RS02-RSM-22
         self.setup_size = size
-        positions = self._agree(token)
+        positions = self._agree()
         if self._dialect.entries:
             positions.mimes = frame.metadata_mime, frame.data_mime
             self.setup_size += len(token)  # kept in its entry as well
         return positions
 
-    def _agree(self, token: bytes) -> ResumePositions:
+    def _agree(self) -> ResumePositions:
         kind = MarkedPositions if self._dialect.entries else ResumePositions
-        self.positions = kind(self._dialect, self._outbox, token, self._options.store_bytes)
+        self.positions = kind(self._dialect, self._outbox, self._options.store_bytes)
         return self.positions
 
     def agree_grants(self, grants: tuple[Entry, ...]) -> None:
@@ -157,11 +157,12 @@ class ResumeHandshake:
 
     def ask(self) -> bytes:
         """Return the client's first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
-        positions, dialect = self._agreed(), self._dialect
+        positions, dialect, terms = self._agreed(), self._dialect, self._terms
+        assert terms is not None
         if dialect.entries:
-            assert self._terms is not None
-            return dialect.codec.encode(setup_frame(dialect, self._terms, position=positions.received))
-        frame = ResumeFrame(*(dialect.major, dialect.minor, positions.token), positions.received, positions.store.first)
+            return dialect.codec.encode(setup_frame(dialect, terms, position=positions.received))
+        token = terms.resume_token or b""
+        frame = ResumeFrame(dialect.major, dialect.minor, token, positions.received, positions.store.first)
         return dialect.codec.encode(frame)
 
     def answered(self, answer: bytes, now: float) -> None:
