@@ -73,7 +73,7 @@ class Limits:
     """The same in bytes."""
     silence: float = attrs.field(default=90.0, validator=between(0.001))
     """Seconds that a half-received frame or a paused read may last where no lifetime was agreed, and that the HTTP/2
-    connection of a client may be without a stream. Beyond: closed."""
+    connection of a client may be without a stream, whatever other frames it sends. Beyond: closed."""
     metadata_entries: int = attrs.field(default=1_024, validator=between(1, whole=True))
     """Entries of a composite metadata. Beyond: INVALID."""
     idle_workers: int = attrs.field(default=32, validator=between(0, whole=True))

@@ -85,7 +85,7 @@ class ResumeOptions:
     sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))
     """Sessions of a server that wait for their clients. Beyond: the one that waits longest ends."""
     sessions_bytes: int = attrs.field(default=64 * 2**20, validator=between(1, whole=True))
-    """Bytes that all of those keep. Beyond: the one that waits longest ends."""
+    """Bytes that all of those keep, SETUPs and tokens among them. Beyond: the one that waits longest ends."""
     live_bytes: int = attrs.field(default=256 * 2**20, validator=between(1, whole=True))
     """Bytes that the connected sessions of a server keep together, to send or to send again. Near this limit the
     senders of those sessions wait that keep most: more than eight times the bytes left. No session is ended for it."""

@@ -1,8 +1,8 @@
 """``python -m qa.attacks [NAME ...] [--full]``: each attack, what it did, and whether every bar was met.
 
 ``python -m qa.attacks load | reconnect | requests | crowd | bulk | tokens | uncollected | mtu | stalls |
-abandoned | rows | leftovers``: honest load in large numbers, what can be learned of tokens, whom a server judges that
-stalls, and what it keeps of things of no size.
+abandoned | long-tokens | rows | leftovers``: honest load in large numbers, what can be learned of tokens, whom a server
+judges that stalls, and what it keeps of sessions left behind and of things of no size.
 """
 
 from __future__ import annotations

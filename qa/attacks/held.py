@@ -20,7 +20,7 @@ from qa.attacks.crowd import crowd
 from qa.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
 from qa.attacks.line import Line
 from qa.attacks.mtu import mtu
-from qa.attacks.small import abandoned, rows
+from qa.attacks.small import abandoned, long_tokens, rows
 from qa.attacks.stalls import stalls
 from qa.attacks.tokens import tokens
 from rsocket_trio import Connection, open_connection
@@ -75,6 +75,8 @@ class Load:
     """Sessions whose clients leave without a word."""
     store: int = 4 * MIB
     """Bytes of frames that each of them keeps."""
+    long_tokens: int = 2_000
+    """Sessions with the longest tokens, one after another."""
     rows: int = 5_000_000
     """Rows of no size for a sink."""
     stalls: int = 10
@@ -99,6 +101,7 @@ QUICK = Load(
     payload=0.25,
     abandoned=2,
     store=256 * 1024,
+    long_tokens=500,
     rows=100_000,
     stalls=1,
 )
@@ -257,6 +260,7 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "uncollected": uncollected,
     "mtu": mtu,
     "abandoned": abandoned,
+    "long-tokens": long_tokens,
     "rows": rows,
     "stalls": stalls,
 }

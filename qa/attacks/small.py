@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ENDLESS = 2**31 - 1
 TWICE = 2
 """Multiple of ``sessions_bytes`` by which a server may grow."""
+LEFT = 12.0
+"""MiB for sessions that ended: the collector of cycles takes them later, without their tokens."""
 ROWS = 16.0
 """MiB that rows may take which are not acknowledged."""
 QUIET, LONGEST = 1.0, 300.0
@@ -71,6 +73,28 @@ def abandoned(size: Load) -> str:
     expect(waiting >= size.abandoned - 1, f"{waiting} of {size.abandoned} sessions wait: {text}")
     expect(grown <= TWICE * bound, text)
     return text
+
+
+def long_tokens(size: Load) -> str:
+    """Sessions with the longest tokens, whose clients leave without a word."""
+    bound, token_size = 2 * MIB, 65_000
+    with Victim({"resume": {"sessions_bytes": bound, "session_seconds": 3600}}) as victim:
+        warm = Line(victim.ports["tcp"])
+        warm.send(raw.prefixed(raw.setup(), raw.ask(1, b"warm")))
+        expect(warm.read_bytes(13), "the first request was not answered")
+        before = victim.resident()
+        for number in range(size.long_tokens):
+            line = Line(victim.ports["tcp"])
+            line.keeps = False
+            line.send(setup_of(number.to_bytes(token_size, "big")) + raw.prefixed(raw.ask(1, b"here")))
+            expect(line.read_bytes(13), f"the request of session {number} was not answered")
+            line.close()
+        time.sleep(QUIET)
+        grown = victim.resident() - before
+        warm.close()
+    text = f"{size.long_tokens} sessions with tokens of {token_size} bytes, limit {bound / MIB:g} MiB for all"
+    expect(grown <= TWICE * bound + LEFT * MIB, f"{text}: grown by {grown / MIB:.1f} MiB")
+    return f"{text}, grown by {grown / MIB:.1f} MiB"
 
 
 def rows(size: Load) -> str:

@@ -46,6 +46,9 @@ DEADLINES = ("tests/services/test_deadlines.py",)
 INTERCEPTORS = ("tests/services/test_interceptors.py",)
 TYPED = ("tests/services/test_typed_handlers.py", "tests/services/test_codec_choice.py")
 CONTRACTS = ("tests/services/test_contracts.py", "tests/services/test_channel_contracts.py")
+LEASES = ("tests/rsocket/test_lease.py", "tests/rsocket/test_session_connection.py")
+HTTP2 = ("tests/transports/http2/test_attacks.py",)
+COMPLETED = ("tests/connection/test_old_peers.py",)
 MUTANTS = (
     # Credit
     Mutant(
@@ -238,6 +241,13 @@ MUTANTS = (
         "if self.has_announced and not self.can_resume:",
         ("tests/rsocket/test_resume_positions.py", "tests/connection/test_resume_sessions.py"),
     ),
+    Mutant(
+        "tokens of sessions that wait count for nothing",
+        "ResumeHandshake.agree_as_server",
+        "self.setup_size = size",
+        "self.setup_size = 0",
+        ("tests/connection/test_resume.py", "tests/connection/test_live_bytes.py"),
+    ),
     # Waiting and leaving
     # No peer can see the next one today: who leaves for good keeps nothing any more, so that no queue waits for room.
     Mutant(
@@ -368,6 +378,134 @@ MUTANTS = (
         "self.mine.pop(exchange.id, None)",
         ("tests/streamux/test_session.py", "tests/streamux/test_ids_never_collide.py"),
     ),
+    Mutant(
+        "a handler of 0.2 that completed reads on for ever",
+        "Channel.send_eof",
+        "inbox.end(None)",
+        "pass",
+        COMPLETED,
+    ),
+    # Leases
+    Mutant(
+        "requests that cross a lease are refused",
+        "Leases.__init__",
+        "Permits(CROSSING) if not client",
+        "Permits() if not client",
+        LEASES,
+    ),
+    Mutant(
+        "requests that cross the second lease of a client are refused",
+        "Leases.grant",
+        "Permits(CROSSING)",
+        "Permits()",
+        LEASES,
+    ),
+    Mutant(
+        "the side that receives leases goes on with the former one",
+        "Leases.receive",
+        "Permits()",
+        "Permits(CROSSING)",
+        LEASES,
+    ),
+    Mutant(
+        "a former lease outlives its own time",
+        "Permits.grant",
+        "min(self._expires, now + self._crossing)",
+        "now + self._crossing",
+        LEASES,
+    ),
+    Mutant(
+        "a former lease is honoured until its own time is over",
+        "Permits.grant",
+        "min(self._expires, now + self._crossing)",
+        "self._expires",
+        LEASES,
+    ),
+    Mutant(
+        "a lease that stops requests leaves those of the one before",
+        "Permits.grant",
+        "            self._former = 0\n",
+        "            pass\n",
+        LEASES,
+    ),
+    Mutant(
+        "a rest of a former lease pays for any request",
+        "Permits.take",
+        "if self._former >= cost and",
+        "if self._former > 0 and",
+        LEASES,
+    ),
+    # HTTP/2
+    Mutant(
+        "DATA in a window of one byte frees control frames",
+        "Outlet.send",
+        "if size >= LEAST_DATA or size == len(data):",
+        "if size:",
+        HTTP2,
+    ),
+    Mutant(
+        "resets of the peer cost nothing",
+        "Multiplexed._reset",
+        "self._short.spend(trio.current_time())",
+        "pass",
+        HTTP2,
+    ),
+    Mutant(
+        "resets for a fault of the peer's cost nothing",
+        "Multiplexed._abort",
+        "self._short.spend(trio.current_time())",
+        "pass",
+        HTTP2,
+    ),
+    Mutant(
+        "streams without a byte cost nothing",
+        "Multiplexed.close",
+        "if not lane.has_data and not self._client:",
+        "if False:",
+        HTTP2,
+    ),
+    Mutant(
+        "requests that are answered with a refusal cost nothing",
+        "Multiplexed.refuse",
+        "self._short.spend(trio.current_time())",
+        "pass",
+        HTTP2,
+    ),
+    Mutant(
+        "requests beyond those that may be open cost nothing",
+        "Multiplexed.refuse_quietly",
+        "self._short.spend(trio.current_time())",
+        "pass",
+        HTTP2,
+    ),
+    Mutant(
+        "padding is content",
+        "FrameIntake._take_padded",
+        "if length > padding:",
+        "if True:",
+        HTTP2,
+    ),
+    Mutant(
+        "HEADERS cost nothing",
+        "FrameIntake._count_block",
+        "self.empty.spend(self._now())",
+        "pass",
+        HTTP2,
+    ),
+    Mutant(
+        "empty HEADERS begin no header block",
+        "FrameIntake._count_block",
+        "self._block += length + 1",
+        "self._block += length",
+        ("tests/transports/http2/test_rules.py",),
+    ),
+    Mutant(
+        "an idle client is kept by any frame",
+        "AcceptedHttp2.accept",
+        "connection.idle_since + self._idle_time",
+        "trio.current_time() + self._idle_time",
+        ("tests/transports/http2/test_windows.py",),
+    ),
     # What is on the disk
     Mutant(
         "a sink drops the attempts of another",
@@ -497,6 +635,13 @@ MUTANTS = (
         "admission.admit",
         "if required and connection.user is None:",
         "if False:",
+        ACCESS,
+    ),
+    Mutant(
+        "the last credentials count instead of the first",
+        "credentials_in",
+        "for entry in entries:",
+        "for entry in reversed([*entries]):",
         ACCESS,
     ),
     Mutant(

@@ -247,10 +247,10 @@ class ResumableConnection:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that the session keeps while its client is away: frames to be sent (again), received data that is held,
-        not whole or not read, the cost of each entry, and the open streams."""
-        session, resumption = self._session, self._session.resume_handshake.positions
-        outbox = session.outbox
+        """Bytes that the session keeps while its client is away: the SETUP with the token, frames to be sent (again),
+        received data that is held, not whole or not read, the cost of each entry, and the open streams."""
+        session, handshake = self._session, self._session.resume_handshake
+        resumption, outbox = handshake.positions, session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0
         streams = session.open_streams()
@@ -258,7 +258,7 @@ class ResumableConnection:
         pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
         unfinished = charged(session.table.reassembling, pieces)
         received = session.held_size + unfinished + charged(self._port.receive_budget.size, unread)
-        return sent + kept + received + STREAM * len(session.table)
+        return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
 
     @property
     def live_bytes(self) -> int:

@@ -389,13 +389,19 @@ class Channel(Incoming):
         await self._sending().wait_closed()
 
     async def send_eof(self) -> None:
-        """Complete this side's half; receiving goes on. Do nothing the second time."""
+        """Complete this side's half; receiving goes on. Do nothing the second time.
+
+        In ReactiveSocket 0.2 and 0.1 the responder's completion ends the channel for both sides: a handler that reads
+        on gets the items that came before, and then the end.
+        """
         sender = self._sending()
         await trio.lowlevel.checkpoint()
         if not sender.completed:
             self._port.check_open()
-            stream = self._opened()[0]
+            stream, inbox = self._opened()
             self._port.complete_stream(stream)
+            if not stream.open & RECEIVING:
+                inbox.end(None)  # RS02-SEQ-04, RS01-SEQ-12; everywhere else it has ended before
             sender.completed = True
             sender.on_credit()
             if stream.owner is not None:

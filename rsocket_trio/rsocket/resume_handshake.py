@@ -39,8 +39,9 @@ class ResumeHandshake:
 
     ``positions`` is ``None`` until resumption was agreed. ``claim`` takes a token for a new session of a server.
     ``gave_up`` says that resumption was agreed and is not promised any more, ``heard`` that a frame of the peer's ever
-    came. ``grants`` are the entries that a server granted by itself in its answer to the SETUP. ``resumed`` is called
-    with the time when the session goes on over a new transport, ``encode_error`` writes an ERROR on stream 0.
+    came. ``grants`` are the entries that a server granted by itself in its answer to the SETUP, ``setup_size`` are the
+    bytes that it keeps of the SETUP, the token among them. ``resumed`` is called with the time when the session goes on
+    over a new transport, ``encode_error`` writes an ERROR on stream 0.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class ResumeHandshake:
         "grants",
         "heard",
         "positions",
+        "setup_size",
     )
 
     def __init__(
@@ -76,6 +78,7 @@ class ResumeHandshake:
         self._terms: ClientTerms | None = None
         self.positions: ResumePositions | None = None
         self.claim: Callable[[bytes], bool] = any_token
+        self.setup_size = 0
         self.gave_up = False
         self.heard = False
         self.grants: tuple[Entry, ...] = ()
@@ -93,26 +96,31 @@ class ResumeHandshake:
 
     # The agreement
 
-    def agree_as_client(self, token: bytes, terms: ClientTerms) -> ResumePositions:
-        """Begin to retain frames under the token of this SETUP. Return the positions to count."""
+    def agree_as_client(self, terms: ClientTerms) -> ResumePositions:
+        """Begin to retain frames under the token of these terms. Return the positions to count."""
         self._terms = terms
-        return self._agree(token)
+        return self._agree()
 
-    def agree_as_server(self, frame: SetupFrame) -> ResumePositions | None:
-        """Begin to retain frames if the client's SETUP asks for it. Raise ``RejectedSetup`` for a token in use."""
+    def agree_as_server(self, frame: SetupFrame, size: int) -> ResumePositions | None:
+        """Begin to retain frames if the client's SETUP, of ``size`` bytes, asks for it.
+
+        Raise ``RejectedSetup`` for a token in use.
+        """
         token = frame.resume_token
         if token is None:
             return None
         if not self.claim(token):
             raise RejectedSetup("the resume token is in use")  # RS02-RSM-22
-        positions = self._agree(token)
+        self.setup_size = size
+        positions = self._agree()
         if self._dialect.entries:
             positions.mimes = frame.metadata_mime, frame.data_mime
+            self.setup_size += len(token)  # kept in its entry as well
         return positions
 
-    def _agree(self, token: bytes) -> ResumePositions:
+    def _agree(self) -> ResumePositions:
         kind = MarkedPositions if self._dialect.entries else ResumePositions
-        self.positions = kind(self._dialect, self._outbox, token, self._options.store_bytes)
+        self.positions = kind(self._dialect, self._outbox, self._options.store_bytes)
         return self.positions
 
     def agree_grants(self, grants: tuple[Entry, ...]) -> None:
@@ -149,11 +157,12 @@ class ResumeHandshake:
 
     def ask(self) -> bytes:
         """Return the client's first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
-        positions, dialect = self._agreed(), self._dialect
+        positions, dialect, terms = self._agreed(), self._dialect, self._terms
+        assert terms is not None
         if dialect.entries:
-            assert self._terms is not None
-            return dialect.codec.encode(setup_frame(dialect, self._terms, position=positions.received))
-        frame = ResumeFrame(*(dialect.major, dialect.minor, positions.token), positions.received, positions.store.first)
+            return dialect.codec.encode(setup_frame(dialect, terms, position=positions.received))
+        token = terms.resume_token or b""
+        frame = ResumeFrame(dialect.major, dialect.minor, token, positions.received, positions.store.first)
         return dialect.codec.encode(frame)
 
     def answered(self, answer: bytes, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The state of a resumable session: its token, its positions, and the frames kept for retransmission."""
+"""The state of a resumable session: its positions, and the frames kept for retransmission."""
 
 from __future__ import annotations
 
@@ -70,12 +70,11 @@ class ResumePositions:
     that must not change, where a client says them again.
     """
 
-    __slots__ = ("_asked", "_dialect", "_dropped", "_outbox", "answered", "mimes", "received", "store_bytes", "token")
+    __slots__ = ("_asked", "_dialect", "_dropped", "_outbox", "answered", "mimes", "received", "store_bytes")
 
-    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
+    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, store_bytes: int) -> None:
         self._dialect = dialect
         self._outbox = outbox
-        self.token = token
         self.store_bytes = store_bytes
         self.received = 0
         self.answered = 0
@@ -212,8 +211,8 @@ class MarkedPositions(ResumePositions):
 
     __slots__ = ("_unmarked", "unreported")
 
-    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
-        super().__init__(dialect, outbox, token, store_bytes)
+    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, store_bytes: int) -> None:
+        super().__init__(dialect, outbox, store_bytes)
         self._unmarked: dict[int, None] = {}
         self.unreported = 0
 

@@ -345,7 +345,7 @@ class Session:
             frame, encoded = encoded_setup
         self.outbox.put_signal(encoded)
         if terms.resume_token is not None and not self.dialect.entries:
-            self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
+            self._count_positions(self.resume_handshake.agree_as_client(terms))
         if not frame.ack:
             self._open_client(terms, now, grants=grants)
             return
@@ -382,7 +382,7 @@ class Session:
         terms = handshake.terms
         self.control.note_accepted()
         if terms.resume_token is not None:
-            self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
+            self._count_positions(self.resume_handshake.agree_as_client(terms))
         self._open_client(terms, self.receiver.now, grants=handshake.grants)
         self.receiver.events.append(SetupAccepted(frame.extensions))
         return True
@@ -414,7 +414,7 @@ class Session:
         if not admitted.joins_fragments:
             self.commands.cut_above(UNCUT)
         if self._resume is not None:
-            self._count_positions(self._resume.agree_as_server(frame))
+            self._count_positions(self._resume.agree_as_server(frame, len(data)))
         if frame.lease:
             self._agree_leases()
         if admitted.granted is not None:

@@ -185,7 +185,7 @@ class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
         await channel.send_many(map(self._encode, items))
 
     async def send_eof(self) -> None:
-        """Complete this side's half; receiving goes on. Do nothing the second time."""
+        """Complete this side's half, as on a ``Channel``. Do nothing the second time."""
         await self._opened().send_eof()
 
     async def wait_send_closed(self) -> None:

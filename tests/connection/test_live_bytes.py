@@ -12,11 +12,13 @@ from rsocket_trio import Channel, Limits, Payload, Responder
 from rsocket_trio.mux.retransmission import GRACE, Shared
 from tests.conformance.raw import (
     KEEPALIVE,
+    RS02,
     RS10,
     F,
     Log,
     N,
     RawPeer,
+    Wire,
     ask,
     cancel,
     channel,
@@ -201,6 +203,40 @@ async def test_items_without_bytes_that_nobody_reads_count_while_their_client_is
         peer = await harbour.peer()
         await peer.send(resume(RS10, b"second", got=len(request_n(1, 256))))
         await peer.expect(resume_ok(sum(map(len, sent))))
+
+
+@each_row("wire", [RS10, RS02], ids=["1.0", "0.2"])
+@each_row("size, kept", [(49_000, True), (51_000, False)])
+async def test_a_token_counts_while_its_client_is_away(
+    autojump_clock: object, wire: Wire, size: int, kept: bool
+) -> None:
+    first, second = b"1" * size, b"2" * size
+    async with server(wire, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
+        for token in (first, second):
+            peer = await begin(harbour, wire, token)
+            await peer.expect_alive()
+            await cut(peer)
+        if kept:
+            peer = await harbour.peer()
+            await peer.send(resume(wire, first))
+            await peer.expect(resume_ok(0))
+        else:
+            await expect_refused(harbour, resume(wire, first))
+        peer = await harbour.peer()
+        await peer.send(resume(wire, second))
+        await peer.expect(resume_ok(0))
+
+
+async def test_a_setup_counts_while_its_client_is_away(autojump_clock: object) -> None:
+    async with server(RS10, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
+        for token in (b"first", b"second"):
+            peer = await begin(harbour, RS10, token, data=bytes(51_000))
+            await peer.expect_alive()
+            await cut(peer)
+        await expect_refused(harbour, resume(RS10, b"first"))
+        peer = await harbour.peer()
+        await peer.send(resume(RS10, b"second"))
+        await peer.expect(resume_ok(0))
 
 
 async def test_large_items_wait_until_there_is_room_for_them(autojump_clock: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import trio.testing
 from rsocket_trio import (
     ApplicationError,
     Canceled,
+    Channel,
     Connection,
     ConnectionLost,
     InvalidSetup,
@@ -44,6 +45,7 @@ from rsocket_trio.transports.memory import MemoryTransport, memory_pair
 from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 from tests.conformance.peers import responder
 from tests.conformance.scripted import Script, at_client, at_server
+from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
 from tests.rsocket.pairs import SessionPair
 
@@ -410,6 +412,129 @@ async def test_a_clients_channel_that_is_completed_can_send_no_more_and_one_that
         with pytest.raises(KeyError):
             await fail_amid_a_channel(connection, script)
         await script.play("< cancel 4\nalive")
+
+
+class Completing:
+    """A responder whose channel sends an item, completes, and reads to the end in a way of the test's."""
+
+    def __init__(self, read: Callable[[Channel], Awaitable[list[bytes]]]) -> None:
+        self.responder = responder()
+        self.came: list[bytes] = []
+        self.ended = 0
+
+        @self.responder.request_channel("completing")
+        async def converse(channel: Channel) -> None:
+            await channel.send(b"last")
+            await channel.send_eof()
+            self.came += await read(channel)
+            self.ended += 1
+
+
+async def read_items(channel: Channel) -> list[bytes]:
+    return [item.data async for item in channel]
+
+
+async def read_batches(channel: Channel) -> list[bytes]:
+    came: list[bytes] = []
+    while batch := await channel.receive_batch():
+        came += [item.data for item in batch]
+    return came
+
+
+@clause("RS02-SEQ-04", "RS01-SEQ-12")
+@each_row("read", [read_items, read_batches])
+@each_row("dialect", [RS01, RS02])
+async def test_a_handler_that_completed_its_channel_and_reads_on_comes_to_the_end(
+    autojump_clock: object, dialect: str, read: Callable[[Channel], Awaitable[list[bytes]]]
+) -> None:
+    completing = Completing(read)
+    limits = Limits(streams=2)
+    async with connected_pair(completing.responder, dialect=dialect, server_limits=limits) as pair:
+        for number in range(20):
+            async with pair.client.request_channel(b"c", route="completing") as channel:
+                assert await read_items(channel) == [b"last"]
+            await settle()
+            assert completing.ended == number + 1
+        assert completing.came == []
+        assert pair.server._engine.session.open_streams() == []
+        assert pair.server._engine.session.detached == 0
+
+
+@clause("RS02-SEQ-04", "RS01-SEQ-12")
+@each_row("dialect", [RS01, RS02])
+async def test_items_that_came_before_a_handler_completed_its_channel_are_read_before_the_end(
+    autojump_clock: object, dialect: str
+) -> None:
+    came: list[list[bytes]] = []
+    made = responder()
+
+    @made.request_channel("late")
+    async def late(channel: Channel) -> None:
+        await trio.sleep(1)
+        await channel.send_eof()
+        came.append(await read_items(channel))
+
+    async with (
+        connected_pair(made, dialect=dialect) as pair,
+        pair.client.request_channel(b"c", route="late") as channel,
+    ):
+        await channel.send_many([b"1", b"2"])
+        assert await read_items(channel) == []
+        with pytest.raises(Canceled):
+            await channel.send(b"3")
+        await settle()
+        assert came == [[b"1", b"2"]]
+
+
+@clause("RS02-SEQ-04", "RS01-SEQ-12")
+@each_row("dialect", [RS01, RS02])
+async def test_a_task_that_reads_is_woken_by_another_that_completes_the_channel(
+    autojump_clock: object, dialect: str
+) -> None:
+    ended: list[float] = []
+    made = responder()
+
+    @made.request_channel("two tasks")
+    async def two_tasks(channel: Channel) -> None:
+        async def read() -> None:
+            assert await read_items(channel) == [b"1"]
+            ended.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(5)
+            await channel.send_eof()
+
+    async with (
+        connected_pair(made, dialect=dialect) as pair,
+        pair.client.request_channel(b"c", route="two tasks") as channel,
+    ):
+        began = trio.current_time()
+        await channel.send(b"1")
+        assert await read_items(channel) == []
+        await settle()
+        assert ended == [began + 5]
+
+
+@clause("RS10-SEQ-06")
+@each_row("dialect", ["rsocket/1.0", "rsocket/2.0-draft"])
+async def test_where_each_side_completes_its_own_half_a_handler_that_completed_reads_on(
+    autojump_clock: object, dialect: str
+) -> None:
+    came: list[list[bytes]] = []
+    made = Responder()
+
+    @made.request_channel
+    async def first(channel: Channel) -> None:
+        await channel.send_eof()
+        came.append(await read_items(channel))
+
+    async with connected_pair(made, dialect=dialect) as pair, pair.client.request_channel(b"0") as channel:
+        await trio.sleep(1)
+        await channel.send_many([b"1", b"2"])
+        await channel.send_eof()
+        await settle()
+        assert came == [[b"1", b"2"]]
 
 
 async def fail_amid_a_channel(connection: Connection, script: Script) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -19,6 +20,7 @@ from rsocket_trio import (
 from rsocket_trio.rsocket.extensions.payloads import Resumable
 from tests.connection.resuming import (
     CLIENTS,
+    OPTIONS,
     SERVERS,
     Book,
     Network,
@@ -255,6 +257,18 @@ async def test_a_stream_that_is_not_to_outlive_its_transport_ends_with_it_and_th
                 pass
         assert [item.data async for item in lasting] == numbers(50)[1:]
         assert both.client_states == ["suspended", "open"]
+
+
+@each
+async def test_a_token_counts_among_what_a_server_keeps_for_an_absent_client(
+    autojump_clock: object, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size, status in (20_000, "suspended"), (60_000, "closed"):
+        monkeypatch.setattr("rsocket_trio.connection.protocols.new_token", lambda size=size: bytes(size))
+        options = attrs.evolve(OPTIONS, sessions_bytes=50_000)
+        async with pair(Book().responder, dialect, server_options=options) as both:
+            await both.network.cut(down=True)
+            assert both.server.status == status
 
 
 async def test_other_dialects_have_no_such_mark(autojump_clock: object) -> None:

@@ -209,6 +209,10 @@ def test_leases_begin_anew(dialect: Dialect) -> None:
     assert pair.server.permits is not None
     assert pair.server.permits.remaining(pair.now) > 1000  # the client's own, without a policy
 
+    pair.server.grant(Lease(1, 60), pair.now)
+    pair.exchange()
+    assert [pair.client.permits.take(pair.now) for _ in range(2)] == [True, False]
+
 
 @each
 def test_a_lease_that_is_over_is_not_granted_again(dialect: Dialect) -> None:

@@ -21,10 +21,11 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
+from tests.each_row import each_row
 from tests.rsocket.pairs import SessionPair, client_terms
 
 each_dialect = pytest.mark.parametrize("dialect", [RSOCKET_1_0, REACTIVESOCKET_0_2], ids=lambda dialect: dialect.name)
@@ -192,6 +193,41 @@ def test_requests_beyond_a_lease_are_rejected_and_a_new_lease_replaces_the_old()
     pair.client.commands.open(RR, Payload())
     client_saw, server_saw = pair.exchange()
     assert (len(server_saw), len(client_saw)) == (0, 1)
+
+
+@each_row("dialect", DIALECTS.values(), ids=list(DIALECTS))
+@each_row("grants", ["server", "client"])
+def test_requests_that_cross_a_lease_are_admitted_by_the_one_before(dialect: Dialect, grants: str) -> None:
+    pair = SessionPair(dialect, lease=True)
+    granting, asking = (pair.server, pair.client) if grants == "server" else (pair.client, pair.server)
+    pair.exchange()
+    granting.grant(Lease(2, 10), 0.0)
+    pair.exchange()
+    for _ in range(2):
+        asking.commands.open(RR, Payload())
+    granting.grant(Lease(1, 10), 0.0)
+    pair.move(granting)  # the LEASE arrives first, and both requests are on their way
+    assert asking.permits is not None
+    assert asking.permits.remaining(0.0) == 1
+    for _ in range(2):
+        asking.commands.open(RR, Payload())
+    saw = pair.exchange()[grants == "server"]
+
+    assert sum(isinstance(event, RequestReceived) for event in saw) == 3
+
+
+@each_row("dialect", DIALECTS.values(), ids=list(DIALECTS))
+def test_the_side_that_received_leases_keeps_to_the_last_one(dialect: Dialect) -> None:
+    pair = SessionPair(dialect, lease=True)
+    pair.exchange()
+    for number in 5, 1:
+        for granting in pair.server, pair.client:
+            granting.grant(Lease(number, 10), 0.0)
+        pair.exchange()
+    for session in pair.client, pair.server:
+        permits = session.permits
+        assert permits is not None
+        assert [permits.take(0.0) for _ in range(2)] == [True, False]
 
 
 def test_without_an_agreement_a_lease_is_neither_sent_nor_taken() -> None:

@@ -38,7 +38,14 @@ from rsocket_trio import (
     serve,
     testing,
 )
-from rsocket_trio.metadata import AUTHENTICATION, Entry, OtherAuthentication, encode_authentication, encode_composite
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    ROUTING,
+    Entry,
+    OtherAuthentication,
+    encode_authentication,
+    encode_composite,
+)
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.services import Bearer, Call, Service, Simple, current_user, request_response
 from tests.conformance import raw
@@ -132,6 +139,15 @@ async def test_credentials_of_the_setup_become_the_user_of_the_connection(dialec
         assert await whoami(pair.client) == name
         assert pair.server.user.name == name
         assert pair.client.user is None
+
+
+@every_dialect
+async def test_of_several_credentials_the_first_count(dialect: str) -> None:
+    tokens = [Entry(AUTHENTICATION, encode_authentication(Bearer(f"{name}-token"))) for name in ("ada", "bob", "eve")]
+    async with connected_pair(guarded(), dialect=dialect, setup=Payload(b"", encode_composite(tokens))) as pair:
+        assert await whoami(pair.client) == "ada"
+        request = Payload(b"", encode_composite([*tokens[1:], Entry(ROUTING, b"\6whoami")]))
+        assert (await pair.client.request_response(request)).text == "bob"
 
 
 async def test_credentials_of_the_setup_stand_in_its_metadata_after_those_of_the_application() -> None:

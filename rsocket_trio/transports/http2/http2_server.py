@@ -45,7 +45,8 @@ class AcceptedHttp2:
                 return None
             with trio.CancelScope() as scope:
                 if not connection.carried:
-                    scope.deadline = trio.current_time() + self._idle_time
+                    # Whatever else the client sends, SETTINGS and the like, is no use of the connection.
+                    scope.deadline = connection.idle_since + self._idle_time
                 # Woken by ``_on_request``, by ``stop_accepting``, when a stream closes, and when the client goes.
                 await connection.watcher.wait()
             if scope.cancelled_caught:

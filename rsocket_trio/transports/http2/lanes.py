@@ -65,6 +65,10 @@ class LaneOwner(Protocol):
         """Bytes that may be sent on a new stream."""
         ...
 
+    def content_begins(self) -> None:
+        """Note the first byte that a stream carries."""
+        ...
+
     def open_windows(self, lane: Lane, size: int) -> None:
         """Have the peer send on, by so many bytes."""
         ...
@@ -105,6 +109,9 @@ class Lane:
         if self.is_closed:
             self.connection.open_windows(self, len(piece))
             return
+        if not self.has_data:
+            self.has_data = True
+            self.connection.content_begins()
         self.waiting += len(piece)
         if len(self._pieces) < PIECES and not self._tail:
             self._pieces.append(piece)

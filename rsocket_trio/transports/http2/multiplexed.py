@@ -10,7 +10,6 @@ import trio
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
-    InformationalResponseReceived,
     RemoteSettingsChanged,
     RequestReceived,
     ResponseReceived,
@@ -75,6 +74,8 @@ class Multiplexed:
         """True if the connection is to end with its first stream."""
         self.carried = 0
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
+        self.idle_since = trio.current_time()
+        """When the last of them was closed; before the first, when the connection began."""
         self._short = short_streams(limits)
         self._client = client
         self._on_head = on_head
@@ -281,6 +282,7 @@ class Multiplexed:
             return
         lane.is_closed = True
         self.carried -= 1
+        self.idle_since = trio.current_time()
         lane.drop()
         if self.lanes.pop(lane.stream_id, None) is not None:
             if not (lane.has_ended and lane.said_the_end):
@@ -359,14 +361,15 @@ class Multiplexed:
         lane = self.lanes.get(stream_id)
         if lane is None or lane.has_ended or lane.has_length:
             return None
-        if size and not lane.has_data:
-            lane.has_data = True
-            self._intake.empty.refund(1)
         lane.receive_window -= size
         self._receive_window -= size
         if lane.receive_window < 0 or self._receive_window < 0:
             raise PeerFault(f"DATA of {size} bytes exceeds a window", ErrorCodes.FLOW_CONTROL_ERROR)
         return lane
+
+    def content_begins(self) -> None:
+        """Give back what the HEADERS of a stream cost: the stream carries something. Padding carries nothing."""
+        self._intake.empty.refund(1)
 
     def data_ends(self, taker: Any) -> None:
         """Note the end of a stream, of which h2 learns by a frame without data."""
@@ -432,8 +435,6 @@ class Multiplexed:
                 self._take_counted(event)
             elif isinstance(event, RemoteSettingsChanged):
                 self._adjust(event)
-            elif isinstance(event, InformationalResponseReceived):
-                self._intake.empty.spend(trio.current_time())
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
 
     def _end(self, stream_id: int | None) -> None:
@@ -459,7 +460,6 @@ class Multiplexed:
         lane = self.lanes.get(event.stream_id or 0)
         size = event.flow_controlled_length or 0
         if lane is not None and event.data:
-            lane.has_data = True
             lane.deliver(event.data)
             size -= len(event.data)
         if size:

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.http2.frame_intake import EMPTY_FRAMES, EMPTY_RATE, MOST_CONTINUATIONS
 from rsocket_trio.transports.http2.lanes import FULL, PIECES, STREAM_WINDOW, TURN, UNWRITTEN
+from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
     CONTINUATION,
     DATA,
@@ -20,6 +21,7 @@ from tests.transports.http2.raw_http2 import (
     ENHANCE_YOUR_CALM,
     GOAWAY,
     HEADERS,
+    PADDED,
     PING,
     PRIORITY,
     PROTOCOL_ERROR,
@@ -126,6 +128,77 @@ async def test_an_attack_ends_its_own_connection(
     assert told == [code]
     assert peer.accepted is not None
     assert len(peer.accepted.connection.h2.streams) <= LIMITS.shared_connections + AT_ONCE
+
+
+# fmt: off
+SHORT = [
+    # what                                     first                            then, for each new stream
+    ("reset at once",                          b"",                             lambda each: request(each) + reset(each)),
+    ("reset behind its content",               b"",                             lambda each: request(each) + data(each) + reset(each)),
+    ("over without a byte",                    b"",                             lambda each: request(each, END_STREAM)),
+    ("over behind padding alone",              b"",                             lambda each: request(each) + frame(DATA, PADDED | END_STREAM, each, b"\2\0\0")),
+    ("reset behind padding alone",             b"",                             lambda each: request(each) + frame(DATA, PADDED, each, b"\2\0\0") + reset(each)),
+    ("refused by its headers",                 b"",                             lambda each: request(each, headers=REQUEST[:4])),
+    ("refused as one too many",                b"".join(map(request, range(1, 2001, 2))), lambda each: request(each + 2000)),
+    ("reset by the server for its window",     b"",                             lambda each: request(each) + window(each, 0x7FFFFFFF)),
+]
+# fmt: on
+
+
+@each_row("first, then", [(first, then) for _, first, then in SHORT], ids=[what for what, _, _ in SHORT])
+async def test_a_stream_that_comes_to_nothing_costs_its_client_as_much_as_a_cancel(
+    first: bytes, then: Callable[[int], bytes], autojump_clock: MockClock
+) -> None:
+    async with raw_client(LIMITS) as peer:
+        await peer.send(first)
+        await wait_all_tasks_blocked()
+        assert peer.accepted is not None
+        connection = peer.accepted.connection
+        for number in range(LIMITS.cancels):
+            await peer.send(then(2 * number + 1))
+            await wait_all_tasks_blocked()
+        assert connection.failure == ""
+        await peer.send(then(2 * LIMITS.cancels + 1))
+        await wait_all_tasks_blocked()
+        assert "streams reset, refused or without content" in connection.failure
+
+
+async def test_requests_without_a_byte_count_as_frames_without_content_however_many_may_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    async with raw_client(Limits(cancels=10**6)) as peer:
+        assert peer.accepted is not None
+        connection = peer.accepted.connection
+        carrying = (request(each) + data(each, flags=END_STREAM) for each in count(1, 2))
+        for _ in range(EMPTY_FRAMES // AT_ONCE + 1):
+            await peer.send(*(next(carrying) for _ in range(AT_ONCE)))
+            await wait_all_tasks_blocked()
+        assert connection.failure == ""
+        empty = odd(lambda each: request(each + 4 * EMPTY_FRAMES, END_STREAM))
+        for _ in range(EMPTY_FRAMES // AT_ONCE + 1):
+            await peer.send(*(next(empty) for _ in range(AT_ONCE)))
+            await wait_all_tasks_blocked()
+        assert "frames without content" in connection.failure
+
+
+async def test_data_in_a_window_that_is_opened_by_one_byte_pays_for_no_frame(autojump_clock: MockClock) -> None:
+    """CVE-2019-9511: each byte is waited for, so that each WINDOW_UPDATE has a DATA frame of its own."""
+    async with raw_client() as peer:
+        await peer.send(settings((4, 0)), request(), data(body=bytes(2 * EMPTY_FRAMES)))
+        await wait_all_tasks_blocked()
+        came: list[int] = []
+        for _ in range(EMPTY_FRAMES + 1):
+            await peer.send(window(1, 1))
+            while (next_frame := await peer.receive()) is not None and next_frame.kind not in {DATA, GOAWAY}:
+                pass
+            assert next_frame is not None
+            if next_frame.kind == GOAWAY:
+                assert next_frame.code == ENHANCE_YOUR_CALM
+                break
+            came.append(len(next_frame.body))
+        else:
+            pytest.fail("each byte paid for the next one")
+        assert set(came) == {1}
 
 
 async def test_frames_without_content_are_forgiven_in_time(autojump_clock: MockClock) -> None:

@@ -180,6 +180,7 @@ BROKEN = [
     ("a request",                              frame(HEADERS, END_HEADERS, 2, block()),                        PROTOCOL_ERROR),
     ("ENABLE_PUSH of 1",                       settings((2, 1)),                                               PROTOCOL_ERROR),
     ("a header block without an end",          frame(HEADERS, 0, 1, block()) + frame(CONTINUATION, 0, 1) * 40, ENHANCE_YOUR_CALM),
+    ("answers below 200 without an end",       frame(HEADERS, END_HEADERS, 1, block([(":status", "103")])) * 3000, ENHANCE_YOUR_CALM),
     ("pings",                                  frame(PING, body=bytes(8)) * 3000,                              ENHANCE_YOUR_CALM),
     ("settings",                               settings() * 300,                                               ENHANCE_YOUR_CALM),
     ("windows",                                window() * 3000,                                                ENHANCE_YOUR_CALM),

@@ -272,6 +272,16 @@ async def test_a_client_without_the_preface_is_closed(sent: bytes, autojump_cloc
     assert [each.code for each in came if each.kind == GOAWAY] == [PROTOCOL_ERROR]
 
 
+async def test_a_header_block_that_begins_with_an_empty_frame_lets_no_data_pass(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer:
+        await peer.send(GRANTED)
+        await peer.wait_for(HEADERS)
+        await peer.send(frame(HEADERS, 0, 3), data(1))
+        last = await peer.receive()
+        assert last is not None
+        assert (last.kind, last.code) == (GOAWAY, PROTOCOL_ERROR)
+
+
 async def test_the_preface_may_come_byte_by_byte(autojump_clock: MockClock) -> None:
     async with raw_client(begin=False) as peer:
         for byte in BEGIN + GRANTED + frame(DATA, PADDED, 1, b"\3a\0\0\0"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -10,14 +12,19 @@ from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, TURN
+from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
+    ACK,
     CANCEL,
     DATA,
     END_STREAM,
     GOAWAY,
     NO_ERROR,
     PING,
+    PRIORITY,
+    REQUEST,
     RST_STREAM,
+    SETTINGS,
     WINDOW_UPDATE,
     Frame,
     Peer,
@@ -321,6 +328,57 @@ async def test_a_connection_without_streams_is_let_go_in_time(autojump_clock: Mo
         assert came is not None
         assert came.code == NO_ERROR
         assert trio.current_time() - begun == 90
+
+
+CARRY_NOTHING = {
+    "SETTINGS": settings((4, 100_000)),
+    "an acknowledgement": frame(SETTINGS, ACK),
+    "PING": frame(PING, body=bytes(8)),
+    "WINDOW_UPDATE": window(0),
+    "WINDOW_UPDATE of a closed stream": window(1),
+    "PRIORITY": frame(PRIORITY, 0, 1, bytes(4) + b"\7"),
+    "RST_STREAM of a closed stream": reset(1),
+    "an unknown type": frame(0xEE, body=b"hello"),
+}
+
+
+@each_row("what", CARRY_NOTHING)
+async def test_frames_that_carry_nothing_of_a_connection_do_not_keep_an_idle_client(
+    autojump_clock: MockClock, what: str
+) -> None:
+    async with raw_client() as peer, trio.open_nursery() as nursery:
+        await peer.send(request(1), data(1))
+        await peer.rest()
+        await trio.sleep(1000)
+        peer.streams[0].cut()
+        closed = trio.current_time()
+
+        async def go_on() -> None:
+            while True:
+                await peer.send(CARRY_NOTHING[what])
+                await trio.sleep(1)
+
+        nursery.start_soon(go_on)
+        goodbye = await peer.wait_for(GOAWAY)
+        assert goodbye.code == NO_ERROR
+        assert trio.current_time() - closed == 90
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_that_are_refused_do_not_keep_an_idle_client(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer, trio.open_nursery() as nursery:
+        begun = trio.current_time()
+
+        async def go_on() -> None:
+            for stream_id in count(1, 2):
+                await peer.send(request(stream_id, headers=REQUEST[:4]))
+                await trio.sleep(1)
+
+        nursery.start_soon(go_on)
+        goodbye = await peer.wait_for(GOAWAY)
+        assert goodbye.code == NO_ERROR
+        assert trio.current_time() - begun == 90
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_connection_with_a_stream_stays(autojump_clock: MockClock) -> None:
