@@ -108,6 +108,7 @@ class Engine:
         "is_suspended",
         "link",
         "on_state",
+        "peer_closing",
         "peer_draining",
         "pings",
         "plain_requests",
@@ -153,6 +154,7 @@ class Engine:
         self.request_queue = RequestQueue(self, session)
         self.plain_requests = True
         self.peer_draining = False
+        self.peer_closing = False
         self._nursery: trio.Nursery | None = None
         self._finished = 0
         self.link: Link | NoLink = NO_LINK
@@ -321,7 +323,7 @@ class Engine:
             self.notify_state()
         if session.draining and session.is_quiet:
             self.changes.wake_all()
-            if self.peer_draining and not self._outbox:
+            if self.peer_closing and not self._outbox:
                 self.end(ConnectionClosed("the peer closed the connection"))
         session.attention = session.draining or self.request_queue.has_waiters or self.ended is not None
 
@@ -393,7 +395,7 @@ class Engine:
         """Handle the loss of the transport: end the connection, or suspend the session."""
         session = self.session
         announcement, resumable, framing = session.close_announcement, session.resumable, session.own_framing
-        if self.peer_draining:
+        if self.peer_closing or (self.peer_draining and session.is_quiet):
             self.end(ConnectionClosed("the peer closed the connection"))
         elif announcement is not None and announcement.has_announced and session.is_quiet:
             self.end(ConnectionClosed("the connection was drained by this side"))
@@ -749,22 +751,30 @@ class Engine:
 
     # The end
 
-    def on_peer_draining(self) -> None:
-        """Send no new requests: the peer takes none, and lets open streams finish."""
+    def on_peer_draining(self, *, closing: bool) -> None:
+        """Send no new requests: the peer takes none, and lets open streams finish.
+
+        With ``closing`` this side ends the connection behind the last of them.
+        """
         self.peer_draining = True
+        self.peer_closing = self.peer_closing or closing
         self._wake_waiters()
         self._notify_drain()
 
     def drain(self, *, announce: bool) -> None:
-        """Take and send no new requests from now on."""
-        self.session.drain()
-        self._announce_close(wanted=announce, last=False)
+        """Take and send no new requests from now on, and tell the peer."""
+        session = self.session
+        session.drain()
+        if announce:
+            self._announce_close(last=False)
+        elif session.close_announcement is not None and not session.is_quiet:
+            session.close_announcement.announce_drain()
         self._wake_waiters()
         self._notify_drain()
         self.wake()
 
     def _notify_drain(self) -> None:
-        if not self.is_suspended and self.ended is None:
+        if self.ended is None:
             self.notify_state()
 
     def announce_end(self, closed: ConnectionClosed) -> bool:
@@ -789,13 +799,14 @@ class Engine:
         if self.ended is not None:
             return
         self._cancel_streams(closed)
-        self._announce_close(wanted=announce, last=True)
+        if announce:
+            self._announce_close(last=True)
         self.end(closed)
 
-    def _announce_close(self, *, wanted: bool, last: bool) -> None:
-        """Tell the peer that the connection ends, if that is wanted and the dialect can."""
+    def _announce_close(self, *, last: bool) -> None:
+        """Tell the peer that the connection ends, if the dialect can."""
         announcement = self.session.close_announcement
-        if wanted and announcement is not None:
+        if announcement is not None:
             announcement.announce_close(last=last)
 
     def lose(self, error: ConnectionLost) -> None:
