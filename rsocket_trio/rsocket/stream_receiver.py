@@ -63,9 +63,9 @@ EMPTY = Payload()
 class StreamReceiver:
     """The rules for received frames on streams. Events are collected in ``events``.
 
-    ``now`` is the time of the frames at hand, ``draining`` refuses new requests that expect an answer, ``leases`` are those of
-    both sides (``None`` without leases), ``detached`` are handlers that still run although their
-    stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
+    ``now`` is the time of the frames at hand, ``draining`` refuses new requests that expect an answer, ``leases`` are
+    those of both sides (``None`` without leases), ``detached`` are handlers that still run although their stream is
+    over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
     __slots__ = (
