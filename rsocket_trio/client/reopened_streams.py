@@ -104,8 +104,6 @@ class Reopened(Incoming):
     waits. ``abandoned`` says that its block was left meanwhile.
     """
 
-    __slots__ = ()
-
     abandoned: bool
     client: ReopeningClient
     opening: Opening | None
@@ -232,13 +230,9 @@ class Reopened(Incoming):
 class ReopenedIncoming(Reopened):
     """An ``Incoming`` that opens on the next connection while peers that drain refuse it."""
 
-    __slots__ = ("abandoned", "client", "opening")
-
 
 class ReopenedChannel(Reopened, Channel):
     """A ``Channel`` that opens on the next connection while peers that drain refuse it."""
-
-    __slots__ = ("abandoned", "client", "opening")
 
     async def wait_room(self, beyond: int = 0) -> int:
         return await self._again(partial(super().wait_room, beyond))
