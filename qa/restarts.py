@@ -23,6 +23,7 @@ import trio
 
 from rsocket_trio import Canceled, Payload, Responder, connect_forever
 from rsocket_trio.client.reconnecting import ReconnectingClient
+from rsocket_trio.errors import GRACE_IS_OVER
 
 ROOT: Final = Path(__file__).parent.parent
 GRACE: Final = 2.0
@@ -35,7 +36,6 @@ ITEMS: Final = 10
 """Items of a stream of a second."""
 MOVE_TIMEOUT: Final = 60.0
 """Seconds within which each caller has to have an answer of the new processes."""
-END_OF_GRACE: Final = "the connection is closing"
 
 # The served program
 
@@ -194,7 +194,7 @@ class Callers:
                         self._note(name, int(item.data))
                 self.errors.append(f"{name}: completed")
             except Canceled as error:
-                if error.text != END_OF_GRACE:
+                if error.text != GRACE_IS_OVER:
                     self.errors.append(f"{name}: {error!r}")
                 self.endless_ends += 1
             except Exception as error:

@@ -227,6 +227,8 @@ class Drained(Rejected, ConnectionClosed):
     """
 
 
+GRACE_IS_OVER = "the connection is closing"
+"""The text of ``Canceled`` for a stream that was open at the end of the grace period of a drain."""
 DRAIN_SIGN = b"no new requests: the connection is closing"
 """The sign of a side that drains: the data of a KEEPALIVE that asks for no answer, and of the REJECTED for requests."""
 

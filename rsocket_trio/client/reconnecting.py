@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 import trio
 
@@ -26,6 +26,8 @@ from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
 from rsocket_trio.errors import (
+    GRACE_IS_OVER,
+    Canceled,
     ConnectionClosed,
     ConnectionLost,
     InvalidSetup,
@@ -44,6 +46,8 @@ from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
+
+R = TypeVar("R")
 
 RETRY = Retry()
 RESEND_DELAY = 1.0
@@ -118,6 +122,26 @@ class ReconnectingClient(
         need_trio()
         await trio.lowlevel.checkpoint()
         return await self._next(wait=True)
+
+    async def insist(self, call: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of ``call``, which is called again whenever its connection is lost or closed meanwhile.
+
+        For requests that do no harm twice: each may have run before. A call that the server gave up at the end of its
+        grace period is made again, too. It is called at most twice a second, and whenever there is a connection, also
+        with ``wait=False``. Raise every other error, and the one that ended the client.
+        """
+        before, now = -math.inf, -math.inf
+        while True:
+            await self.connected()
+            await trio.sleep_until(before + RESEND_DELAY)
+            before, now = now, trio.current_time()
+            try:
+                return await call()
+            except (ConnectionLost, ConnectionClosed):
+                continue
+            except Canceled as error:
+                if error.text != GRACE_IS_OVER:
+                    raise
 
     async def _ready(self) -> Engine:
         need_trio()

@@ -164,6 +164,8 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             else:
                 request = plain if type(plain) is Payload else Payload(plain)
         extensions = checked_entries(entries) if entries else ()
+        # Before the connection may be over, and another one give the answer.
+        codec = None if reply is None else request_form(engine).codec
         # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -180,7 +182,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             if following is None:
                 raise
             answer = await self._sent(answered, following, extensions, None, request)
-        return answer if reply is None else decoded(request_form(engine).codec, answer, reply)
+        return answer if codec is None else decoded(codec, answer, reply)
 
     @overload
     def request_stream(

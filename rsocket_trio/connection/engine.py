@@ -25,6 +25,7 @@ from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.connection.resumption import Reconnector, ResumeFailed
 from rsocket_trio.errors import (
+    GRACE_IS_OVER,
     Canceled,
     ConnectionClosed,
     ConnectionLost,
@@ -854,7 +855,7 @@ class Engine:
             if stream.requester:
                 session.commands.send_cancel(stream)
             elif stream.open & SENDING:
-                session.commands.send_error(stream, Canceled("the connection is closing"))
+                session.commands.send_error(stream, Canceled(GRACE_IS_OVER))
             if isinstance(owner, HandlerCall):
                 owner.cancel()
             elif owner is not None:

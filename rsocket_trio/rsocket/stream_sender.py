@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rsocket_trio.errors import DRAIN_SIGN, LocalProtocolError, StreamError, Unsupported
+from rsocket_trio.errors import DRAIN_SIGN, LocalProtocolError, Rejected, StreamError, Unsupported
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import SMALL, FragmentSource, Outbox
@@ -402,8 +402,8 @@ class StreamSender:
         if not stream.requester and stream.open & RECEIVING:
             self._table.expect_late(stream.id, stream.interaction)
         frame = self.error_frame(stream.id, error.code, error.data)
-        if frame.data == DRAIN_SIGN and self._dialect.announces_drain:
-            # The sign is the session's: an application may say it of another connection, as a forwarder does.
+        if frame.code == Rejected.default_code and frame.data == DRAIN_SIGN and self._dialect.announces_drain:
+            # The sign is the session's. An application may have heard it on another connection, as a forwarder does.
             frame = self.error_frame(stream.id, error.code, ANOTHER_DRAINS)
         self._outbox.put(stream, self._encode(frame))
         self._table.end(stream)
