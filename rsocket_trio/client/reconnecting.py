@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 RETRY = Retry()
 RESEND_DELAY = 1.0
-"""Seconds that refused requests wait after a connection which took none for as long: so each is sent twice a second."""
+"""Seconds within which a refused request is sent at most twice, and a connection that drains counts as a failed try."""
 REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: ReopenedIncoming, Channel: ReopenedChannel}
 """The streams that follow the client to its next connection, by those of one connection."""
 USABLE = ("open", "suspended")
@@ -105,7 +105,7 @@ class ReconnectingClient(
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
         self._nursery: trio.Nursery | None = None
-        self._resend_at = -math.inf
+        self._drained_at = self._resend_at = -math.inf
         self._changes = ParkingLot()
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class ReconnectingClient(
                     self._connection = connection
                     self._changes.wake_all()
                     self._tell("connected")
-                    if await self._drains(connection, since):
+                    if await self._drains(connection):
                         self._hand_over()
                         task_status.started(trio.current_time() - since)
                         await connection.wait_closed()
@@ -259,17 +259,15 @@ class ReconnectingClient(
         self._lose(why, refused=not isinstance(why, RSocketError) or isinstance(why, REFUSALS))
         task_status.started(0.0)
 
-    async def _drains(self, connection: Connection, since: float) -> bool:
+    async def _drains(self, connection: Connection) -> bool:
         """Wait until a connection takes no new requests. Return whether its open streams may still finish."""
         changed = trio.Event()
 
         def look(status: str) -> None:
             if status in ("draining", "closed") and not changed.is_set():
                 changed.set()
-                now = trio.current_time()
-                if now < since + RESEND_DELAY:
-                    # Before the refused requests wake. They were sent to the connection before as well, perhaps.
-                    self._resend_at = now + RESEND_DELAY
+                # Before the refused requests wake. Some were perhaps refused by the connection before this one, too.
+                self._resend_at, self._drained_at = self._drained_at + RESEND_DELAY, trio.current_time()
 
         connection.on_state(look)
         look(connection.status)
