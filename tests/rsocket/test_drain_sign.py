@@ -18,6 +18,7 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
+from rsocket_trio.rsocket.stream_table import Stream
 from tests.rsocket.pairs import SessionPair
 
 SIGN = b"no new requests: the connection is closing"
@@ -31,6 +32,12 @@ each_dialect = pytest.mark.parametrize(
     [RSOCKET_1_0, REACTIVESOCKET_0_2, REACTIVESOCKET_0_1, RSOCKET_2_0_DRAFT],
     ids=lambda dialect: dialect.name,
 )
+
+
+def fail(pair: SessionPair, request: RequestReceived, error: StreamError) -> None:
+    """Let the server's handler fail."""
+    assert isinstance(request.stream, Stream)
+    pair.server.commands.send_error(request.stream, error)
 
 
 def drain(pair: SessionPair) -> None:
@@ -134,12 +141,13 @@ def test_no_handler_can_send_the_sign(dialect: Dialect, interaction: Interaction
         pair.client.commands.open(interaction, Payload(b"x"), credit)
         (request,) = pair.exchange()[1]
         assert isinstance(request, RequestReceived)
-        pair.server.commands.send_error(request.stream, error)
+        fail(pair, request, error)
 
         (failed,) = pair.exchange()[0]
 
         assert isinstance(failed, StreamFailed), name
         assert type(failed.error) is not Drained, name
+        assert isinstance(failed.error, StreamError)
         assert isinstance(failed.error, Rejected) == (error.code == 0x202), name
         assert not pair.client.draining, name
         if name.startswith("the sign"):
@@ -155,7 +163,7 @@ def test_a_text_that_is_cut_to_the_sign_goes_out_with_another() -> None:
         (request,) = pair.exchange()[1]
         assert isinstance(request, RequestReceived)
         # Behind the sign one character of four bytes, which is left out where it does not fit.
-        pair.server.commands.send_error(request.stream, Rejected(SIGN + "\N{ROCKET}".encode() * 20))
+        fail(pair, request, Rejected(SIGN + "\N{ROCKET}".encode() * 20))
         (failed,) = pair.exchange()[0]
         assert isinstance(failed, StreamFailed)
         assert not pair.client.draining
