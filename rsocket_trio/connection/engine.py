@@ -757,10 +757,11 @@ class Engine:
 
         With ``closing`` this side ends the connection behind the last of them.
         """
-        self.peer_draining = True
+        is_news, self.peer_draining = not self.peer_draining, True
         self.peer_closing = self.peer_closing or closing
-        self._wake_waiters()
-        self._notify_drain()
+        if is_news:
+            self._wake_waiters()
+            self._notify_drain()
 
     def drain(self, *, announce: bool) -> None:
         """Take and send no new requests from now on, and tell the peer."""
@@ -775,7 +776,7 @@ class Engine:
         self.wake()
 
     def _notify_drain(self) -> None:
-        if self.ended is None:
+        if not self.is_suspended and self.ended is None:
             self.notify_state()
 
     def announce_end(self, closed: ConnectionClosed) -> bool:
