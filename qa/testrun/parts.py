@@ -40,7 +40,9 @@ PARTS: Final = (
 QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""
 
-GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {}
+GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "restarts": ((sys.executable, "-m", "qa.restarts"),),
+}
 
 
 def part(name: str) -> Tests:

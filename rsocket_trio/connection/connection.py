@@ -604,7 +604,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     async def drain(self, *, grace: float = DRAIN_TIMEOUT, announce: bool = False) -> None:
         """Close in good order.
 
-        New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
+        The peer is told to send no new requests. Those that come all the same are answered with REJECTED, unless they
+        expect no answer, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
         seconds to finish, then they are cancelled. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
         gets answers to requests that it sent before; after a second this side closes it. With ``announce``
         CONNECTION_CLOSE is sent first, for peers that honour it.

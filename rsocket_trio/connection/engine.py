@@ -29,6 +29,7 @@ from rsocket_trio.errors import (
     Canceled,
     ConnectionClosed,
     ConnectionLost,
+    Drained,
     NegotiationFailed,
     RejectedSetup,
     RemoteProtocolError,
@@ -831,7 +832,8 @@ class Engine:
             if isinstance(owner, HandlerCall):
                 calls.append(owner)
             elif owner is not None:
-                owner.on_error(fresh_copy(error))
+                unsent = self.peer_draining and stream.requester and not stream.left
+                owner.on_error(Drained(str(error)) if unsent else fresh_copy(error))
         if calls:
             self.workers.end(calls, error)
         self.faults.limit_reports()

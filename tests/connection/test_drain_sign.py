@@ -187,3 +187,22 @@ async def test_an_interceptor_cannot_give_the_sign(autojump_clock: MockClock) ->
                 await call()
             assert type(refused.value) is Rejected
         assert pair.client.status == "open"
+
+
+async def test_a_request_that_waited_to_be_written_did_not_run(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair, trio.open_nursery() as nursery:
+        heard: dict[bytes, type[Exception]] = {}
+
+        async def ask(data: bytes) -> None:
+            with pytest.raises(ConnectionClosed) as closed:
+                await pair.client.request_response(data)
+            heard[data] = closed.type
+
+        pair.client_wire.hold()
+        nursery.start_soon(ask, b"written, perhaps")
+        await settle()
+        nursery.start_soon(ask, b"waits behind it")
+        await settle()
+        await pair.server.drain()
+        await settle()
+        assert heard == {b"written, perhaps": ConnectionClosed, b"waits behind it": Drained}
