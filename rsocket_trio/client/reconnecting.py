@@ -244,7 +244,8 @@ class ReconnectingClient(
                     if await self._drains(connection):
                         self._hand_over()
                         task_status.started(trio.current_time() - since)
-                        await connection.wait_closed()
+                        # Its peer ends it as well, unless it has given the sign and nothing more.
+                        await (await connection._ready()).wait_quiet()
                         return
                     why = await connection.wait_closed()
                     # A session that was resumed once was accepted: a later error is no refusal of the SETUP.

@@ -617,8 +617,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             return
         engine.drain(announce=announce)
         with trio.move_on_after(grace):
-            while not engine.session.is_quiet and engine.ended is None:
-                await engine.changes.park()
+            await engine.wait_quiet()
         closed = ConnectionClosed("the connection was drained by this side")
         if engine.announce_end(closed):
             with trio.move_on_after(PEER_CLOSE_TIMEOUT):

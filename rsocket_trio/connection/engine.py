@@ -488,6 +488,11 @@ class Engine:
             await self.changes.park()
         return fresh_copy(self.ended)
 
+    async def wait_quiet(self) -> None:
+        """Wait until no stream is open on a connection that drains, or it is over."""
+        while not self.session.is_quiet and self.ended is None:
+            await self.changes.park()
+
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raise its refusal, or why no answer came."""
         while self.session.awaits_answer and self.ended is None:
