@@ -54,7 +54,7 @@ QUICK := commands pure
 # Three at a time: two cores, and many tests wait for other processes.
 AT_ONCE := 3
 RUN = $(BIN)/python -m qa.testrun
-GATE := attacks load times resume simulation mutants conformance tests kafka analytics spark
+GATE := attacks load restarts times resume simulation mutants conformance tests kafka analytics spark
 
 .DELETE_ON_ERROR:
 .PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers clean

@@ -15,7 +15,7 @@
     │   ├── RejectedResume       0x004
     │   └── NegotiationFailed    no code: the peers share no terms
     ├── ConnectionClosed         drained, or closed by this side
-    │   └── Drained              and Rejected: the peer drains, and was not sent the request
+    │   └── Drained              and Rejected: the peer drains, and did not process the request
     ├── ConnectionLost           ended by the peer, by silence or by the transport
     ├── ProtocolError
     │   ├── LocalProtocolError   this side asked for what the rules forbid
@@ -221,16 +221,16 @@ class ConnectionClosed(RSocketError):
 
 
 class Drained(Rejected, ConnectionClosed):
-    """The peer drains, or has drained: the request was not sent. It is both ``Rejected`` and ``ConnectionClosed``."""
+    """The peer drains, or has drained: the request was refused or not sent, and is safe to send on another connection.
+
+    It is both ``Rejected`` and ``ConnectionClosed``.
+    """
 
 
-NO_NEW_REQUESTS = "no new requests: the connection is closing"
-"""The answer of a side that drains to new requests."""
-
-
-def is_by_drain(error: BaseException) -> bool:
-    """Return whether a request came too late for a connection that drains, and may succeed on the next one."""
-    return isinstance(error, ConnectionClosed) or (isinstance(error, Rejected) and error.text == NO_NEW_REQUESTS)
+GRACE_IS_OVER = "the connection is closing"
+"""The text of ``Canceled`` for a stream that was open at the end of the grace period of a drain."""
+DRAIN_SIGN = b"no new requests: the connection is closing"
+"""The sign of a side that drains: the data of a KEEPALIVE that asks for no answer, and of the REJECTED for requests."""
 
 
 class ConnectionLost(RSocketError):

@@ -28,7 +28,7 @@ PUBLIC = {
     *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),
     *("ConnectionClosed", "ConnectionLost", "ProtocolError", "LocalProtocolError", "RemoteProtocolError"),
-    *("Unsupported",),
+    *("Drained", "Unsupported"),
 }
 
 

@@ -41,7 +41,6 @@ QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""
 
 
-
 def program(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command of a program of this project."""
     return (sys.executable, "-m", module, *arguments)
@@ -65,6 +64,7 @@ LOADS: Final = (
     "abandoned",
     "rows",
     "leftovers",
+    "long-tokens",
 )
 GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "attacks": (program("qa.attacks", "--full"),),
@@ -82,6 +82,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         program("qa.simulation", "--races", "100"),
         program("qa.simulation", "--buffers", "100"),
     ),
+    "restarts": (program("qa.restarts"),),
     "mutants": (program("qa.mutants"),),
     "conformance": (program("qa.wrong.findings", "--check"),),
     "tests": (whole("pure"), whole("commands")),

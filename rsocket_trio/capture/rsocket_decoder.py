@@ -19,7 +19,7 @@ from rsocket_trio.capture.schema import (
     as_int16,
     as_int32,
 )
-from rsocket_trio.errors import Rejected, RemoteProtocolError
+from rsocket_trio.errors import DRAIN_SIGN, Rejected, RemoteProtocolError
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, mime_name
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH, Interaction
@@ -187,7 +187,8 @@ class RSocketDecoder(ConnectionDecoder):
     ) -> None:
         seen.data_bytes = len(frame.data) + size.beyond
         seen.keepalive_pos = frame.last_received_position
-        self._beat(now, inward, asks=frame.respond)
+        if frame.respond or frame.data != DRAIN_SIGN:  # which answers nothing
+            self._beat(now, inward, asks=frame.respond)
 
     def _read_lease(
         self, now: int, inward: bool, frame: LeaseFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
@@ -202,7 +203,8 @@ class RSocketDecoder(ConnectionDecoder):
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
             if isinstance(content, Beat):
-                self._beat(now, inward, asks=content.respond)
+                if content.respond or content.data != DRAIN_SIGN:
+                    self._beat(now, inward, asks=content.respond)
             elif isinstance(content, ResumePosition):
                 seen.keepalive_pos = content.last_received_position
             elif isinstance(content, Permits):

@@ -8,12 +8,13 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 import trio
 
 from rsocket_trio.client.open import call_terms, open_connection, open_uri
 from rsocket_trio.client.options import ConnectionOptions
+from rsocket_trio.client.reopened_streams import Reopened, ReopenedChannel, ReopenedIncoming
 from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
@@ -25,6 +26,8 @@ from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
 from rsocket_trio.errors import (
+    GRACE_IS_OVER,
+    Canceled,
     ConnectionClosed,
     ConnectionLost,
     InvalidSetup,
@@ -45,7 +48,13 @@ from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
 
+R = TypeVar("R")
+
 RETRY = Retry()
+RESEND_DELAY = 1.0
+"""Seconds within which a refused request is sent at most twice, and a connection that drains counts as a failed try."""
+REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: ReopenedIncoming, Channel: ReopenedChannel}
+"""The streams that follow the client to its next connection, by those of one connection."""
 USABLE = ("open", "suspended")
 """States in which a connection takes new requests."""
 REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Unsupported)
@@ -74,12 +83,14 @@ class ReconnectingClient(
     """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
     A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,
-    as on a ``Connection``. A call is never repeated automatically, because the server may have processed it. Without a
+    as on a ``Connection``. It is not repeated then, because the server may have processed it. Without a
     connection, or while it drains, a call waits for the next one, without a timeout of its own; with ``wait=False`` it
     raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises. A request without an
     answer may be lost with its connection, and no error says so.
 
-    The next connection is made as soon as one drains; the draining one stays until its open streams are done.
+    The next connection is made as soon as one drains; the draining one stays until its open streams are done. A request
+    that was refused because the server drains was certainly not processed: it is sent over the next connection, with
+    ``wait=False`` if there is one already.
     """
 
     def __init__(
@@ -94,6 +105,8 @@ class ReconnectingClient(
         self._connection: Connection | None = None
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
+        self._nursery: trio.Nursery | None = None
+        self._drained_at = self._resend_at = -math.inf
         self._changes = ParkingLot()
 
     def __repr__(self) -> str:
@@ -111,14 +124,50 @@ class ReconnectingClient(
         await trio.lowlevel.checkpoint()
         return await self._next(wait=True)
 
+    async def insist(self, call: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of ``call``, which is called again whenever its connection is lost or closed meanwhile.
+
+        For requests that do no harm twice: each may have run before. A call that the server gave up at the end of its
+        grace period is made again, too. It is called at most twice a second, and whenever there is a connection, also
+        with ``wait=False``. Raise every other error, and the one that ended the client.
+        """
+        before, now = -math.inf, -math.inf
+        while True:
+            await self.connected()
+            await trio.sleep_until(before + RESEND_DELAY)
+            before, now = now, trio.current_time()
+            try:
+                return await call()
+            except (ConnectionLost, ConnectionClosed):
+                continue
+            except Canceled as error:
+                if error.text != GRACE_IS_OVER:
+                    raise
+
     async def _ready(self) -> Engine:
         need_trio()
         return await (await self._next(self._wait))._ready()
 
+    async def _next_engine(self) -> Engine | None:
+        if not self._wait and (self.connection is None or trio.current_time() < self._resend_at):
+            return None
+        await trio.sleep_until(self._resend_at)
+        return await self._ready()
+
     @asynccontextmanager
     async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:
-        async with new_stream(await self._ready(), kind, *request) as stream:
+        engine = await self._ready()
+        # The streams of a dialect in which no peer says that it drains are never refused so.
+        if engine.session.close_announcement is None or kind not in REOPENED:
+            opening = new_stream(engine, kind, *request)
+        else:
+            opening = new_stream(engine, REOPENED[kind], *request).open_by(self)
+        async with opening as stream:
             yield stream
+
+    def _start_task(self, function: Callable[[], Awaitable[object]]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(function)
 
     async def _next(self, wait: bool) -> Connection:
         """Return the connection for a new request. There is no checkpoint after it was found."""
@@ -138,16 +187,19 @@ class ReconnectingClient(
 
     async def _run(self, nursery: trio.Nursery) -> None:
         """Connect in a loop, until a connection is refused or the task is cancelled."""
+        self._nursery = nursery
         tries = 0
         while True:
             # Returns when the next connection is due: this one is over, or drains in its own task beside the next.
             held: float = await nursery.start(self._hold_one)
             if self._ended is not None:
                 return
-            # A connection that lived longer than the longest pause was no failed try: begin with short pauses again.
-            if held > self._retry.longest_delay:
+            # A connection that lived longer than the longest pause was no failed try: begin with short pauses again. So
+            # does one that was closed in good order, unless at once; and the next follows without a pause.
+            planned = isinstance(self._why, ConnectionClosed)
+            if held > self._retry.longest_delay or (planned and held >= RESEND_DELAY):
                 tries = 0
-            pause = self._retry.delay(tries, random.random())
+            pause = 0.0 if planned and not tries else self._retry.delay(tries - planned, random.random())
             logger.info("%s: %s; trying again in %.3g s", self._uri, self._why, pause)
             await trio.sleep(pause)
             tries += 1
@@ -181,10 +233,11 @@ class ReconnectingClient(
                 self._connection = connection
                 self._changes.wake_all()
                 self._tell("connected")
-                if await _drains(connection):
+                if await self._drains(connection):
                     self._hand_over()
                     task_status.started(trio.current_time() - since)
-                    await connection.wait_closed()
+                    # Its peer ends it as well, unless it has given the sign and nothing more.
+                    await (await connection._ready()).wait_quiet()
                     return
                 why: Exception = await connection.wait_closed()
                 # A session that was resumed once was accepted: a later error is no refusal of the SETUP.
@@ -198,6 +251,21 @@ class ReconnectingClient(
             return
         self._lose(why, refused=not isinstance(why, RSocketError) or isinstance(why, REFUSALS))
         task_status.started(0.0)
+
+    async def _drains(self, connection: Connection) -> bool:
+        """Wait until a connection takes no new requests. Return whether its open streams may still finish."""
+        changed = trio.Event()
+
+        def look(status: str) -> None:
+            if status in ("draining", "closed") and not changed.is_set():
+                changed.set()
+                # Before the refused requests wake. Some were perhaps refused by the connection before this one, too.
+                self._resend_at, self._drained_at = self._drained_at + RESEND_DELAY, trio.current_time()
+
+        connection.on_state(look)
+        look(connection.status)
+        await changed.wait()
+        return connection.status == "draining"
 
     def _hand_over(self) -> None:
         """Direct new requests to the next connection, as this one drains; its open streams go on."""
@@ -256,8 +324,8 @@ async def connect_forever(
     included. An error of such a function counts as a failed try if the function could not connect itself (see
     ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
 
-    Requests in progress raise when their connection is lost; none is repeated automatically. After a connection that
-    the server closes in good order the client connects again, too.
+    Requests in progress raise when their connection is lost; none is repeated automatically then. From a connection
+    that drains the client goes to the next at once, and sends there what was refused because of it.
 
     Raise ``ValueError`` and ``TypeError`` at once for options that can be checked then. A refusal (``RejectedSetup``,
     ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and invalid terms are not tried
@@ -293,20 +361,6 @@ async def connect_forever(
                 raise error
             finally:
                 del error  # its traceback refers to this frame
-
-
-async def _drains(connection: Connection) -> bool:
-    """Wait until a connection takes no new requests. Return whether its open streams may still finish."""
-    changed = trio.Event()
-
-    def look(status: str) -> None:
-        if status in ("draining", "closed"):
-            changed.set()
-
-    connection.on_state(look)
-    look(connection.status)
-    await changed.wait()
-    return connection.status == "draining"
 
 
 def _twin(error: Exception) -> Exception:

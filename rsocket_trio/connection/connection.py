@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
@@ -27,7 +27,7 @@ from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
-from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Drained, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
@@ -154,7 +154,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
             extensions = checked_entries(entries)
             need_trio()
-            return await call.request(partial(answered, engine, extensions, call.renewed), reply)
+            return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)
         if reply is not None or type(payload) not in PAYLOAD_TYPES:
             request = object_request(engine, payload, route, reply)
         else:
@@ -169,11 +169,18 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             await trio.lowlevel.checkpoint_if_cancelled()
         except RuntimeError:
             raise no_trio() from None
-        stream = engine.request_queue.at_once(REQUEST_RESPONSE, request, None, extensions)
-        if stream is None:
-            stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
-        stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
-        answer = await trio.lowlevel.wait_task_rescheduled(pending.abort)
+        try:
+            stream = engine.request_queue.at_once(REQUEST_RESPONSE, request, None, extensions)
+            if stream is None:
+                stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
+            stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
+            answer = await trio.lowlevel.wait_task_rescheduled(pending.abort)
+        except Drained:
+            following = await self._next_engine()
+            if following is None:
+                raise
+            engine = following
+            answer = await self._sent(answered, engine, extensions, None, request)
         return answer if reply is None else decoded(engine, answer, reply)
 
     @overload
@@ -358,15 +365,14 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         need_trio()
         engine = self._engine or await self._ready()
         extensions = checked_entries(entries)
-        queue = engine.request_queue
         if needs_call(engine, payload, None, auth):
             call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None)
             await trio.lowlevel.checkpoint()
-            await call.request(lambda request: queue.open(FIRE_AND_FORGET, request, None, extensions, call.renewed))
+            await call.request(partial(self._sent, opened, engine, extensions, call.renewed))
             return
         request = routed(engine, payload, route)
         await trio.lowlevel.checkpoint()
-        await queue.open(FIRE_AND_FORGET, request, None, extensions)
+        await self._sent(opened, engine, extensions, None, request)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send ``metadata`` that concerns the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket
@@ -376,7 +382,15 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         need_trio()
         engine = self._engine or await self._ready()
         await trio.lowlevel.checkpoint()
-        await engine.request_queue.wait_for_room(len(content))
+        while True:
+            try:
+                await engine.request_queue.wait_for_room(len(content))
+                break
+            except Drained:
+                following = await self._next_engine()
+                if following is None:
+                    raise
+                engine = following
         supported(engine.session, engine.session.connection_metadata, "metadata").metadata_push(content, metadata_type)
         engine.wake()
 
@@ -407,6 +421,31 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         class that is no contract.
         """
         return remote_of(contract, self, auth)
+
+    async def _sent(
+        self,
+        send: Callable[[Engine, tuple[Entry, ...], Callable[[], Payload] | None, Payload], Awaitable[R]],
+        engine: Engine,
+        entries: tuple[Entry, ...],
+        renewed: Callable[[], Payload] | None,
+        request: Payload,
+    ) -> R:
+        """Return the result of ``send`` over ``engine``, or over the next one if its peer drains and refuses it.
+
+        ``renewed`` returns the request as it is to be sent after a wait.
+        """
+        while True:
+            try:
+                return await send(engine, entries, renewed, request)
+            except Drained:
+                following = await self._next_engine()
+                if following is None:
+                    raise
+                engine, request = following, request if renewed is None else renewed()
+
+    async def _next_engine(self) -> Engine | None:
+        """Return the engine that a request is sent to after ``Drained``, ``None`` if there is none."""
+        return None
 
     @abstractmethod
     async def _ready(self) -> Engine:
@@ -453,6 +492,13 @@ def new_stream(
         life = ClientCall(engine, interaction, payload, route, auth, items)
         return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
     return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
+
+
+async def opened(
+    engine: Engine, entries: tuple[Entry, ...], renewed: Callable[[], Payload] | None, request: Payload
+) -> None:
+    """Send a request without an answer that is ready, ``renewed`` if it had to wait."""
+    await engine.request_queue.open(FIRE_AND_FORGET, request, None, entries, renewed)
 
 
 async def answered(
@@ -557,7 +603,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     async def drain(self, *, grace: float = DRAIN_TIMEOUT, announce: bool = False) -> None:
         """Close in good order.
 
-        New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
+        The peer is told to send no new requests. Those that come all the same are answered with REJECTED, unless they
+        expect no answer, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
         seconds to finish, then they are cancelled. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
         gets answers to requests that it sent before; after a second this side closes it. With ``announce``
         CONNECTION_CLOSE is sent first, for peers that honour it.
@@ -570,8 +617,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             return
         engine.drain(announce=announce)
         with trio.move_on_after(grace):
-            while not engine.session.is_quiet and engine.ended is None:
-                await engine.changes.park()
+            await engine.wait_quiet()
         closed = ConnectionClosed("the connection was drained by this side")
         if engine.announce_end(closed):
             with trio.move_on_after(PEER_CLOSE_TIMEOUT):
@@ -598,12 +644,15 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def status(self) -> str:
-        """Return ``open``, ``suspended`` while a session has no transport, ``draining`` or ``closed``."""
+        """Return ``open``, ``suspended`` while a session has no transport, ``draining`` or ``closed``.
+
+        A connection drains from the first sign of either side on, with or without a transport.
+        """
         if self._engine.ended is not None:
             return "closed"
-        if self._engine.is_suspended:
-            return "suspended"
-        return "draining" if self._engine.session.draining else "open"
+        if self._engine.session.draining:
+            return "draining"
+        return "suspended" if self._engine.is_suspended else "open"
 
     @property
     def can_resume(self) -> bool:

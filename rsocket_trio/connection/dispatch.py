@@ -81,8 +81,11 @@ class DispatchPort(HandlerPort, CallPort, Protocol):
         """Let waiting requests begin: the server took this client, and granted these extension entries."""
         ...
 
-    def on_peer_draining(self) -> None:
-        """Start no new streams: the peer takes none, and lets open ones finish."""
+    def on_peer_draining(self, *, closing: bool) -> None:
+        """Start no new streams: the peer takes none, and lets open ones finish.
+
+        With ``closing`` it expects this side to end the connection behind the last one.
+        """
         ...
 
     def replace_link(self, error: ConnectionLost) -> None:
@@ -326,7 +329,7 @@ class Dispatcher:
             faults.peer_fault(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
-        self._port.on_peer_draining()
+        self._port.on_peer_draining(closing=event.closing)
 
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {

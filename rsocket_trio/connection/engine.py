@@ -25,9 +25,11 @@ from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.connection.resumption import Reconnector, ResumeFailed
 from rsocket_trio.errors import (
+    GRACE_IS_OVER,
     Canceled,
     ConnectionClosed,
     ConnectionLost,
+    Drained,
     NegotiationFailed,
     RejectedSetup,
     RemoteProtocolError,
@@ -108,6 +110,7 @@ class Engine:
         "is_suspended",
         "link",
         "on_state",
+        "peer_closing",
         "peer_draining",
         "pings",
         "plain_requests",
@@ -153,6 +156,7 @@ class Engine:
         self.request_queue = RequestQueue(self, session)
         self.plain_requests = True
         self.peer_draining = False
+        self.peer_closing = False
         self._nursery: trio.Nursery | None = None
         self._finished = 0
         self.link: Link | NoLink = NO_LINK
@@ -321,7 +325,7 @@ class Engine:
             self.notify_state()
         if session.draining and session.is_quiet:
             self.changes.wake_all()
-            if self.peer_draining and not self._outbox:
+            if self.peer_closing and not self._outbox:
                 self.end(ConnectionClosed("the peer closed the connection"))
         session.attention = session.draining or self.request_queue.has_waiters or self.ended is not None
 
@@ -393,7 +397,7 @@ class Engine:
         """Handle the loss of the transport: end the connection, or suspend the session."""
         session = self.session
         announcement, resumable, framing = session.close_announcement, session.resumable, session.own_framing
-        if self.peer_draining:
+        if self.peer_closing or (self.peer_draining and session.is_quiet):
             self.end(ConnectionClosed("the peer closed the connection"))
         elif announcement is not None and announcement.has_announced and session.is_quiet:
             self.end(ConnectionClosed("the connection was drained by this side"))
@@ -483,6 +487,11 @@ class Engine:
         while self.ended is None:
             await self.changes.park()
         return fresh_copy(self.ended)
+
+    async def wait_quiet(self) -> None:
+        """Wait until no stream is open on a connection that drains, or it is over."""
+        while not self.session.is_quiet and self.ended is None:
+            await self.changes.park()
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raise its refusal, or why no answer came."""
@@ -749,16 +758,25 @@ class Engine:
 
     # The end
 
-    def on_peer_draining(self) -> None:
-        """Send no new requests: the peer takes none, and lets open streams finish."""
-        self.peer_draining = True
-        self._wake_waiters()
-        self._notify_drain()
+    def on_peer_draining(self, *, closing: bool) -> None:
+        """Send no new requests: the peer takes none, and lets open streams finish.
+
+        With ``closing`` this side ends the connection behind the last of them.
+        """
+        is_news, self.peer_draining = not self.peer_draining, True
+        self.peer_closing = self.peer_closing or closing
+        if is_news:
+            self._wake_waiters()
+            self._notify_drain()
 
     def drain(self, *, announce: bool) -> None:
-        """Take and send no new requests from now on."""
-        self.session.drain()
-        self._announce_close(wanted=announce, last=False)
+        """Take and send no new requests from now on, and tell the peer."""
+        session = self.session
+        session.drain()
+        if announce:
+            self._announce_close(last=False)
+        elif session.close_announcement is not None and not session.is_quiet:
+            session.close_announcement.announce_drain()
         self._wake_waiters()
         self._notify_drain()
         self.wake()
@@ -789,13 +807,14 @@ class Engine:
         if self.ended is not None:
             return
         self._cancel_streams(closed)
-        self._announce_close(wanted=announce, last=True)
+        if announce:
+            self._announce_close(last=True)
         self.end(closed)
 
-    def _announce_close(self, *, wanted: bool, last: bool) -> None:
-        """Tell the peer that the connection ends, if that is wanted and the dialect can."""
+    def _announce_close(self, *, last: bool) -> None:
+        """Tell the peer that the connection ends, if the dialect can."""
         announcement = self.session.close_announcement
-        if wanted and announcement is not None:
+        if announcement is not None:
             announcement.announce_close(last=last)
 
     def lose(self, error: ConnectionLost) -> None:
@@ -818,7 +837,8 @@ class Engine:
             if isinstance(owner, HandlerCall):
                 calls.append(owner)
             elif owner is not None:
-                owner.on_error(fresh_copy(error))
+                unsent = self.peer_draining and stream.requester and not stream.left
+                owner.on_error(Drained(str(error)) if unsent else fresh_copy(error))
         if calls:
             self.workers.end(calls, error)
         self.faults.limit_reports()
@@ -843,7 +863,7 @@ class Engine:
             if stream.requester:
                 session.commands.send_cancel(stream)
             elif stream.open & SENDING:
-                session.commands.send_error(stream, Canceled("the connection is closing"))
+                session.commands.send_error(stream, Canceled(GRACE_IS_OVER))
             if isinstance(owner, HandlerCall):
                 owner.cancel()
             elif owner is not None:

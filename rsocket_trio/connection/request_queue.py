@@ -242,7 +242,7 @@ class RequestQueue:
 
     def _check_open(self) -> None:
         if self._port.ended is not None:
-            raise fresh_copy(self._port.ended)
+            raise self._refusal()
 
     def _refusal(self) -> RSocketError:
         """Return the error of requests that are refused because the connection is closing or over."""

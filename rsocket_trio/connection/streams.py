@@ -185,7 +185,7 @@ class Incoming(StreamObserver):
             return await self._opened_within(self._life)
         await trio.lowlevel.checkpoint()
         # There is no checkpoint between the opening and the owner's registration, so no event is missed.
-        self._attach(await self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries))
+        self._attach(await self._request(None))
         return self
 
     async def __aexit__(
@@ -206,11 +206,7 @@ class Incoming(StreamObserver):
         """Open the stream inside of what its call needs."""
         self.request = await life.begin()
         try:
-            self._attach(
-                await self._port.request_queue.open(
-                    self._interaction, self.request, self._credit, self._entries, life.renewed
-                )
-            )
+            self._attach(await self._request(life.renewed))
         except BaseException as error:
             await life.leave(error)
             raise
@@ -279,6 +275,10 @@ class Incoming(StreamObserver):
     def _observed_by(self, observer: StreamObserver) -> None:
         """Have the stream's events go to ``observer``, which passes them on."""
         self._opened()[0].owner = observer
+
+    def _request(self, renewed: Callable[[], Payload] | None) -> Coroutine[Any, Any, StreamState]:
+        """Open the stream, with its request ``renewed`` if it had to wait. There is no checkpoint after that."""
+        return self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries, renewed)
 
     def _attach(self, stream: StreamState) -> None:
         self._stream = stream

@@ -16,8 +16,8 @@ from typing import Final
 import attrs
 import trio
 
-from rsocket_trio import Invalid, Payload, Rejected, Responder, open_connection, serve
-from rsocket_trio.errors import RSocketError, is_by_drain
+from rsocket_trio import ConnectionClosed, Invalid, Payload, Rejected, Responder, open_connection, serve
+from rsocket_trio.errors import RSocketError
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -103,7 +103,7 @@ async def wait_for_stop(address: Address) -> None:
             await connection.request_response(address.token, route="stop")
             return
     except RSocketError as error:
-        if connected and (is_by_drain(error) or not isinstance(error, Invalid | Rejected)):
+        if connected and (isinstance(error, ConnectionClosed) or not isinstance(error, Invalid | Rejected)):
             return
         logger.warning("the load cannot be stopped before its time: %s", str(error))
     # Outside the except block, which would keep the connection alive.

@@ -152,7 +152,12 @@ class PeerFault:
 
 @value
 class PeerDraining:
-    """The peer announced its end: no new stream may start, open ones may finish."""
+    """The peer announced its end: no new stream may start, open ones may finish.
+
+    ``closing`` says that the peer expects this side to close the connection, once no stream is open any more.
+    """
+
+    closing: bool
 
 
 @value

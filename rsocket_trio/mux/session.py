@@ -197,10 +197,14 @@ class SilenceTimer(Protocol):
 
 
 class CloseAnnouncement(Protocol):
-    """The announcement of a connection's end to its peer."""
+    """The announcements to a peer that a connection drains, and that it ends."""
 
     has_announced: bool
-    """True if the peer was told, or is about to be, that the connection ends."""
+    """True if the peer was told, or is about to be, to close the connection once no stream is open."""
+
+    def announce_drain(self) -> None:
+        """Tell the peer that this side takes no more requests."""
+        ...
 
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""

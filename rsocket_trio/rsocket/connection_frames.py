@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
+    DRAIN_SIGN,
     RemoteProtocolError,
     RSocketError,
     Unsupported,
@@ -132,6 +133,10 @@ class ConnectionFrames:
             raise Unsupported(f"{self._dialect.name} has no ping")
         self._outbox.put_signal(self.make_asking_beat(token))
 
+    def make_drain_sign(self) -> bytes:
+        """Return the KEEPALIVE that says that this side drains; it asks for no answer."""
+        return self._dialect.codec.encode(self.beat(KeepaliveFrame(False, self._position, DRAIN_SIGN)))
+
     def make_asking_beat(self, token: object = None) -> bytes:
         """Return a KEEPALIVE that asks for an answer, and queue its token."""
         if self._pings is None:
@@ -222,7 +227,7 @@ class ConnectionFrames:
                 return self._ignore(frame, now)  # RS10-UNX-15, -16
             raise EndedByPeer(refusal)
         if frame.code == CONNECTION_CLOSE and self._dialect.has_connection_close:
-            return (PeerDraining(),)  # RS10-ERR-09
+            return (PeerDraining(closing=True),)  # RS10-ERR-09
         # RS10-ERR-06: on stream 0 any unknown code counts as CONNECTION_ERROR.
         raise EndedByPeer(connection_error(frame.code, frame.data))
 
@@ -232,12 +237,14 @@ class ConnectionFrames:
         if self.positions is not None:
             self.positions.confirmed(frame.last_received_position)
         if not frame.respond:
-            return self._pong()
+            return self._pong(frame.data)
         # RS10-KA-04, -08: the same data, our own position.
         self._outbox.put_reply(self._dialect.codec.encode(KeepaliveFrame(False, self._position, frame.data)))
         return ()
 
-    def _pong(self) -> Events:
+    def _pong(self, data: bytes) -> Events:
+        if data == DRAIN_SIGN:
+            return (PeerDraining(closing=False),)  # no answer: pings carry no data
         # Answers come in order; their data is not checked, since some peers echo nothing.
         token = self._pings.popleft() if self._pings else None
         return () if token is None else (Pong(token),)

@@ -137,7 +137,9 @@ class Dialect:
     has_connection_error: bool = True
     """ERROR with CONNECTION_ERROR can say why this side ends the connection."""
     has_connection_close: bool = True
-    """ERROR with CONNECTION_CLOSE can say that this side takes no more requests."""
+    """ERROR with CONNECTION_CLOSE can say that this side ends the connection."""
+    announces_drain: bool = True
+    """KEEPALIVE and REJECTED can say that this side takes no more requests."""
     versions: frozenset[tuple[int, int]] | None = None
     """The versions that a server takes in a SETUP; ``None``: its own only."""
     has_lifetime: bool = True

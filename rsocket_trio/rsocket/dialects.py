@@ -108,6 +108,7 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     strict=False,  # RS00-SETUP-03
     zero_initial_n_invalid=False,  # RS00-RQN-03
     has_connection_error=False,  # RS00-SERR-03
+    announces_drain=False,  # RS00-ERR-01
     versions=None,  # RS00-HDR-12
     lengths_are_learnt=False,  # RS00-HDR-02
     has_lifetime=False,  # RS00-SETUP-02

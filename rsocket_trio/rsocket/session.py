@@ -128,6 +128,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_handshake",
+        "_has_announced_drain",
         "_resume",
         "_suspended",
         "attention",
@@ -164,6 +165,7 @@ class Session:
         self.error: RSocketError | None = None
         self.attention = False
         self.has_announced = False
+        self._has_announced_drain = False
         self.opens_at_once = True
         self._suspended = False
         self._handshake: ClientHandshake | ServerHandshake | None = None
@@ -223,8 +225,8 @@ class Session:
 
     @property
     def close_announcement(self) -> Self | None:
-        """The announcement of the end, if the dialect has CONNECTION_CLOSE."""
-        return self if self.dialect.has_connection_close else None
+        """The announcements of a drain and of the end, if the dialect can say that this side takes no more requests."""
+        return self if self.dialect.announces_drain else None
 
     # Questions of the connection
 
@@ -236,7 +238,7 @@ class Session:
 
     @property
     def draining(self) -> bool:
-        """Return whether new requests are neither accepted nor sent."""
+        """Return whether new requests are refused, if they expect an answer, and not sent."""
         return self.receiver.draining
 
     @property
@@ -274,8 +276,8 @@ class Session:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether no stream is open, and the last frame of each has left."""
-        return not self.table
+        """Return whether no stream is open or held for the application, and the last frame of each has left."""
+        return not self.table and not self.held_size
 
     @property
     def detached(self) -> int:
@@ -484,16 +486,25 @@ class Session:
         self.control.entries(entries, ignore=ignore)
 
     def drain(self) -> None:
-        """Refuse new requests from now on; what is open may finish."""
+        """Refuse new requests that expect an answer from now on; what is open may finish."""
         self.receiver.draining = True
         self.opens_at_once = False
         self.attention = True
 
+    def announce_drain(self) -> None:
+        """Tell the peer that this side takes no more requests, and lets open streams finish."""
+        if not self.dialect.has_connection_close:
+            self.announce_close(last=False)  # there is one announcement only
+        elif self.state in (State.OPEN, State.GATED):
+            self.outbox.put_signal(self.control.make_drain_sign())
+            self._has_announced_drain = True
+
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
-        if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
+        if self.dialect.announces_drain and self.state in (State.OPEN, State.GATED):
             put = self.outbox.put_final if last else self.outbox.put_reply
-            put(self.error_frame(CONNECTION_CLOSE, b"closing"))
+            close = self.dialect.has_connection_close
+            put(self.error_frame(CONNECTION_CLOSE, b"closing") if close else self.control.make_drain_sign())
             self.has_announced = True
             self.attention = True
 
@@ -569,6 +580,8 @@ class Session:
         handler = STREAM_HANDLERS.get(kind) or (SHARED_HANDLERS.get(kind) if frame.stream_id else None)
         if handler is not None:
             handler(receiver, frame)
+            if kind is ErrorFrame and receiver.draining:
+                self.drain()  # the error may have been the peer's sign
         else:
             self._take_connection_frame(frame, now)
         if not control.established:
@@ -577,6 +590,10 @@ class Session:
     def _take_connection_frame(self, frame: Frame, now: float) -> None:
         for event in self.control.receive(frame, now):
             if isinstance(event, PeerDraining):
+                if not event.closing:
+                    self.receiver.on_drain_sign()
+                    self.drain()
+                    continue
                 self.drain()
             elif isinstance(event, LeaseReceived):
                 self.opens_at_once = False
@@ -635,8 +652,11 @@ class Session:
         self.attention = True
         self.keepalive.restart(now)
         self.control.restart(now)
+        # What has no position is said anew.
         if self.has_announced:
-            self.announce_close(last=False)  # it has no position, so it is said anew
+            self.announce_close(last=False)
+        elif self._has_announced_drain:
+            self.announce_drain()
 
     def _count_positions(self, positions: ResumePositions | None) -> None:
         """Count the bytes of streams from now on; ``None`` for a session that can't be resumed."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.errors import NO_NEW_REQUESTS, Invalid, Rejected, RemoteProtocolError, stream_error
+from rsocket_trio.errors import DRAIN_SIGN, Drained, Invalid, Rejected, RemoteProtocolError, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     CreditGranted,
@@ -16,6 +16,7 @@ from rsocket_trio.mux.events import (
     ItemReceived,
     ItemsReceived,
     MetadataPushed,
+    PeerDraining,
     PeerFault,
     RequestReceived,
     SendingCancelled,
@@ -62,9 +63,9 @@ EMPTY = Payload()
 class StreamReceiver:
     """The rules for received frames on streams. Events are collected in ``events``.
 
-    ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``leases`` are those of
-    both sides (``None`` without leases), ``detached`` are handlers that still run although their
-    stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
+    ``now`` is the time of the frames at hand, ``draining`` refuses new requests that expect an answer, ``leases`` are
+    those of both sides (``None`` without leases), ``detached`` are handlers that still run although their stream is
+    over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
     __slots__ = (
@@ -175,8 +176,19 @@ class StreamReceiver:
         self._spend_on(stream)
         known = stream.request is None
         self._drop(stream)
-        if known:
-            self.events.append(StreamFailed(stream, stream_error(frame.code, frame.data)))
+        if not known:
+            return
+        error = stream_error(frame.code, frame.data)
+        if stream.requester and frame.code == REJECTED and frame.data == DRAIN_SIGN:
+            error = Drained.received(frame.code, frame.data)
+            self.on_drain_sign()
+        self.events.append(StreamFailed(stream, error))
+
+    def on_drain_sign(self) -> None:
+        """Note that the peer drains, unless it is known, or this side drains itself: some peers echo its sign."""
+        if not self.draining:
+            self.draining = True
+            self.events.append(PeerDraining(closing=not self.dialect.has_connection_close))
 
     def on_cancel(self, frame: CancelFrame) -> None:
         """Cancel the peer's own stream, or this side's half of a channel."""
@@ -248,8 +260,8 @@ class StreamReceiver:
             return INVALID, "initial request-n of 0"  # RS10-N-01
         if interaction not in self.dialect.interactions:
             return INVALID, f"{self.dialect.name} has no {interaction.value}"
-        if self.draining:
-            return REJECTED, NO_NEW_REQUESTS  # RS02-ERR-08
+        if self.draining and interaction is not FIRE_AND_FORGET:
+            return REJECTED, DRAIN_SIGN.decode()  # RS02-ERR-08
         if len(self.table.theirs) + self.detached >= self.limits.streams:
             return REJECTED, f"{self.limits.streams} streams are open already"
         cost = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
+from rsocket_trio.errors import DRAIN_SIGN, LocalProtocolError, Rejected, StreamError, Unsupported
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import SMALL, FragmentSource, Outbox
@@ -43,6 +43,8 @@ from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 UNCUT = 2**24 - 1 + 16
 """Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
 EMPTY = Payload()
+ANOTHER_DRAINS = b"no new requests: another connection is closing"
+"""The text of an application's error in the place of the sign that this connection drains."""
 LONGEST_MIMES = 2 * 128
 """Bytes that the MIME types of one payload take at most."""
 
@@ -399,7 +401,11 @@ class StreamSender:
             return
         if not stream.requester and stream.open & RECEIVING:
             self._table.expect_late(stream.id, stream.interaction)
-        self._outbox.put(stream, self._encode(self.error_frame(stream.id, error.code, error.data)))
+        frame = self.error_frame(stream.id, error.code, error.data)
+        if frame.code == Rejected.default_code and frame.data == DRAIN_SIGN and self._dialect.announces_drain:
+            # The sign is the session's. An application may have heard it on another connection, as a forwarder does.
+            frame = self.error_frame(stream.id, error.code, ANOTHER_DRAINS)
+        self._outbox.put(stream, self._encode(frame))
         self._table.end(stream)
 
     def send_cancel(self, stream: Stream) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError, is_by_drain
+from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, RemoteProtocolError
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.checks import checked
@@ -74,7 +74,7 @@ async def _ask(pool: Pool, options: Options, route: str, data: bytes = b"") -> b
             async with pool.connection(target) as connection:
                 return await _request(pool, connection, options, route, data)
         except Rejected as error:
-            if not is_by_drain(error):
+            if not isinstance(error, ConnectionClosed):
                 raise  # a route that is not there will not be there soon
             await tries.failed(error)
         except PASSING_FOR_READS as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.errors import NO_NEW_REQUESTS, Invalid, Rejected, RemoteProtocolError, StreamError
+from rsocket_trio.errors import DRAIN_SIGN, Invalid, Rejected, RemoteProtocolError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Event,
@@ -161,7 +161,7 @@ class ChunkReceiver:
             interaction = Interaction.REQUEST_RESPONSE
         table.theirs[request_id] = exchange = Exchange(request_id, interaction, requester=False)
         if table.draining:
-            self._refuse(exchange, Rejected(NO_NEW_REQUESTS), last)
+            self._refuse(exchange, Rejected(DRAIN_SIGN), last)
             return None
         if interaction is Interaction.REQUEST_CHANNEL:
             self.events.append(RequestReceived(exchange, EMPTY, False))

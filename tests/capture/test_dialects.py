@@ -127,6 +127,21 @@ def test_the_messages_of_streamux() -> None:
     assert sum(connection["keepalive_rtt"]) == connection["keepalive_rtt"][4] == 1, "10 us"
 
 
+def test_the_sign_of_a_drain_answers_no_keepalive() -> None:
+    script = Script("rsocket/1.0")
+    script.sent(bytes.fromhex(BYTES["rsocket/1.0"]["setup"]), at=10)
+    script.sent(bytes.fromhex("00000000 0c80 0000000000000000"), at=20)
+    script.received(
+        bytes.fromhex("00000000 0c00 0000000000000000") + b"no new requests: the connection is closing", at=21
+    )
+    script.received(bytes.fromhex("00000000 0c00 0000000000000000"), at=30)
+    script.closed()
+    rows, _, [connection] = script.rows()
+
+    assert [row["data_bytes"] for row in rows if row["dir"] == "in"] == [42, 0]
+    assert sum(connection["keepalive_rtt"]) == connection["keepalive_rtt"][4] == 1, "10 us"
+
+
 def test_streamux_is_not_understood_after_a_drop_of_what_came_and_says_how_much() -> None:
     script = Script("streamux/1")
     script.sent(bytes.fromhex("01287a2a4e"))

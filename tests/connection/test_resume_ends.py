@@ -167,7 +167,7 @@ async def test_a_server_that_stops_lets_a_resumed_session_finish(autojump_clock:
         await settle()
         both.stop_serving()
         await trio.sleep(3)
-        assert (both.client.status, both.server.status) == ("open", "draining")
+        assert (both.client.status, both.server.status) == ("draining", "draining")
         book.go_on.set()
         await trio.sleep(1)
         assert answers == [b"wait"]

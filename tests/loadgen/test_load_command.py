@@ -146,7 +146,7 @@ async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
         ("Canceled: no", 7),
         ("TooSlowError: no", 8),
         ("cannot use the certificates of x: No such file", 1),
-        ("is_by_drain: no class", 1),
+        ("fresh_copy: no class", 1),
     ],
 )
 def test_the_exit_code_is_that_of_the_error(problem: str, code: int) -> None:

@@ -282,7 +282,7 @@ def test_a_close_that_was_announced_is_said_anew_on_the_next_link(dialect: Diale
     pair.client.resume_handshake.answered(pair.let_in(), pair.now)
     pair.exchange()
 
-    assert PeerDraining() in pair.saw[pair.client]
+    assert PeerDraining(closing=True) in pair.saw[pair.client]
 
 
 def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_came_alone() -> None:

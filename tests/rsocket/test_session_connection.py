@@ -143,7 +143,7 @@ def test_a_peer_that_drains_takes_no_requests() -> None:
     pair.server.drain()
     pair.server.announce_close(last=False)
     client_saw, _ = pair.exchange()
-    assert client_saw == [PeerDraining()]
+    assert client_saw == [PeerDraining(closing=True)]
 
     pair.client.commands.open(RR, Payload(b"x"))
     (failed,) = pair.exchange()[0]

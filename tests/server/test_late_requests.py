@@ -47,7 +47,7 @@ async def test_a_request_that_crosses_the_end_of_a_drain_is_rejected(announce: b
         pair.client_wire.release()
         await settle()
 
-        assert heard == ["Rejected: no new requests: the connection is closing"]
+        assert heard == ["Drained: no new requests: the connection is closing"]
         assert "the peer closed" in str(await pair.client.wait_closed())
         assert "drained by this side" in str(await pair.server.wait_closed())
         assert pair.server.faults.peer_faults == pair.client.faults.peer_faults == 0
@@ -71,7 +71,7 @@ async def test_a_request_that_crosses_the_end_of_the_grace_period_is_rejected(au
         pair.client_wire.release()
         await settle()
 
-        assert heard[1:] == ["Rejected: no new requests: the connection is closing"]
+        assert heard[1:] == ["Drained: no new requests: the connection is closing"]
         assert isinstance(await pair.server.wait_closed(), ConnectionClosed)
 
 
@@ -127,7 +127,7 @@ async def test_what_is_asked_when_a_worker_has_lingered_is_answered_or_rejected(
         retiring.set()
 
     # Whatever was asked while the client knew of nothing; which of it came in time is a matter of turns.
-    assert set(outcomes) == {"answer", "Rejected"}
+    assert set(outcomes) == {"answer", "Drained"}
 
 
 async def test_a_request_behind_connection_close_was_never_sent_and_says_so(autojump_clock: MockClock) -> None:

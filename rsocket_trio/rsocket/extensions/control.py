@@ -100,7 +100,7 @@ class EntryFrames(ConnectionFrames):
 
     def _on_beat(self, beat: Beat) -> Events:
         if not beat.respond:
-            return self._pong()
+            return self._pong(beat.data)
         self.established = True
         if isinstance(self.positions, MarkedPositions):
             self._put_position(self.positions)

@@ -133,9 +133,7 @@ async def test_without_the_extra_it_is_named() -> None:
         )
 
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == (
-        b"a load from Spark needs pyspark: pip install '.[spark]', or leave out --master\n"
-    )
+    assert done.stderr == (b"a load from Spark needs pyspark: pip install '.[spark]', or leave out --master\n")
 
 
 def test_ctrl_c_ends_it_in_order_and_shows_what_there_is(load: Load) -> None:

@@ -96,6 +96,8 @@ final class Client {
     CHECKS.put("invalid-field", Client::invalidField);
     // For a connection of text/plain, and for one whose data MIME type nobody chose.
     CHECKS.put("text", Client::text);
+    // For a server that drains meanwhile.
+    CHECKS.put("drain", Client::drain);
   }
 
   private final int fragment;
@@ -318,6 +320,28 @@ final class Client {
               expect("not allowed", error.getMessage());
             });
     lives(requester);
+  }
+
+  // ---- a server that drains
+
+  /** The stream goes on behind the first item, while new requests are refused. */
+  private static void drain(Connection connection) {
+    RSocketRequester requester = connection.open();
+    Flux<Tick> items =
+        requester.route("drain").retrieveFlux(Tick.class).concatMap(
+            tick -> tick.number() % 100 == 1 ? refusal(requester).thenReturn(tick) : Mono.just(tick));
+    expect(ticks(0), all(items));
+  }
+
+  private static Mono<Void> refusal(RSocketRequester requester) {
+    return requester.route("orders.place").data(ORDER).retrieveMono(Receipt.class)
+        .then(Mono.<Void>error(() -> new AssertionError("it was not refused")))
+        .onErrorResume(
+            RejectedException.class,
+            error -> {
+              expect("no new requests: the connection is closing", error.getMessage());
+              return Mono.empty();
+            });
   }
 
   // ---- what checks are made of
