@@ -50,6 +50,8 @@ from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.values import UnsaidNumber
 
+ADMISSION_TIMEOUT = 1.0
+"""Seconds that a client gets at least to be let in, on a connection that drains with a shorter grace period."""
 PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
@@ -558,7 +560,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Close in good order.
 
         New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
-        seconds to finish, then they are cancelled. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
+        seconds to finish, then they are cancelled; a client that was not let in yet gets them too, and a second at
+        least, so that its requests are answered. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
         gets answers to requests that it sent before; after a second this side closes it. With ``announce``
         CONNECTION_CLOSE is sent first, for peers that honour it.
         """
@@ -568,7 +571,11 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         if engine.ended is not None:
             return
         engine.drain(announce=announce)
-        with trio.move_on_after(grace):
+        deadline = trio.current_time() + grace
+        with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
+            while engine.session.awaits_admission and engine.ended is None:
+                await engine.changes.park()
+        with trio.CancelScope(deadline=deadline):
             while not engine.session.is_quiet and engine.ended is None:
                 await engine.changes.park()
         closed = ConnectionClosed("the connection was drained by this side")

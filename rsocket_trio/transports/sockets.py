@@ -15,6 +15,7 @@ from weakref import WeakSet
 import attrs
 import trio
 
+from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed, reason
 from rsocket_trio.transports.socket_stream import SocketStream
@@ -30,15 +31,6 @@ STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
 """Connections that it may take in a row before it does so again: 800 a second, more than it could serve."""
-ONE_LOST = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("ECONNABORTED", "ECONNRESET", "EPERM", "EPROTO", "ENOPROTOOPT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"),
-        *("ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "ENONET", "ENOSR", "EOPNOTSUPP", "ETIMEDOUT"),
-    )
-    if hasattr(errno, name)
-)
-"""Errors of accept that concern one connection only, according to Linux's accept(2)."""
 _OFFERING: Final = WeakSet[ssl.SSLContext]()
 """Contexts that offer the protocols of a scheme."""
 
@@ -171,7 +163,7 @@ def _bind_all(
     return bound
 
 
-class SocketListener(trio.abc.Listener[SocketStream]):
+class SocketListener(QueueListener[SocketStream]):
     """Accepts from a listening socket. A cancel never drops an accepted connection."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -192,6 +184,19 @@ class SocketListener(trio.abc.Listener[SocketStream]):
             if accepted is not None:
                 return accepted
 
+    def take(self) -> SocketStream | None:
+        """Return the connection that waits first; ``None`` if none does.
+
+        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
+        """
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
+        try:
+            accepted, address = self.socket.accept()
+        except BlockingIOError:
+            return None
+        return SocketStream(accepted, address)
+
     async def aclose(self) -> None:
         """Stop accepting here. The socket listens for as long as any process has it."""
         if self.socket.fileno() >= 0:
@@ -201,17 +206,12 @@ class SocketListener(trio.abc.Listener[SocketStream]):
 
     def _take(self) -> SocketStream | None:
         """Return the connection that waits first; ``None`` if none does, or it is gone already."""
-        if self.socket.fileno() < 0:
-            raise trio.ClosedResourceError
         try:
-            accepted, address = self.socket.accept()
-        except BlockingIOError:
-            return None
+            return self.take()
         except OSError as error:
             if error.errno not in ONE_LOST:
                 raise
             return None
-        return SocketStream(accepted, address)
 
 
 class SharedListener(SocketListener):
