@@ -28,6 +28,7 @@ class LinkSession(Protocol):
     ``attention`` says that ``after_write`` has to be called: something rare goes on.
     """
 
+    client: bool
     outbox: Outbox
     attention: bool
 
@@ -304,6 +305,7 @@ class Link:
                 reads = await self._wait_while_congested()
                 if reads and self._first:
                     frames, self._first = self._first, ()
+                    self._reads += 1
                     owner.after_read(frames)
                     del frames
                     reads = await self._wait_while_congested()
@@ -415,6 +417,8 @@ class Link:
     def _lose(self, text: str, cause: Exception | None) -> None:
         if not self._lost:
             self._lost = True
+            if self._session.client and not self._reads:
+                text += ", and no frame ever came"
             lost = ConnectionLost(text)
             lost.__cause__ = cause
             self._owner.on_lost(lost)

@@ -40,6 +40,9 @@ class QueueListener(trio.abc.Listener[Carrier_co]):
         Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
         """
 
+    def hide(self) -> None:
+        """Have no more clients find this, if that cuts off none of those that wait."""
+
 
 async def take_waiting(
     listener: trio.abc.Listener[Any],
@@ -51,6 +54,8 @@ async def take_waiting(
     Where the caller closes the listener without waiting for anything, no connection comes in between. ``on_shortage``
     waits until accepting is worth another try, or raises the error.
     """
+    if isinstance(listener, QueueListener):
+        listener.hide()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + BACKLOG_TIMEOUT):
         for number in range(1, DEFAULT_BACKLOG + 1):
             try:

@@ -252,12 +252,16 @@ class UnixListener(SocketListener):
         self._path = path
         self._identity = identity
 
-    async def aclose(self) -> None:
-        """Stop listening and remove the path."""
-        # Remove the path first: a client that finds it must find a listening socket.
+    def hide(self) -> None:
+        """Remove the path."""
         if _identity(self._path) == self._identity:
             with suppress(OSError):
                 os.unlink(self._path)
+
+    async def aclose(self) -> None:
+        """Stop listening and remove the path."""
+        # Remove the path first: a client that finds it must find a listening socket.
+        self.hide()
         await super().aclose()
 
 

@@ -11,6 +11,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     InformationalResponseReceived,
+    PingAckReceived,
     RemoteSettingsChanged,
     RequestReceived,
     ResponseReceived,
@@ -41,6 +42,7 @@ from rsocket_trio.transports.http2.lanes import STREAM_WINDOW, UNWRITTEN, Lane, 
 from rsocket_trio.transports.socket_stream import SocketStream
 
 LARGEST_WINDOW: Final = 2**31 - 1
+MAX_STREAM_ID: Final = 2**31 - 1
 FAREWELL: Final = 1.0
 """Seconds that the end of a connection may take, to tell a peer of its fault."""
 LAST_WRITE: Final = 0.2
@@ -75,6 +77,7 @@ class Multiplexed:
         """True if the connection is to end with its first stream."""
         self.carried = 0
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
+        self.answered_pings = 0
         self._short = short_streams(limits)
         self._client = client
         self._on_head = on_head
@@ -239,8 +242,9 @@ class Multiplexed:
         text = f"{size} bytes of answers wait for a peer that does not read, limit {UNWRITTEN}"
         self.stop(PeerFault(text, ErrorCodes.ENHANCE_YOUR_CALM))
 
-    def _goaway(self, code: int, text: str = "") -> bytes:
-        last = 0 if self._client else self.h2.highest_inbound_stream_id
+    def _goaway(self, code: int, text: str = "", last: int | None = None) -> bytes:
+        if last is None:
+            last = 0 if self._client else self.h2.highest_inbound_stream_id
         said = text.encode("utf-8", "replace")[:256]
         return frame_of(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + said)
 
@@ -248,7 +252,16 @@ class Multiplexed:
         """Announce that no more streams are opened or accepted. Those that are open go on."""
         if not (self.failure or self._said_goodbye):
             self._said_goodbye = True
+            self.flush()  # SETTINGS come first, always
             self.outlet.put(self._goaway(ErrorCodes.NO_ERROR))
+
+    def announce_goaway(self) -> None:
+        """Have the peer open no more streams. Those that it opens before it hears of that are still accepted.
+
+        RFC 9113, 6.8: a GOAWAY with the highest id, and once the peer must have heard of it, ``say_goaway``.
+        """
+        if not (self.failure or self._said_goodbye):
+            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_STREAM_ID))
 
     def ping(self) -> None:
         """Ask the peer for a frame."""
@@ -432,6 +445,9 @@ class Multiplexed:
                 self._take_counted(event)
             elif isinstance(event, RemoteSettingsChanged):
                 self._adjust(event)
+            elif isinstance(event, PingAckReceived):
+                self.answered_pings += 1
+                self.watcher.wake()
             elif isinstance(event, InformationalResponseReceived):
                 self._intake.empty.spend(trio.current_time())
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
