@@ -1,4 +1,4 @@
-"""``python -m qa.restarts_backlog [SCENE ...]``: clients that connect while a server stops, or its workers are replaced.
+"""``python -m qa.restarts_backlog [SCENE ...]``: clients that connect while a server stops or replaces workers.
 
 A server that stops answers all that it accepted, and accepts all that waits: of 1,000 requests at most 2 end as
 ``ConnectionLost``, and those say that no frame ever came. Where workers are replaced none does.
@@ -25,7 +25,7 @@ CLIENTS = 2000
 """Clients of a scene, all signals together."""
 STOPS = 20
 HANGUPS = 5
-BURST_SECONDS = 0.1
+BURST_SECONDS = 0.3
 """Seconds within which the clients of one SIGTERM connect; it comes at any time of these."""
 AT_ONCE = 16
 """Clients at a time that connect, ask and go, while workers are replaced."""
@@ -54,6 +54,19 @@ class Outcomes:
     counts: Counter[str] = attrs.field(factory=Counter)
     texts: Counter[str] = attrs.field(factory=Counter)
     """The texts of all ``ConnectionLost``."""
+    _changed: trio.Condition = attrs.field(factory=trio.Condition)
+
+    async def add(self, outcome: str) -> None:
+        """Count a request."""
+        async with self._changed:
+            self.counts[outcome] += 1
+            self._changed.notify_all()
+
+    async def wait(self, number: int) -> None:
+        """Wait until so many requests have ended."""
+        async with self._changed:
+            while self.counts.total() < number:
+                await self._changed.wait()
 
     @property
     def requests(self) -> int:
@@ -121,7 +134,7 @@ async def ask(uri: str, outcomes: Outcomes) -> None:
         outcome = REFUSED if isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError) else LOST
         if outcome is LOST:
             outcomes.texts[str(error).removeprefix(f"{uri}: ")] += 1
-    outcomes.counts[outcome] += 1
+    await outcomes.add(outcome)
 
 
 async def stop_again_and_again(uri: str, outcomes: Outcomes, *, options: tuple[str, ...] = ()) -> None:
@@ -156,9 +169,7 @@ async def replace_workers(uri: str, outcomes: Outcomes) -> None:
                 nursery.start_soon(keep_asking, bound)
             for number in range(1, HANGUPS + 1):
                 process.send_signal(signal.SIGHUP)
-                await trio.sleep(1)
-                while outcomes.counts.total() < number * CLIENTS // HANGUPS:
-                    await trio.sleep(0.05)
+                await outcomes.wait(number * CLIENTS // HANGUPS)
             enough.set()
 
 
@@ -181,7 +192,8 @@ def main(wanted: list[str]) -> int:
     """Play the scenes whose names begin with one of these, or all. Return the exit code."""
     with tempfile.TemporaryDirectory() as directory:
         chosen = [scene for scene in scenes(directory) if not wanted or scene.name.startswith(tuple(wanted))]
-        return 0 if chosen and all([scene.run() for scene in chosen]) else 1
+        outcomes = [scene.run() for scene in chosen]
+    return 0 if outcomes and all(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.error_text import NO_FRAME
 
 READ_AFTER_BREAK_TIMEOUT = 1.0
 """Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
@@ -418,7 +419,7 @@ class Link:
         if not self._lost:
             self._lost = True
             if self._session.client and not self._reads:
-                text += ", and no frame ever came"
+                text += f", and {NO_FRAME}"
             lost = ConnectionLost(text)
             lost.__cause__ = cause
             self._owner.on_lost(lost)

@@ -255,8 +255,9 @@ class BoundListener(trio.abc.AsyncResource):
         """Accept until cancelled, then close the listener. The handler opens each connection in its own task.
 
         Connections that wait when this is cancelled are still handled, in a ``handler_nursery`` that goes on. Once
-        ``aclose`` was called, this accepts no more and returns. Accepting goes on whatever a client does. A handshake that failed ends that one connection only; any other
-        exception of the handler is the caller's. If no handshake is needed, the handler closes the connection.
+        ``aclose`` was called, this accepts no more and returns. Accepting goes on whatever a client does. A handshake
+        that failed ends that one connection only; any other exception of the handler is the caller's. If no handshake
+        is needed, the handler closes the connection.
         """
 
         async def handle(accepted: Accepted) -> None:

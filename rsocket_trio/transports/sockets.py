@@ -17,7 +17,7 @@ import trio
 
 from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import HandshakeFailed, reason
+from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.socket_stream import SocketStream
 
 COMMON_PORT_TRIES = 16
@@ -71,7 +71,8 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Socke
             await trio.lowlevel.wait_writable(connecting)
             error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error not in CONNECTED:
-            raise OSError(error, os.strerror(error)) from None
+            text = os.strerror(error)
+            raise OSError(error, f"{text}, and {NO_FRAME}" if error == errno.ECONNRESET else text) from None
     # An address of IPv4 has one spelling, so that the system need not be asked for the peer's. 0.0.0.0 is none.
     known = connecting.family == socket.AF_INET and address[0] != "0.0.0.0"
     return SocketStream(connecting, address if known else None)
@@ -101,7 +102,8 @@ async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, 
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
         cause = exc if exc.__cause__ is None else exc.__cause__
-        raise HandshakeFailed(reason(cause)) from cause
+        is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
+        raise (HandshakeFailed if is_fault else PeerLeft)(reason(cause)) from cause
     if alpn and stream.selected_alpn_protocol() not in alpn:
         raise HandshakeFailed(f"the peer did not agree on {' or '.join(alpn)} by ALPN")
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)

@@ -26,7 +26,7 @@ from trio.lowlevel import checkpoint, wait_readable
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
-from rsocket_trio.transports.error_text import HandshakeFailed, reason
+from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.http2.frame_intake import (
     DATA,
     END_STREAM,
@@ -219,7 +219,7 @@ class Multiplexed:
         while not self.has_begun and not self.failure:
             await self.watcher.wait()
         if self.failure:
-            raise HandshakeFailed(self.failure)
+            raise HandshakeFailed(self.failure) if self._fault else PeerLeft(self.failure)
 
     def lose(self, text: str) -> None:
         """Note that the connection is over, unless it was before."""
