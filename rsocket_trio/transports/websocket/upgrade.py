@@ -177,7 +177,7 @@ class _Heads:
             with suppress(trio.BrokenResourceError):
                 chunk = bytes(await self._stream.receive_some(READ_SIZE))
         if not chunk:
-            raise PeerLeft(LEFT) if self._size < HEAD_LIMIT else HandshakeFailed(NO_HANDSHAKE)
+            raise PeerLeft(NO_HANDSHAKE) if self._size < HEAD_LIMIT else HandshakeFailed(NO_HANDSHAKE)
         self._size += len(chunk)
         self._reader.feed_data(chunk)
 
