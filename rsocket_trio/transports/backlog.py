@@ -34,10 +34,11 @@ class QueueListener(trio.abc.Listener[Carrier_co]):
     """A listener that knows whether a connection waits."""
 
     @abstractmethod
-    def take(self) -> Carrier_co | None:
-        """Return the connection that waits first; ``None`` if none does.
+    def take_or_close(self) -> Carrier_co | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``.
 
-        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
+        ``aclose`` is still to be called. Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that
+        connection is gone already.
         """
 
     def hide(self) -> None:
@@ -51,15 +52,17 @@ async def take_waiting(
 ) -> None:
     """Take what waits, at most ``DEFAULT_BACKLOG`` connections within ``BACKLOG_TIMEOUT``, whatever is cancelled.
 
-    Where the caller closes the listener without waiting for anything, no connection comes in between. ``on_shortage``
-    waits until accepting is worth another try, or raises the error.
+    ``on_shortage`` waits until accepting is worth another try, or raises the error. The caller closes the listener.
     """
     if isinstance(listener, QueueListener):
         listener.hide()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + BACKLOG_TIMEOUT):
         for number in range(1, DEFAULT_BACKLOG + 1):
             try:
-                accepted = listener.take() if isinstance(listener, QueueListener) else await _accept_soon(listener)
+                if isinstance(listener, QueueListener):
+                    accepted = listener.take_or_close()
+                else:
+                    accepted = await _accept_soon(listener)
             except OSError as error:
                 if error.errno not in ONE_LOST:
                     await on_shortage(error)

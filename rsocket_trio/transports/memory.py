@@ -130,11 +130,12 @@ class MemoryListener(QueueListener[MemoryTransport]):
         """Return the next connection."""
         return await self._arrived.receive()
 
-    def take(self) -> MemoryTransport | None:
-        """Return the connection that waits first; ``None`` if none does."""
+    def take_or_close(self) -> MemoryTransport | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``."""
         try:
             return self._arrived.receive_nowait()
         except trio.WouldBlock:
+            self._arrived.close()
             return None
 
     async def aclose(self) -> None:

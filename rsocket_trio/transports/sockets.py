@@ -186,16 +186,18 @@ class SocketListener(QueueListener[SocketStream]):
             if accepted is not None:
                 return accepted
 
-    def take(self) -> SocketStream | None:
-        """Return the connection that waits first; ``None`` if none does.
+    def take_or_close(self) -> SocketStream | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``.
 
         Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
         """
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError
+        trio.lowlevel.notify_closing(self.socket)
         try:
             accepted, address = self.socket.accept()
         except BlockingIOError:
+            self.socket.close()  # at once: what comes in between is lost
             return None
         return SocketStream(accepted, address)
 
@@ -208,12 +210,17 @@ class SocketListener(QueueListener[SocketStream]):
 
     def _take(self) -> SocketStream | None:
         """Return the connection that waits first; ``None`` if none does, or it is gone already."""
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
         try:
-            return self.take()
+            accepted, address = self.socket.accept()
+        except BlockingIOError:
+            return None
         except OSError as error:
             if error.errno not in ONE_LOST:
                 raise
             return None
+        return SocketStream(accepted, address)
 
 
 class SharedListener(SocketListener):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.listen import BoundListener, ListenerAdapter, open_listeners
+from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 from tests.conformance import raw
 from tests.connection.pairs import echo_responder
@@ -139,6 +140,34 @@ async def test_clients_that_wait_at_a_listener_of_the_applications_own_are_answe
 
     assert len(outcomes) == WAITING
     assert set(outcomes) <= {"answer", "Rejected"}
+
+
+async def test_a_worker_that_retires_leaves_those_that_wait_to_the_others() -> None:
+    (bound,) = await open_listeners(["tcp://127.0.0.1:0"])
+    endpoint, (descriptor,) = bound.to_inherit().endpoint, bound.to_inherit().descriptors
+    retiring = trio.Event()
+
+    async def listeners() -> list[BoundListener]:
+        return [Inherited(endpoint, (os.dup(descriptor),)).listener(None)]
+
+    async def ask() -> None:
+        async with open_connection(bound.uri) as connection:
+            assert await outcome(connection) == "answer"
+
+    retires = partial(serve_here, echo_responder(), listeners, serve_options(), retiring=retiring)
+    async with stoppable(retires) as (_, old), trio.open_nursery() as asking:
+        await ask()
+        retiring.set()
+        await wait_all_tasks_blocked()
+        for _ in range(WAITING):
+            asking.start_soon(ask)
+        await wait_all_tasks_blocked()
+        old.cancel()
+        await wait_all_tasks_blocked()
+        async with stoppable(partial(serve_here, echo_responder(), listeners, serve_options())):
+            while len(asking.child_tasks):
+                await trio.lowlevel.checkpoint()
+    await bound.aclose()
 
 
 # Clients that were accepted, and have not begun

@@ -33,7 +33,7 @@ class Queue(QueueListener[Stream]):
     async def accept(self) -> Stream:
         raise AssertionError("nothing is waited for")
 
-    def take(self) -> Stream | None:
+    def take_or_close(self) -> Stream | None:
         outcome = next(self._outcomes)
         if isinstance(outcome, OSError):
             raise outcome
