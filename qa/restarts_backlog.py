@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -80,7 +80,7 @@ class Scene:
 
     name: str
     uri: str
-    play: Callable[[str, Outcomes], object]
+    play: Callable[[str, Outcomes], Awaitable[None]]
     max_lost_per_1000: int
 
     def run(self) -> bool:

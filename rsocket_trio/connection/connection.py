@@ -560,8 +560,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Close in good order.
 
         New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
-        seconds to finish, then they are cancelled; a client that was not let in yet gets them too, and a second at
-        least, so that its requests are answered. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
+        seconds to finish, then they are cancelled. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
         gets answers to requests that it sent before; after a second this side closes it. With ``announce``
         CONNECTION_CLOSE is sent first, for peers that honour it.
         """
@@ -571,11 +570,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         if engine.ended is not None:
             return
         engine.drain(announce=announce)
-        deadline = trio.current_time() + grace
-        with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
-            while engine.session.awaits_admission and engine.ended is None:
-                await engine.changes.park()
-        with trio.CancelScope(deadline=deadline):
+        with trio.move_on_after(grace):
             while not engine.session.is_quiet and engine.ended is None:
                 await engine.changes.park()
         closed = ConnectionClosed("the connection was drained by this side")
@@ -654,6 +649,20 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return Call(route, interaction, "server", self)
 
     # What opens and serves connections
+
+    async def drain_server(self, *, grace: float) -> None:
+        """Drain a connection of a server that stops. Its requests are refused from now on.
+
+        A client that was not let in yet has ``grace`` seconds for that, and ``ADMISSION_TIMEOUT`` at least: it is told
+        that its requests were refused.
+        """
+        engine, ends = self._engine, trio.current_time() + grace
+        if engine.session.awaits_admission:
+            engine.session.drain()
+            with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
+                while engine.session.awaits_admission and engine.ended is None:
+                    await engine.changes.park()
+        await self.drain(grace=max(0.0, ends - trio.current_time()))
 
     def run(
         self,

@@ -219,7 +219,7 @@ class Server:
 
     async def _drain(self, connection: Connection) -> None:
         with trio.CancelScope(shield=True):
-            await connection.drain(grace=max(0.0, self._grace_ends - trio.current_time()))
+            await connection.drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
 
     def log_repeats(self) -> None:
         """Log the failures that were not logged yet, once no connection is left."""

@@ -31,8 +31,8 @@ Where = str | trio.abc.Listener[Any]
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
     """Serve ``responder`` on ``uris`` until SIGINT or SIGTERM: a whole server program.
 
-    This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops listening, and every
-    connection drains for at most ``grace`` seconds; then this returns. A second one ends the process at once. Nothing
+    This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops it: clients that wait are
+    accepted and answered, every connection drains for at most ``grace`` seconds, and this returns. A second one ends the process at once. Nothing
     is printed.
 
     Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
@@ -76,7 +76,8 @@ async def serve(
     * ``signals``: handle SIGINT and SIGTERM. The first one has the effect of a cancellation, and this returns; a second
       one ends the process at once. A signal before anything is bound makes it report no URIs.
 
-    When cancelled, listening stops, every connection drains for at most ``grace`` seconds, and is closed.
+    When cancelled, it accepts the clients that wait, stops listening, drains every connection for at most ``grace``
+    seconds, and closes it.
 
     Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
     name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and

@@ -359,7 +359,10 @@ class ListenerAdapter(trio.abc.AsyncResource):
         on_shortage = partial(Shortage().wait, self.uri)
         async with trio.open_nursery() as nursery, self._listener:
             tasks = handler_nursery or nursery
-            start = partial(tasks.start_soon, handle)
+
+            def start(stream: trio.abc.Stream) -> None:
+                tasks.start_soon(handle, stream)
+
             task_status.started(self.uri)
             try:
                 while True:

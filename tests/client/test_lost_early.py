@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from functools import partial
 
 import pytest
 import trio
@@ -23,7 +24,7 @@ async def test_a_server_that_accepts_and_goes_said_nothing(scheme: str, reads: b
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
-        [listener] = await nursery.start(trio.serve_tcp, go, 0)
+        [listener] = await nursery.start(partial(trio.serve_tcp, go, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         context = ssl.create_default_context() if scheme in {"tls", "wss", "h2s"} else None
         with pytest.raises(ConnectionLost, match=NO_FRAME):

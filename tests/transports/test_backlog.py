@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from rsocket_trio.transports import backlog
 from rsocket_trio.transports.backlog import BACKLOG_TIMEOUT, QueueListener, take_waiting
-from rsocket_trio.transports.sockets import SocketListener, bind_unix
+from rsocket_trio.transports.sockets import SocketListener, SocketStream, bind_unix
 
 
 class Stream(trio.abc.AsyncResource):
@@ -121,6 +121,11 @@ async def test_the_path_of_a_unix_socket_goes_before_the_last_one_is_taken(tmp_p
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
         seen: list[bool] = []
-        await take_waiting(listener, lambda stream: (seen.append(os.path.lexists(path)), stream.close()), refuse)
+
+        def look(stream: SocketStream) -> None:
+            seen.append(os.path.lexists(path))
+            stream.close()
+
+        await take_waiting(listener, look, refuse)
     await listener.aclose()
     assert seen == [False]
