@@ -12,7 +12,7 @@ from h2.exceptions import H2Error
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft
+from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
 from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
@@ -101,9 +101,9 @@ class SharedHttp2:
                         return answer
                     # Woken by ``_on_answer``, and by whatever ends the stream.
                     await stream.reader.wait()
-                # Without an answer the peer reset the stream, is going away, or the connection is lost.
-                is_refused = stream.stream_id in self._answers
-                raise HandshakeFailed(stream.failure) if is_refused else PeerLeft(stream.failure)
+                if stream.stream_id in self._answers:
+                    raise HandshakeFailed(stream.failure)
+                raise self.connection.handshake_failed(stream.failure)
             self.connection.ping()
         return []
 

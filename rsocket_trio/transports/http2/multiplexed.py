@@ -219,7 +219,11 @@ class Multiplexed:
         while not self.has_begun and not self.failure:
             await self.watcher.wait()
         if self.failure:
-            raise HandshakeFailed(self.failure) if self._fault else PeerLeft(self.failure)
+            raise self.handshake_failed(self.failure)
+
+    def handshake_failed(self, text: str) -> HandshakeFailed:
+        """Return the error of a handshake that ended for this reason: the peer left, or broke the rules."""
+        return PeerLeft(text) if self._fault is None else HandshakeFailed(text)
 
     def lose(self, text: str) -> None:
         """Note that the connection is over, unless it was before."""
