@@ -32,8 +32,8 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
     """Serve ``responder`` on ``uris`` until SIGINT or SIGTERM: a whole server program.
 
     This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops it: clients that wait are
-    accepted and answered, every connection drains for at most ``grace`` seconds, and this returns. A second one ends the process at once. Nothing
-    is printed.
+    accepted and answered, every connection drains for at most ``grace`` seconds, and this returns. A second one ends
+    the process at once. Nothing is printed.
 
     Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
     or asyncio.
