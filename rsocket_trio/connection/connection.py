@@ -660,7 +660,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         if engine.session.awaits_admission:
             engine.session.drain()
             with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
-                while engine.session.awaits_admission and engine.ended is None:
+                while engine.ended is None and engine.session.awaits_admission:
                     await engine.changes.park()
         await self.drain(grace=max(0.0, ends - trio.current_time()))
 

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 
 from rsocket_trio.transports import backlog
 from rsocket_trio.transports.backlog import BACKLOG_TIMEOUT, QueueListener, take_waiting
-from rsocket_trio.transports.sockets import SocketListener, SocketStream, bind_unix
+from rsocket_trio.transports.socket_stream import SocketStream
+from rsocket_trio.transports.sockets import SocketListener, bind_unix
 
 
 class Stream(trio.abc.AsyncResource):
