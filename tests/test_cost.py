@@ -201,7 +201,7 @@ BOUNDS = (
     Bound(typed_one_at_a_time, 2_000, 2_000, 14_100, 137_000),
     Bound(typed_at_once, 145,    110,   1_850,  76_600),
     Bound(typed_stream,  19,     19,    140,    16_300),
-    Bound(typed_streams_at_once, 113, 98, 2_760, 203_100),
+    Bound(typed_streams_at_once, 125, 103, 2_760, 203_100),
 )
 # fmt: on
 @pytest.fixture(autouse=True)
@@ -301,7 +301,7 @@ async def counted(work: Work) -> Counter[str]:
     counts: Counter[str] = Counter()
     here, there = (Counted(end, counts) for end in trio.testing.memory_stream_pair())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, responder, there)
+        await nursery.start(serve_stream, responder, there)
         async with open_connection_over(here) as connection:
             await work(connection, FIRST)
             counts.clear()

@@ -471,6 +471,7 @@ def test_every_scheme_is_in_the_reference() -> None:
 INNER = {
     "unread",
     "run",
+    "drain_server",
     "leave",
     "ended",
     "wait_for_answer",

@@ -16,7 +16,7 @@ from tests.each_row import each_row
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = ("errors", "values", "signatures", "masking", "payload", "limits", "terms", "codecs")
+WORDS = ("errors", "extras", "values", "signatures", "masking", "payload", "limits", "terms", "codecs")
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
 """The public names: programs may import them, as users do, and nothing below may."""

@@ -50,6 +50,8 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.values import UnsaidNumber
 
+ADMISSION_TIMEOUT = 1.0
+"""Seconds that a client gets at least to be let in, on a connection that drains with a shorter grace period."""
 PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
@@ -697,6 +699,20 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return Call(route, interaction, "server", self)
 
     # What opens and serves connections
+
+    async def drain_server(self, *, grace: float) -> None:
+        """Drain a connection of a server that stops. Its requests are refused from now on.
+
+        A client that was not let in yet has ``grace`` seconds for that, and ``ADMISSION_TIMEOUT`` at least: it is told
+        that its requests were refused.
+        """
+        engine, ends = self._engine, trio.current_time() + grace
+        if engine.session.awaits_admission:
+            engine.session.drain()
+            with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
+                while engine.ended is None and engine.session.awaits_admission:
+                    await engine.changes.park()
+        await self.drain(grace=max(0.0, ends - trio.current_time()))
 
     def run(
         self,

@@ -12,6 +12,7 @@ from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.error_text import NO_FRAME
 
 READ_AFTER_BREAK_TIMEOUT = 1.0
 """Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
@@ -28,6 +29,7 @@ class LinkSession(Protocol):
     ``attention`` says that ``after_write`` has to be called: something rare goes on.
     """
 
+    client: bool
     outbox: Outbox
     attention: bool
 
@@ -304,6 +306,7 @@ class Link:
                 reads = await self._wait_while_congested()
                 if reads and self._first:
                     frames, self._first = self._first, ()
+                    self._reads += 1
                     owner.after_read(frames)
                     del frames
                     reads = await self._wait_while_congested()
@@ -415,6 +418,8 @@ class Link:
     def _lose(self, text: str, cause: Exception | None) -> None:
         if not self._lost:
             self._lost = True
+            if self._session.client and not self._reads:
+                text += f", and {NO_FRAME}"
             lost = ConnectionLost(text)
             lost.__cause__ = cause
             self._owner.on_lost(lost)

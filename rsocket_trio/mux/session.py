@@ -309,6 +309,11 @@ class Session(Protocol):
         ...
 
     @property
+    def awaits_admission(self) -> bool:
+        """Return whether a server has not let its client in yet: no first message came, or the application decides."""
+        ...
+
+    @property
     def awaits_answer(self) -> bool:
         """Return whether a client waits for the answer to its first message, and may send no requests before it."""
         ...

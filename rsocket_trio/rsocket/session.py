@@ -247,6 +247,11 @@ class Session:
         return self.state is State.NEW
 
     @property
+    def awaits_admission(self) -> bool:
+        """Return whether this is a server that has not let its client in yet."""
+        return not self.client and self.state in (State.NEW, State.GATED)
+
+    @property
     def awaits_answer(self) -> bool:
         """Return whether this is a client whose SETUP has still to be answered before anything is asked."""
         return self.state is State.ASKING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.connection import ADMISSION_TIMEOUT, Connection
 from rsocket_trio.connection.deadlines import Deadlines, Timeout
 from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.protocols import (
@@ -76,7 +77,9 @@ class Server:
         self.limits = options["limits"]
         self.connections: set[Connection] = set()
         self._carrying: set[AcceptedConnection] = set()
-        self.draining = False
+        self._draining: trio.Nursery | None = None
+        """The nursery of the tasks that drain connections, once the server drains."""
+        self._grace_ends = math.inf
         self.deadlines: Deadlines | None = None
         self.failure_log = FailureLog()
         self._turned_away = 0
@@ -131,7 +134,7 @@ class Server:
         self._carrying.add(carrying)
         try:
             async with trio.open_nursery() as nursery:
-                if self.draining:
+                if self._draining is not None:
                     carrying.stop_accepting()
                 while (transport := await carrying.accept()) is not None:
                     nursery.start_soon(self.accept, AcceptedTransport(endpoint, transport))
@@ -172,23 +175,53 @@ class Server:
                 # The block ended with the last connection, so no deadline is left to watch.
                 minding.cancel()
 
-    async def run_until_cancelled(self, grace: float, ended: trio.Event | None = None) -> None:
-        """Wait to be cancelled (or for ``ended``), then let all connections finish."""
-        try:
-            await (trio.Event() if ended is None else ended).wait()
-        finally:
-            # Before the first await: a connection whose first frame arrives from now on is not begun (see `run`).
-            self.draining = True
-            for carrying in self._carrying:
-                carrying.stop_accepting()
-            if self.sessions is not None:
-                self.sessions.close()
-            # Shielded, as mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds. The
-            # connections run in other tasks, which leave the set as they end: iterate over a copy.
+    @asynccontextmanager
+    async def open_handlers(self, grace: float) -> AsyncIterator[trio.Nursery]:
+        """Open a nursery for the tasks that serve connections; a cancellation of the block does not reach them.
+
+        Leaving the block, also by a cancellation, drains the connections for at most ``grace`` seconds. Those that were
+        accepted and have not begun get the same time, and at least ``ADMISSION_TIMEOUT``, for their handshake and their
+        SETUP, and are drained in their turn.
+        """
+        over, ended = trio.Event(), trio.Event()
+
+        async def hold(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+            try:
+                async with trio.open_nursery() as handlers:
+                    handlers.cancel_scope.shield = True
+                    task_status.started(handlers)
+                    try:
+                        await over.wait()
+                    except trio.Cancelled:
+                        nursery.cancel_scope.cancel()  # a task failed: the block ends, and all others drain
+                        raise
+            finally:
+                ended.set()
+
+        async with self.sharing_deadlines(), trio.open_nursery() as nursery:
             with trio.CancelScope(shield=True):
-                async with trio.open_nursery() as nursery:
-                    for connection in list(self.connections):
-                        nursery.start_soon(partial(connection.drain, grace=grace))
+                handlers = await nursery.start(hold)
+            try:
+                yield handlers
+            finally:
+                # Before the first await: a connection whose SETUP arrives from now on is begun to be drained.
+                self._draining = nursery
+                self._grace_ends = trio.current_time() + grace
+                for carrying in self._carrying:
+                    carrying.stop_accepting()
+                if self.sessions is not None:
+                    self.sessions.close()
+                for connection in self.connections:
+                    nursery.start_soon(self._drain, connection)
+                handlers.cancel_scope.deadline = max(self._grace_ends, trio.current_time() + ADMISSION_TIMEOUT)
+                over.set()
+                # Mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds.
+                with trio.CancelScope(shield=True):
+                    await ended.wait()
+
+    async def _drain(self, connection: Connection) -> None:
+        with trio.CancelScope(shield=True):
+            await connection.drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
 
     def log_repeats(self) -> None:
         """Log the failures that were not logged yet, once no connection is left."""
@@ -232,15 +265,17 @@ class Server:
     async def run(
         self, transport: Transport, protocol: ServerProtocolFactory, setup_deadline: float, first: Sequence[bytes] = ()
     ) -> None:
-        """Run one connection to its end; ``first`` are the frames that came on its transport already."""
-        if self.draining:
-            abandon_recording(transport, "the server is closing")
-            return
+        """Run one connection to its end; ``first`` are the frames that came on its transport already.
+
+        One that begins while the server drains is served like one that was open before: its requests are refused.
+        """
         connection, resumable, listener = self._begin(transport, protocol)
         running = connection.run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
         recorder = recorder_of(transport)
         del transport, first
         self.connections.add(connection)
+        if self._draining is not None:
+            self._draining.start_soon(self._drain, connection)
         try:
             await running
         finally:
@@ -255,6 +290,8 @@ class Server:
     ) -> tuple[Connection, ResumableConnection | None, ResumeListener | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
         begun = protocol.begin(trio.current_time())
+        if self._draining is not None:
+            begun.session.drain()  # requests that come together with the SETUP are refused as well
         if protocol.resume is None:
             transport.use_framing(protocol.framing(first=True))
         sessions, session = self.sessions, begun.resumable

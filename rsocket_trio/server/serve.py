@@ -32,9 +32,9 @@ Where = str | trio.abc.Listener[Any]
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
     """Serve ``responder`` on ``uris`` until SIGINT or SIGTERM: a whole server program.
 
-    This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops listening, and every
-    connection drains for at most ``grace`` seconds; then this returns. A second one ends the process at once. Nothing
-    is printed.
+    This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops it: clients that wait are
+    accepted and answered, every connection drains for at most ``grace`` seconds, and this returns. A second one ends
+    the process at once. Nothing is printed.
 
     Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
     or asyncio.
@@ -77,7 +77,8 @@ async def serve(
     * ``signals``: handle SIGINT and SIGTERM. The first one has the effect of a cancellation, and this returns; a second
       one ends the process at once. A signal before anything is bound makes it report no URIs.
 
-    When cancelled, listening stops, every connection drains for at most ``grace`` seconds, and is closed.
+    When cancelled, it accepts the clients that wait, stops listening, drains every connection for at most ``grace``
+    seconds, and closes it.
 
     Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
     name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and
@@ -139,7 +140,7 @@ async def serve_here(
     retiring: trio.Event | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on these listeners until cancelled, then let every connection drain.
+    """Serve on these listeners until cancelled; then accept the connections that wait, and let all of them drain.
 
     Once ``retiring`` is set nothing is accepted any more. Open connections are served for ``RETIRE_DELAY`` seconds and
     drain; then this returns.
@@ -152,42 +153,21 @@ async def serve_here(
             for listener in listeners:
                 stack.push_async_callback(listener.aclose)
             try:
-                async with server.sharing_deadlines(), trio.open_nursery() as nursery:
-                    accepting = await nursery.start(_accept, listeners, server, nursery)
-                    retired: trio.Event | None = None
-                    if retiring is not None:
-                        retired = trio.Event()
-                        nursery.start_soon(_retire, retiring, accepting, retired)
-                    # From here a cancellation of the caller means: stop accepting, drain, and return.
-                    task_status.started([listener.uri for listener in listeners])
-                    await server.run_until_cancelled(options["grace"], retired)
-                    # All connections are closed: only the tasks that accept are left to cancel.
-                    nursery.cancel_scope.cancel()
+                async with server.open_handlers(options["grace"]) as handlers:
+                    async with trio.open_nursery() as accepting:
+                        for listener in listeners:
+                            accepting.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
+                        # From here a cancellation of the caller means: accept what waits, drain, and return.
+                        task_status.started([listener.uri for listener in listeners])
+                        await (trio.Event() if retiring is None else retiring).wait()
+                        # The supervisor's sockets stay open, and other workers accept what waits.
+                        for listener in listeners:
+                            await listener.aclose()
+                    # A client that was accepted just now has not asked for anything yet: give it time to do so.
+                    await trio.sleep(RETIRE_DELAY)
             except BaseExceptionGroup as group:
                 leaf = only_leaf(group)
                 raise leaf from leaf.__cause__
-
-
-async def _accept(
-    listeners: Sequence[BoundListener | ListenerAdapter],
-    server: Server,
-    handlers: trio.Nursery,
-    task_status: trio.TaskStatus[trio.CancelScope],
-) -> None:
-    """Accept on all listeners, until the reported scope is cancelled. Accepted connections go on."""
-    async with trio.open_nursery() as nursery:
-        for listener in listeners:
-            nursery.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
-        task_status.started(nursery.cancel_scope)
-
-
-async def _retire(retiring: trio.Event, accepting: trio.CancelScope, retired: trio.Event) -> None:
-    await retiring.wait()
-    # The supervisor's sockets stay open and other workers accept from them: no client is refused.
-    accepting.cancel()
-    # A client that was accepted just now has not asked for anything yet: give it time to do so.
-    await trio.sleep(RETIRE_DELAY)
-    retired.set()
 
 
 async def serve_inherited(
@@ -274,11 +254,11 @@ async def serve_stream(
         server = Server(responder, terms, recording)
         transport = as_transport(stream)
         try:
-            async with trio.open_nursery() as nursery:
+            async with server.open_handlers(terms["grace"]) as handlers:
                 served = trio.Event()
-                nursery.start_soon(server.serve_one, transport, served)
+                handlers.start_soon(server.serve_one, transport, served)
                 task_status.started()
-                await server.run_until_cancelled(terms["grace"], served)
+                await served.wait()
         except BaseExceptionGroup as group:
             leaf = only_leaf(group)
             raise leaf from leaf.__cause__

@@ -211,6 +211,11 @@ class Session:
         return not self.client and self.state is State.NEGOTIATING
 
     @property
+    def awaits_admission(self) -> bool:
+        """Return whether this is a server that has not let its client in yet."""
+        return not self.client and self.state in (State.NEGOTIATING, State.GATED)
+
+    @property
     def awaits_answer(self) -> bool:
         """Return whether this is a client that may say nothing before the server's initialize message (SMX-INI-02)."""
         return self.client and self.state is State.NEGOTIATING

@@ -7,9 +7,19 @@ import ssl
 
 import trio
 
+NO_FRAME = "no frame ever came"
+"""What the text of a lost connection says if its peer sent no frame of RSocket at all."""
+
 
 class HandshakeFailed(trio.BrokenResourceError):
     """The handshake of TLS or WebSocket failed, or ended before it was done. The text gives the reason."""
+
+
+class PeerLeft(HandshakeFailed):
+    """The peer closed the connection, or the system reset it, during the handshake."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}, and {NO_FRAME}")
 
 
 class OriginRefused(HandshakeFailed):

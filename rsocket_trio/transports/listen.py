@@ -8,17 +8,18 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NoReturn, TypeAlias
 
 import attrs
 import trio
 
 from rsocket_trio.limits import Limits
+from rsocket_trio.transports.backlog import DEFAULT_BACKLOG, take_waiting
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
 from rsocket_trio.transports.schemes import (
-    DEFAULT_BACKLOG,
     AcceptedConnection,
     AcceptOptions,
     AnyListener,
@@ -253,8 +254,10 @@ class BoundListener(trio.abc.AsyncResource):
     ) -> None:
         """Accept until cancelled, then close the listener. The handler opens each connection in its own task.
 
-        Accepting goes on whatever a client does. A handshake that failed ends that one connection only; any other
-        exception of the handler is the caller's. If no handshake is needed, the handler closes the connection.
+        Connections that wait when this is cancelled are still handled, in a ``handler_nursery`` that goes on. Once
+        ``aclose`` was called, this accepts no more and returns. Accepting goes on whatever a client does. A handshake
+        that failed ends that one connection only; any other exception of the handler is the caller's. If no handshake
+        is needed, the handler closes the connection.
         """
 
         async def handle(accepted: Accepted) -> None:
@@ -281,25 +284,44 @@ class BoundListener(trio.abc.AsyncResource):
         async with trio.open_nursery() as nursery:
             tasks = handler_nursery or nursery
             for listener in self._listeners:
-                nursery.start_soon(self._accept, listener, chosen, tasks)
+                nursery.start_soon(self._accept, listener, chosen, tasks, handler_nursery is not None)
             # Bound sockets queue connections already, so no client that learns the URI comes too early.
             task_status.started(self.uri)
 
     async def _accept(
-        self, listener: AnyListener, handler: Callable[[Accepted], Awaitable[None]], tasks: trio.Nursery
-    ) -> NoReturn:
-        """Accept as ``trio.serve_listeners`` does, without its second close of each stream in a scope of its own."""
+        self,
+        listener: AnyListener,
+        handler: Callable[[Accepted], Awaitable[None]],
+        tasks: trio.Nursery,
+        tasks_go_on: bool,
+    ) -> None:
+        """Accept as ``trio.serve_listeners`` does, without its second close of each stream in a scope of its own.
+
+        When this is cancelled and the tasks go on, they handle what waits as well.
+        """
+
+        def start(stream: Carrier) -> None:
+            accepted = Accepted(self.endpoint, stream, self._ssl_context, self._origins)
+            tasks.start_soon(handler, accepted, name=CONNECTION_TASK)
+
+        on_shortage = partial(self.shortage.wait, self.uri)
         async with listener:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    await self.shortage.wait(self.uri, error)
-                else:
-                    # No checkpoint between accept and here: a cancellation can't drop a connection that was accepted.
-                    accepted = Accepted(self.endpoint, stream, self._ssl_context, self._origins)
-                    tasks.start_soon(handler, accepted, name=CONNECTION_TASK)
-                    del accepted, stream  # the next one may be long in coming
+            try:
+                while True:
+                    try:
+                        stream = await listener.accept()
+                    except OSError as error:
+                        await on_shortage(error)
+                    else:
+                        # No checkpoint between accept and here: a cancellation can't drop an accepted connection.
+                        start(stream)
+                        del stream  # the next one may be long in coming
+            except trio.ClosedResourceError:
+                return
+            except trio.Cancelled:
+                if tasks_go_on:
+                    await take_waiting(listener, start, on_shortage)
+                raise
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -323,7 +345,10 @@ class ListenerAdapter(trio.abc.AsyncResource):
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> NoReturn:
-        """Accept until cancelled, then close the listener."""
+        """Accept until cancelled, then close the listener.
+
+        Connections that wait when this is cancelled are still handled, in a ``handler_nursery`` that goes on.
+        """
 
         async def handle(stream: trio.abc.Stream) -> None:
             try:
@@ -331,17 +356,26 @@ class ListenerAdapter(trio.abc.AsyncResource):
             finally:
                 await trio.aclose_forcefully(stream)
 
-        shortage = Shortage()
+        on_shortage = partial(Shortage().wait, self.uri)
         async with trio.open_nursery() as nursery, self._listener:
             tasks = handler_nursery or nursery
+
+            def start(stream: trio.abc.Stream) -> None:
+                tasks.start_soon(handle, stream)
+
             task_status.started(self.uri)
-            while True:
-                try:
-                    stream = await self._listener.accept()
-                except OSError as error:
-                    await shortage.wait(self.uri, error)
-                else:
-                    tasks.start_soon(handle, stream)
+            try:
+                while True:
+                    try:
+                        stream = await self._listener.accept()
+                    except OSError as error:
+                        await on_shortage(error)
+                    else:
+                        start(stream)
+            except trio.Cancelled:
+                if handler_nursery is not None:
+                    await take_waiting(self._listener, start, on_shortage)
+                raise
 
     async def aclose(self) -> None:
         """Stop listening."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import trio
 
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.transports.backlog import QueueListener
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 
@@ -112,7 +113,7 @@ def memory_pair(name: str = "") -> tuple[MemoryTransport, MemoryTransport]:
     return MemoryTransport(to_right, from_right, handshake), MemoryTransport(to_left, from_left, handshake)
 
 
-class MemoryListener(trio.abc.Listener[MemoryTransport]):
+class MemoryListener(QueueListener[MemoryTransport]):
     """Accepts the connections to a name."""
 
     def __init__(self, name: str) -> None:
@@ -128,6 +129,14 @@ class MemoryListener(trio.abc.Listener[MemoryTransport]):
     async def accept(self) -> MemoryTransport:
         """Return the next connection."""
         return await self._arrived.receive()
+
+    def take_or_close(self) -> MemoryTransport | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``."""
+        try:
+            return self._arrived.receive_nowait()
+        except trio.WouldBlock:
+            self._arrived.close()
+            return None
 
     async def aclose(self) -> None:
         """Free the name; connections that were not accepted are closed."""

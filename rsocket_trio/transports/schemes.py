@@ -16,6 +16,7 @@ import trio
 
 from rsocket_trio.extras import install_command
 from rsocket_trio.limits import Limits
+from rsocket_trio.transports.backlog import DEFAULT_BACKLOG
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
@@ -24,9 +25,6 @@ from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
 from rsocket_trio.transports.websocket.origins import OWN, Origins
 from rsocket_trio.values import value
-
-DEFAULT_BACKLOG = 1024
-"""Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
 
 Carrier: TypeAlias = trio.abc.Stream | Transport
 """The connection that a scheme gives: a stream of bytes, or a transport that moves whole frames already."""

@@ -15,8 +15,9 @@ from weakref import WeakSet
 import attrs
 import trio
 
+from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import HandshakeFailed, reason
+from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.socket_stream import SocketStream
 
 COMMON_PORT_TRIES = 16
@@ -30,15 +31,6 @@ STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
 """Connections that it may take in a row before it does so again: 800 a second, more than it could serve."""
-ONE_LOST = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("ECONNABORTED", "ECONNRESET", "EPERM", "EPROTO", "ENOPROTOOPT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"),
-        *("ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "ENONET", "ENOSR", "EOPNOTSUPP", "ETIMEDOUT"),
-    )
-    if hasattr(errno, name)
-)
-"""Errors of accept that concern one connection only, according to Linux's accept(2)."""
 _OFFERING: Final = WeakSet[ssl.SSLContext]()
 """Contexts that offer the protocols of a scheme."""
 
@@ -79,7 +71,8 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Socke
             await trio.lowlevel.wait_writable(connecting)
             error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error not in CONNECTED:
-            raise OSError(error, os.strerror(error)) from None
+            text = os.strerror(error)
+            raise OSError(error, f"{text}, and {NO_FRAME}" if error == errno.ECONNRESET else text) from None
     # An address of IPv4 has one spelling, so that the system need not be asked for the peer's. 0.0.0.0 is none.
     known = connecting.family == socket.AF_INET and address[0] != "0.0.0.0"
     return SocketStream(connecting, address if known else None)
@@ -109,7 +102,8 @@ async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, 
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
         cause = exc if exc.__cause__ is None else exc.__cause__
-        raise HandshakeFailed(reason(cause)) from cause
+        is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
+        raise (HandshakeFailed if is_fault else PeerLeft)(reason(cause)) from cause
     if alpn and stream.selected_alpn_protocol() not in alpn:
         raise HandshakeFailed(f"the peer did not agree on {' or '.join(alpn)} by ALPN")
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)
@@ -171,7 +165,7 @@ def _bind_all(
     return bound
 
 
-class SocketListener(trio.abc.Listener[SocketStream]):
+class SocketListener(QueueListener[SocketStream]):
     """Accepts from a listening socket. A cancel never drops an accepted connection."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -191,6 +185,21 @@ class SocketListener(trio.abc.Listener[SocketStream]):
             accepted = self._take()
             if accepted is not None:
                 return accepted
+
+    def take_or_close(self) -> SocketStream | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``.
+
+        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
+        """
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
+        trio.lowlevel.notify_closing(self.socket)
+        try:
+            accepted, address = self.socket.accept()
+        except BlockingIOError:
+            self.socket.close()  # at once: what comes in between is lost
+            return None
+        return SocketStream(accepted, address)
 
     async def aclose(self) -> None:
         """Stop accepting here. The socket listens for as long as any process has it."""
@@ -252,12 +261,16 @@ class UnixListener(SocketListener):
         self._path = path
         self._identity = identity
 
-    async def aclose(self) -> None:
-        """Stop listening and remove the path."""
-        # Remove the path first: a client that finds it must find a listening socket.
+    def hide(self) -> None:
+        """Remove the path."""
         if _identity(self._path) == self._identity:
             with suppress(OSError):
                 os.unlink(self._path)
+
+    async def aclose(self) -> None:
+        """Stop listening and remove the path."""
+        # Remove the path first: a client that finds it must find a listening socket.
+        self.hide()
         await super().aclose()
 
 

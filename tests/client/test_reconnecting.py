@@ -251,5 +251,5 @@ async def test_a_connection_says_why_it_is_over(autojump_clock: MockClock) -> No
         await pair.server_wire.aclose()
     await wait(pair.client)
 
-    assert [str(reason) for reason in reasons] == ["the peer closed the transport"] * 3
+    assert [str(reason) for reason in reasons] == ["the peer closed the transport, and no frame ever came"] * 3
     assert len({id(reason) for reason in reasons}) == 3

@@ -95,7 +95,7 @@ async def test_a_call_in_the_moment_of_the_loss_hears_of_it_at_once(autojump_clo
                 await settle()
             assert trio.current_time() == began
 
-    assert heard == ["no connection: the peer closed the transport"] * 10
+    assert heard == ["no connection: the peer closed the transport, and no frame ever came"] * 10
 
 
 # What is in progress

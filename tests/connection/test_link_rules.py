@@ -23,6 +23,7 @@ class Owner:
     """A connection that writes down what it hears, and its session."""
 
     is_stuck = is_over = is_mid_frame = False
+    client = False
     attention = True
     progress = 0
 

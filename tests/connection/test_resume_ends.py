@@ -17,6 +17,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
+from rsocket_trio.transports.backlog import QUIET_TIME
 from tests.connection.resuming import (
     CLIENTS,
     OPTIONS,
@@ -128,7 +129,7 @@ async def test_a_server_that_stops_waits_for_nobody_who_is_away(autojump_clock: 
         await settle()
         await both.network.cut(down=True)
         both.stop_serving()
-        await settle()
+        await trio.sleep(2 * QUIET_TIME)  # nobody else comes to its listener
         assert (both.server.status, book.seen) == ("closed", [b"wait", "Cancelled"])
         assert "its client is away" in str(await both.server.wait_closed())
         await trio.sleep(61)

@@ -31,7 +31,7 @@ from rsocket_trio.server.processes.messages import (
     check_workers,
     encode_run,
 )
-from rsocket_trio.transports.listen import open_listeners
+from rsocket_trio.transports.listen import BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
@@ -88,6 +88,7 @@ async def serve_in_processes(
         message = StartMessage(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
         try:
             async with _hangups() as hangups, trio.open_nursery() as nursery:
+                nursery.start_soon(_close_when_cancelled, listeners)
                 retired, routes = await _start_generation(nursery, message, workers)
                 on_routes(routes)
                 task_status.started([listener.uri for listener in listeners])
@@ -96,6 +97,19 @@ async def serve_in_processes(
         except BaseExceptionGroup as group:
             error = _only_reason(group)
             raise error from error.__cause__
+
+
+async def _close_when_cancelled(listeners: Iterable[BoundListener]) -> None:
+    """Close the supervisor's own sockets as soon as it is cancelled.
+
+    Each worker accepts what waits before it closes its own. What came after the last one, while the workers drain,
+    would wait for nobody.
+    """
+    try:
+        await trio.sleep_forever()
+    finally:
+        for listener in listeners:
+            await listener.aclose()
 
 
 @asynccontextmanager
@@ -334,6 +348,8 @@ async def open_child(start: StartMessage) -> AsyncIterator[Child]:
             )
     except BaseException:
         ours.close()
+        # The sockets that it inherits may be closed already, if all of this ends.
+        await trio.lowlevel.checkpoint_if_cancelled()
         raise
     child = Child(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), start.grace)
     try:

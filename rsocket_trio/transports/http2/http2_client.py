@@ -27,12 +27,13 @@ ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
 class RequestedStream(Http2Stream):
     """A stream that this side asked for: the server's answer grants it."""
 
-    __slots__ = ("_asker", "_is_granted")
+    __slots__ = ("_asker", "_handshake_failed", "_is_granted", "is_refused")
 
     def __init__(self, connection: Multiplexed, stream_id: int, handshake: Handshake) -> None:
         # Until the answer came h2 judges DATA, which has no place before it.
         super().__init__(connection, stream_id, handshake, has_length=True)
-        self._is_granted = False
+        self._handshake_failed = connection.handshake_failed
+        self._is_granted = self.is_refused = False
         self._asker = Waiter()
 
     async def granted(self, time_limit: ConnectTimeout) -> Handshake:
@@ -45,7 +46,7 @@ class RequestedStream(Http2Stream):
             while not (self.failure or self.is_closed or self._is_granted):
                 await self._asker.wait()  # woken by ``on_answer``, and by whatever ends the stream
         if self.failure and not self.said_the_end:
-            raise HandshakeFailed(self.failure)
+            raise HandshakeFailed(self.failure) if self.is_refused else self._handshake_failed(self.failure)
         if self.failure or self.is_closed:
             raise trio.ClosedResourceError("the HTTP/2 stream was ended")
         return self.handshake
@@ -144,6 +145,7 @@ class SharedHttp2:
         said = dict(headers)
         lane.has_length = "content-length" in said
         if refusal := _refusal(said):
+            lane.is_refused = True
             # An error page that follows is nobody's: without the lane h2 takes it.
             self.connection.drop(lane, refusal, ErrorCodes.CANCEL)
         else:

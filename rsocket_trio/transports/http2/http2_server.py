@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from rsocket_trio.transports.schemes import AcceptOptions, Endpoint
 
 OF_THE_HANDSHAKE = frozenset({"content-type", "content-length", "host", "te"})
 """Headers of a request that the handshake leaves out."""
+LAST_STREAMS_TIMEOUT = 1.0
+"""Seconds that a client gets to hear that it can open no more streams."""
 
 
 class AcceptedHttp2:
@@ -29,6 +32,9 @@ class AcceptedHttp2:
         self._handshake = handshake
         self._idle_time = options.limits.silence
         self._queue: deque[Http2Stream] = deque()
+        self._leaves = False
+        self._has_announced = False
+        self._announced_until = math.inf
         self._stopped = False
         self._most = options.limits.shared_connections
         self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=self._most)
@@ -36,29 +42,43 @@ class AcceptedHttp2:
     async def accept(self) -> Http2Stream | None:
         """Return the next stream that the client opens; ``None`` once it can open no more.
 
-        It can open no more after ``stop_accepting``, once the connection is lost, and when no stream was open for
-        as long as ``limits.silence``.
+        It can open no more once it heard of ``stop_accepting``, once the connection is lost, and when no stream was
+        open for as long as ``limits.silence``.
         """
         connection = self.connection
         while not self._queue:
+            if self._has_announced and connection.answered_pings:
+                self._stop()
             if connection.failure or self._stopped or (connection.leaving and not connection.carried):
                 return None
-            with trio.CancelScope() as scope:
+            with trio.CancelScope(deadline=self._announced_until) as scope:
                 if not connection.carried:
                     # Whatever else the client sends, SETTINGS and the like, is no use of the connection.
-                    scope.deadline = connection.idle_since + self._idle_time
-                # Woken by ``_on_request``, by ``stop_accepting``, when a stream closes, and when the client goes.
+                    scope.deadline = min(scope.deadline, connection.idle_since + self._idle_time)
+                # Woken by ``_on_request``, by ``stop_accepting``, when a PING is answered, when a stream closes, and
+                # when the client goes.
                 await connection.watcher.wait()
             if scope.cancelled_caught:
-                self.stop_accepting()
+                self._stop()
         return self._queue.popleft()
 
     def stop_accepting(self) -> None:
-        """Tell the client that it can open no more. Those that are open go on."""
-        if not self._stopped:
-            self._stopped = True
-            self.connection.say_goaway()
+        """Tell the client that it can open no more. Those that are open go on, and those that are on their way.
+
+        A client that has opened none yet is about to: it is told when it has.
+        """
+        self._leaves = True
+        if self.connection.h2.highest_inbound_stream_id and not self._has_announced:
+            self._has_announced = True
+            self._announced_until = trio.current_time() + LAST_STREAMS_TIMEOUT
+            self.connection.announce_goaway()
+            self.connection.ping()
             self.connection.watcher.wake()
+
+    def _stop(self) -> None:
+        """Accept no more streams: the client has heard of it, or opened none for long."""
+        self._stopped = True
+        self.connection.say_goaway()
 
     def _on_request(self, stream_id: int, headers: Headers) -> None:
         connection = self.connection
@@ -77,6 +97,8 @@ class AcceptedHttp2:
         connection.add(stream)
         self._queue.append(stream)
         connection.watcher.wake()
+        if self._leaves:
+            self.stop_accepting()
 
     def _refusal(self, said: dict[str, str]) -> list[tuple[str, str]]:
         """Return the headers of the answer that refuses a request; none if it is granted."""

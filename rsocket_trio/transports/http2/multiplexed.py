@@ -10,6 +10,7 @@ import trio
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
+    PingAckReceived,
     RemoteSettingsChanged,
     RequestReceived,
     ResponseReceived,
@@ -24,7 +25,7 @@ from trio.lowlevel import checkpoint, wait_readable
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
-from rsocket_trio.transports.error_text import HandshakeFailed, reason
+from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.http2.frame_intake import (
     DATA,
     END_STREAM,
@@ -40,6 +41,7 @@ from rsocket_trio.transports.http2.lanes import STREAM_WINDOW, UNWRITTEN, Lane, 
 from rsocket_trio.transports.socket_stream import SocketStream
 
 LARGEST_WINDOW: Final = 2**31 - 1
+MAX_STREAM_ID: Final = 2**31 - 1
 FAREWELL: Final = 1.0
 """Seconds that the end of a connection may take, to tell a peer of its fault."""
 LAST_WRITE: Final = 0.2
@@ -76,6 +78,7 @@ class Multiplexed:
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
         self.idle_since = trio.current_time()
         """When the last of them was closed; before the first, when the connection began."""
+        self.answered_pings = 0
         self._short = short_streams(limits)
         self._client = client
         self._on_head = on_head
@@ -217,7 +220,11 @@ class Multiplexed:
         while not self.has_begun and not self.failure:
             await self.watcher.wait()
         if self.failure:
-            raise HandshakeFailed(self.failure)
+            raise self.handshake_failed(self.failure)
+
+    def handshake_failed(self, text: str) -> HandshakeFailed:
+        """Return the error of a handshake that ended for this reason: the peer left, or broke the rules."""
+        return PeerLeft(text) if self._fault is None else HandshakeFailed(text)
 
     def lose(self, text: str) -> None:
         """Note that the connection is over, unless it was before."""
@@ -240,8 +247,9 @@ class Multiplexed:
         text = f"{size} bytes of answers wait for a peer that does not read, limit {UNWRITTEN}"
         self.stop(PeerFault(text, ErrorCodes.ENHANCE_YOUR_CALM))
 
-    def _goaway(self, code: int, text: str = "") -> bytes:
-        last = 0 if self._client else self.h2.highest_inbound_stream_id
+    def _goaway(self, code: int, text: str = "", last: int | None = None) -> bytes:
+        if last is None:
+            last = 0 if self._client else self.h2.highest_inbound_stream_id
         said = text.encode("utf-8", "replace")[:256]
         return frame_of(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + said)
 
@@ -249,7 +257,16 @@ class Multiplexed:
         """Announce that no more streams are opened or accepted. Those that are open go on."""
         if not (self.failure or self._said_goodbye):
             self._said_goodbye = True
+            self.flush()  # SETTINGS come first, always
             self.outlet.put(self._goaway(ErrorCodes.NO_ERROR))
+
+    def announce_goaway(self) -> None:
+        """Have the peer open no more streams. Those that it opens before it hears of that are still accepted.
+
+        RFC 9113, 6.8: a GOAWAY with the highest id, and once the peer must have heard of it, ``say_goaway``.
+        """
+        if not (self.failure or self._said_goodbye):
+            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_STREAM_ID))
 
     def ping(self) -> None:
         """Ask the peer for a frame."""
@@ -435,6 +452,9 @@ class Multiplexed:
                 self._take_counted(event)
             elif isinstance(event, RemoteSettingsChanged):
                 self._adjust(event)
+            elif isinstance(event, PingAckReceived):
+                self.answered_pings += 1
+                self.watcher.wake()
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
 
     def _end(self, stream_id: int | None) -> None:

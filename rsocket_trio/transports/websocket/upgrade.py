@@ -25,7 +25,7 @@ from websockets.streams import StreamReader
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused
+from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft
 from rsocket_trio.transports.schemes import Endpoint
 from rsocket_trio.transports.websocket.origins import Origins
 
@@ -177,7 +177,7 @@ class _Heads:
             with suppress(trio.BrokenResourceError):
                 chunk = bytes(await self._stream.receive_some(READ_SIZE))
         if not chunk:
-            raise HandshakeFailed(NO_HANDSHAKE)
+            raise PeerLeft(NO_HANDSHAKE) if self._size < HEAD_LIMIT else HandshakeFailed(NO_HANDSHAKE)
         self._size += len(chunk)
         self._reader.feed_data(chunk)
 
@@ -271,7 +271,7 @@ async def _say(stream: trio.abc.Stream, data: bytes) -> None:
     try:
         await stream.send_all(data)
     except trio.BrokenResourceError as error:
-        raise HandshakeFailed(LEFT) from error
+        raise PeerLeft(LEFT) from error
 
 
 def _resource(target: str) -> tuple[str, str | None]:

@@ -24,6 +24,7 @@ class Owner:
     """A connection that only listens, and its session."""
 
     is_congested = is_over = is_mid_frame = is_stuck = False
+    client = False
     attention = True
     progress = 0
 

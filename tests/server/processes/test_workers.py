@@ -15,11 +15,21 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from rsocket_trio import ConnectionClosed, ConnectionLost, Responder, open_connection, serve
+from rsocket_trio import (
+    Canceled,
+    Connection,
+    ConnectionClosed,
+    ConnectionLost,
+    Rejected,
+    Responder,
+    open_connection,
+    serve,
+)
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.processes import supervisor
 from rsocket_trio.server.processes.messages import RETIRE_DELAY, StartMessage
 from rsocket_trio.server.serve import serve_here
+from rsocket_trio.transports.error_text import NO_FRAME
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from tests.each_row import each_row
 
@@ -27,6 +37,7 @@ PATIENCE = 60.0
 MODULE = """
 import os
 import ssl
+import trio
 from rsocket_trio import Responder
 
 responder = Responder()
@@ -34,6 +45,10 @@ responder = Responder()
 @responder.request_response
 async def who(request):
     return str(os.getpid())
+
+@responder.request_response("stay")
+async def stay(request):
+    await trio.sleep_forever()
 
 def make_context():
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -67,6 +82,39 @@ async def test_two_processes_serve_one_port_until_the_scope_is_cancelled(module:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def ask_until_refused(uri: str) -> None:
+    """Connect and ask until nobody listens any more."""
+    while True:
+        try:
+            async with open_connection(uri) as connection:
+                await connection.request_response()
+        except Rejected:
+            continue
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                return
+            # It came between the last look at the queue and the close of the socket.
+            assert NO_FRAME in str(error)  # noqa: PT017
+
+
+async def test_nobody_waits_at_a_port_whose_workers_drain(module: str) -> None:
+    async def stay(connection: Connection) -> None:
+        with pytest.raises((Canceled, ConnectionClosed)):
+            await connection.request_response(route="stay")
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as clients, trio.open_nursery() as servers:
+            start = partial(serve, workers=2, grace=PATIENCE)
+            [uri] = await servers.start(start, f"{module}:responder", "tcp://127.0.0.1:0")
+            async with open_connection(uri) as connection:
+                clients.start_soon(stay, connection)
+                await connection.request_response()
+                servers.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await ask_until_refused(uri)
+                assert connection.status != "closed"
 
 
 async def test_each_worker_makes_its_own_tls(module: str) -> None:

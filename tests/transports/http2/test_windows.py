@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW
+from rsocket_trio.transports.http2.http2_server import LAST_STREAMS_TIMEOUT
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, TURN
 from tests.each_row import each_row
@@ -393,17 +394,52 @@ async def test_a_connection_with_a_stream_stays(autojump_clock: MockClock) -> No
         assert trio.current_time() - begun == 90
 
 
-async def test_a_server_that_stops_refuses_new_streams_and_goes_on_with_the_others(autojump_clock: MockClock) -> None:
+async def test_a_server_that_stops_takes_the_streams_that_cross_its_goodbye_and_refuses_later_ones(
+    autojump_clock: MockClock,
+) -> None:
+    # RFC 9113, 6.8: first the highest id, and the last stream that was taken once the client must have heard of it.
     async with raw_client() as peer:
         await open_streams(peer)
         assert peer.accepted is not None
         peer.accepted.stop_accepting()
+        peer.accepted.stop_accepting()
         goodbye = await peer.wait_for(GOAWAY)
-        assert int.from_bytes(goodbye.body[:4], "big") == 1
-        await peer.send(request(3), data(1, b"still"))
+        assert (int.from_bytes(goodbye.body[:4], "big"), goodbye.code) == (2**31 - 1, 0)
+        question = await peer.wait_for(PING)
+        await peer.send(request(3), data(3, b"crossed"))
+        assert (await peer.wait_for(DATA)).body == b"crossed"
+        assert trio.current_time() == 0
+
+        await peer.send(frame(PING, ACK, body=question.body))
+        goodbye = await peer.wait_for(GOAWAY)
+        assert (int.from_bytes(goodbye.body[:4], "big"), goodbye.code) == (3, 0)
+        await peer.send(request(5), data(1, b"still"))
         came = await peer.rest()
-        assert [(each.stream_id, each.code) for each in came if each.kind == RST_STREAM] == [(3, 7)]
+        assert [(each.stream_id, each.code) for each in came if each.kind == RST_STREAM] == [(5, 7)]
         assert [each.body for each in came if each.kind == DATA] == [b"still"]
-        await peer.send(data(1, b"", END_STREAM))
-        await peer.wait_for(DATA, flags=END_STREAM)
+        for stream_id in (1, 3):
+            await peer.send(data(stream_id, b"", END_STREAM))
+            await peer.wait_for(DATA, flags=END_STREAM)
         assert await peer.receive() is None
+
+
+async def test_a_client_that_does_not_say_that_it_heard_of_the_goodbye_gets_a_second(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer:
+        await open_streams(peer)
+        assert peer.accepted is not None
+        peer.accepted.stop_accepting()
+        await peer.wait_for(GOAWAY)
+        assert int.from_bytes((await peer.wait_for(GOAWAY)).body[:4], "big") == 1
+        assert trio.current_time() == LAST_STREAMS_TIMEOUT
+
+
+async def test_a_client_that_is_about_to_open_its_first_stream_when_a_server_stops_may_do_so(
+    autojump_clock: MockClock,
+) -> None:
+    async with raw_client() as peer:
+        assert peer.accepted is not None
+        peer.accepted.stop_accepting()
+        assert GOAWAY not in [each.kind for each in await peer.rest()]
+        await peer.send(request(), data(1, b"first"))
+        assert int.from_bytes((await peer.wait_for(GOAWAY)).body[:4], "big") == 2**31 - 1
+        assert (await peer.wait_for(DATA)).body == b"first"
