@@ -11,6 +11,7 @@ import click
 
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.exit_codes import FAILED, MISUSED, OF_EXTRAS, Failure, report
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import MAX_REASON, aside, last_line, reason, setting
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 NO_SPARK = "an analysis in Spark needs pyspark: pip install 'rsocket-trio[spark,report]'"
 
 
-@click.command("analyze")
+@click.command(
+    "analyze",
+    cls=Command,
+    examples=("analyze capture", "analyze client-capture --server server-capture --out report.html"),
+)
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.option(
     "--out",
@@ -127,7 +132,7 @@ def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, An
         with open_duckdb(directory, server=server, paired=paired) as engine:
             return {answer.view: answer for answer in answers(engine)}
     except Damaged as error:
-        raise Failure(f"rsocket-trio: {error}", FAILED) from error
+        raise Failure(f"{error}", FAILED) from error
     except duckdb.Error as error:
         raise Failure(f"DuckDB failed: {first_line(error)[:MAX_REASON]}", FAILED) from error
 

@@ -22,7 +22,20 @@ from rsocket_trio.cli import starting
 from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
-from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, CODES, FAILED, MISUSED, Failure, complain, report
+from rsocket_trio.cli.exit_codes import (
+    CANNOT_CONNECT,
+    CODES,
+    FAILED,
+    MEANINGS,
+    MISUSED,
+    NAME,
+    TIMED_OUT,
+    Failure,
+    complain,
+    public_name,
+    report,
+)
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
@@ -49,7 +62,7 @@ SAME = (
 )
 """Options that are fields of a plan as they are."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
-ARRIVALS = ("poisson", "constant", "closed")
+ARRIVALS = ("constant", "poisson", "closed")
 DEFAULT_SECONDS = 10.0
 """The duration of a ramp without one of its own, in seconds."""
 
@@ -120,7 +133,22 @@ def shared_options(command: Callback) -> Callback:
     return command
 
 
-@click.command("load")
+@click.command(
+    "load",
+    cls=Command,
+    examples=(
+        "load tcp://127.0.0.1:7878 --route echo --rate 500 --seconds 30",
+        "load tcp://127.0.0.1:7878 --route echo --rate 500 -n 10000 --poisson --workers 2",
+        "load tcp://127.0.0.1:7878 --route echo --find-limit --bound-latency 0.05",
+    ),
+    codes={
+        **MEANINGS,
+        0: "there was a load, whatever the server answered",
+        FAILED: "a worker was killed, Spark failed, or --find-limit found no rate that is held",
+        CANNOT_CONNECT: "the server cannot be reached, or was gone at the end",
+        TIMED_OUT: "the first request was not answered within --timeout",
+    },
+)
 @click.argument("uri", type=uri)
 @click.option(
     "--rate",
@@ -129,6 +157,9 @@ def shared_options(command: Callback) -> Callback:
     help="Requests per second of all workers together: 500, a ramp 0..500, or stages with seconds, 0..500@10,500@60.",
 )
 @click.option("--seconds", type=SECONDS, metavar="S", help="How long is measured (10); of stages it is their sum.")
+@click.option(
+    "-n", "--requests", type=COUNT, metavar="N", help="Requests of all workers together, instead of --seconds."
+)
 @click.option("--workers", type=COUNT, metavar="N", help="Processes here that make the load at once (1).")
 @click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark instead, with --master.")
 @click.option(
@@ -167,6 +198,9 @@ def shared_options(command: Callback) -> Callback:
     default=ARRIVALS[0],
     show_default=True,
     help="When requests are due; closed: each after the answer before it, without --rate.",
+)
+@click.option(
+    "--poisson", is_flag=True, help="The same as --arrivals poisson: at random, as from many users at once."
 )
 @click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker under way at most (1024).")
 @click.option(
@@ -210,7 +244,7 @@ def make_load(said: dict[str, Any]) -> int:
     try:
         summary = with_workers(said) if said["master"] is None else with_spark(said)
     except LoadError as error:
-        raise Failure(str(error), code_of(str(error))) from error
+        raise failure_of(str(error)) from error
     except WorkerError as error:
         show(error.summary, said)
         raise Failure(str(error), FAILED) from error
@@ -221,7 +255,7 @@ def make_load(said: dict[str, Any]) -> int:
     if summary.interrupted:
         return INTERRUPTED
     if summary.lost is not None:
-        complain(f"the load ended without a connection: {summary.lost}")
+        complain(f"{NAME}: the load ended without a connection: {summary.lost}")
         return CANNOT_CONNECT
     return 0
 
@@ -240,13 +274,14 @@ def check_engine(said: dict[str, Any]) -> None:
                 raise ValueError(f"--{name.replace('_', '-')} is for --find-limit")
 
 
-def code_of(problem: str) -> int:
-    """Return the exit code of what kept a load from being made: that of the error that its text begins with."""
-    name = problem.partition(":")[0]
+def failure_of(problem: str) -> Failure:
+    """Return the failure of a load that was not made: of the kind of error that the text begins with."""
+    name, _, text = problem.partition(": ")
     kind = trio.TooSlowError if name == trio.TooSlowError.__name__ else getattr(errors, name, None)
-    if not isinstance(kind, type):
-        return FAILED
-    return next((code for each, code in CODES if issubclass(kind, each)), FAILED)
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return Failure(problem)
+    code = next((code for each, code in CODES if issubclass(kind, each)), FAILED)
+    return Failure(text, code, name=public_name(kind))
 
 
 def show(summary: Summary, said: dict[str, Any]) -> None:
@@ -362,14 +397,14 @@ def search_limit(said: dict[str, Any]) -> int:
             with spark_for(plan, said) as run_plan:
                 limit = search_with(run_plan, plan, **terms)
     except LoadError as error:
-        raise Failure(str(error), code_of(str(error))) from error
+        raise failure_of(str(error)) from error
     except WorkerError as error:
         raise Failure(str(error), FAILED) from error
     write_text(json.dumps(limit.to_dict()) if said["as_json"] else str(limit))
     if limit.interrupted:
         return INTERRUPTED
     if limit.problem is not None:
-        raise Failure(limit.problem, code_of(limit.problem))
+        raise failure_of(limit.problem)
     return 0 if limit.rate is not None else FAILED
 
 
@@ -379,6 +414,12 @@ def schedule_of(said: dict[str, Any]) -> dict[str, Any]:
 
     found, seconds = said["rate"], said["seconds"]
     terms = {} if seconds is None else {"seconds": seconds}
+    if said["requests"] is not None:
+        if seconds is not None:
+            raise ValueError("-n and --seconds exclude each other: so many requests take as long as the rate says")
+        if found is not None and (len(found) > 1 or found[0][0] != found[0][1] or found[0][2] is not None):
+            raise ValueError("-n is for one rate: a ramp and stages have seconds")
+        terms["requests"] = said["requests"]
     if found is None:
         return terms
     [first, *others] = found
@@ -438,11 +479,15 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         bare_mime=habits.bare_mime,
         # In a mix any route decides about the MIME type, and each share brings its own.
         route=next((each["route"] for each in said["mix"] if each["route"] is not None), said["route"]),
-        credentials=credentials(said["simple"], said["bearer"]),
+        credentials=credentials(said["simple"], said["bearer"], dialect),
         setup_text=said["setup_metadata"],
         setup_mime=said["setup_mime"],
     )
     terms = {name: said[name] for name in SAME}
+    if said["poisson"]:
+        if said["arrivals"] == "closed":
+            raise ValueError("--poisson and --arrivals closed exclude each other")
+        terms["arrivals"] = "poisson"
     if (credit := said["limit_rate"] or habits.credit) is not None:
         terms["credit"] = credit
     return {

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.near_misses import nearest
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
@@ -31,7 +33,9 @@ def dialect(text: str) -> str:
     """Return the full name of a dialect, from its full or its short name."""
     name = SHORT.get(text, text)
     if name not in ALL:
-        raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
+        meant = nearest(text, ALL)
+        hint = "" if meant is None else f"did you mean '{meant}'? "
+        raise click.BadParameter(f"{text!r}: {hint}the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
     return name
 
 
@@ -92,7 +96,7 @@ def spelled_out(args: list[str], names: Collection[str] = tuple(OPTIONAL)) -> li
     return result
 
 
-class ResumeCommand(click.Command):
+class ResumeCommand(Command):
     """A command whose ``--resume`` may stand without its seconds."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -147,9 +151,9 @@ ROWS = (
     Row("setup_metadata", "--setup-metadata", "--sm --setupMetadata", "Metadata of the SETUP.", {}),
     Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "Its MIME type.",
                     {"type": mime, "metavar": "MIME"}),
-    Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the request.",
+    Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the SETUP and each request.",
                     {"metavar": "USER:PASSWORD"}),
-    Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the request.", {"metavar": "TOKEN"}),
+    Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the SETUP and each request.", {"metavar": "TOKEN"}),
     Row("keepalive", "--keepalive", "--keepalive", "Seconds between signs of life (20).",
                     {"type": SECONDS, "metavar": "SECONDS"}),
     Row("lifetime", "--lifetime", "--lifetime", "Seconds of silence that end the connection (90).",
@@ -198,10 +202,10 @@ SET_BY_LISTS: dict[str, Any] = {
 """Parameters of the client commands that commands which ask for a list set themselves."""
 
 
-def connection_options(command: Callback) -> Callback:
-    """Add the options of the connection."""
+def connection_options(command: Callback, *, without: Collection[str] = ()) -> Callback:
+    """Add the options of the connection, ``without`` those that mean something of its own to the command."""
     for row in reversed(ROWS):
-        if row.ours and row.parameter not in SET_BY_LISTS:
+        if row.ours and row.parameter not in SET_BY_LISTS and row.parameter not in without:
             command = row.option(row.ours)(command)
     return command
 

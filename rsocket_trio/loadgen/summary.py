@@ -144,6 +144,7 @@ class Summary:
             "tasks": self.plan.tasks,
             "arrivals": self.plan.arrivals,
             "rate": self.plan.rate,
+            "requests": self.plan.requests,
             "stages": [{"rate": stage.rate, "to": stage.end, "seconds": stage.seconds} for stage in self.plan.stages],
             "seed": self.seed,
             "interrupted": self.interrupted,

@@ -151,5 +151,5 @@ async def test_data_of_any_command_may_be_a_files_content(command: str, tmp_path
         nursery.cancel_scope.cancel()
 
     assert (result.code, result.stdout) == (0, b"\x00one\r\ntwo\xff".hex() + "\n")
-    assert (absent.code, absent.stderr) == (1, "cannot read absent: No such file or directory\n")
+    assert (absent.code, absent.stderr) == (1, "rsocket-trio: cannot read absent: No such file or directory\n")
     assert (alone.code, alone.stdout) == (0, "40\n")

@@ -66,16 +66,16 @@ async def test_no_command_is_wrong_usage_and_shows_help() -> None:
 
 
 WRONG = [
-    ("nonsense", "rsocket-trio: No such command 'nonsense'."),
-    ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
+    ("nonsense", "rsocket-trio: no such command 'nonsense' ("),
+    ("--nonsense", "rsocket-trio: no such option '--nonsense' ("),
     ("frames decode --dialect streamux/1", f"the known ones are {', '.join(DIALECTS)}"),
     ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
     ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
-    ("frames translate", "rsocket-trio frames: No such command 'translate'."),
-    ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
+    ("frames translate", "rsocket-trio frames: no such command 'translate' ("),
+    ("detect more", "rsocket-trio detect: got unexpected extra argument (more)"),
 ]
 
 

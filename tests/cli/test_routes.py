@@ -198,7 +198,7 @@ async def test_an_answer_that_is_no_description_is_code_1(answer: bytes, reason:
         shown = await run("routes", uri, "--json")
 
     assert (shown.code, shown.stdout) == (1, "")
-    assert shown.stderr == f"the server's answer on '$routes' describes no routes: {reason}\n"
+    assert shown.stderr == f"rsocket-trio: the server's answer on '$routes' describes no routes: {reason}\n"
 
 
 INT, BYTES = {"type": "integer"}, {"contentMediaType": "application/octet-stream"}

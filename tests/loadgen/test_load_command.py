@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.cli.load import code_of
+from rsocket_trio.cli.load import failure_of
 from rsocket_trio.cli.main import main
 from tests.each_row import each_row
 from tests.missing import require
@@ -150,7 +150,7 @@ async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
     ],
 )
 def test_the_exit_code_is_that_of_the_error(problem: str, code: int) -> None:
-    assert code_of(problem) == code
+    assert failure_of(problem).code == code
 
 
 async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
@@ -219,7 +219,7 @@ async def test_a_killed_worker_is_said_below_the_table() -> None:
 
     assert code == 1
     assert out.splitlines()[1].split()[0] == "all"
-    assert err.startswith("worker ")
+    assert err.startswith("rsocket-trio: worker ")
     assert "was ended by SIGKILL" in err
     assert err.count("\n") == 1
 
@@ -249,7 +249,7 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     assert code == 3
     assert said["errors"]["ConnectionLost"] > 0
     *log, last = err.splitlines()
-    assert last == f"the load ended without a connection: {said['lost']}"
+    assert last == f"rsocket-trio: the load ended without a connection: {said['lost']}"
     # Workers log, too.
     assert [line for line in log if uri in line and line.startswith("INFO:rsocket_trio")]
     assert said["lost"].startswith("ConnectionLost: ")

@@ -38,6 +38,8 @@ def test_options_become_terms() -> None:
     assert (found.keepalive.interval, found.headers, found.data_mime) == (40.0, (("A", "b"),), "text/plain")
     assert found.metadata is not None
     assert b"ada" in found.metadata
+    assert found.setup.metadata is not None
+    assert b"ada" in found.setup.metadata
     assert found == Plan(
         uri="tcp://h:1",
         rate=5.0,
@@ -48,6 +50,7 @@ def test_options_become_terms() -> None:
         keepalive=found.keepalive,
         headers=(("A", "b"),),
         data_mime="text/plain",
+        setup=found.setup,
     )
 
 

@@ -29,7 +29,7 @@ from tests.loadgen.loads import plan
         ({"in_flight": 0}, "in_flight of 0"),
         ({"warm_up": -1}, "warm_up of -1: 0 or more seconds"),
         ({"arrivals": "closed"}, "a closed loop has no rate"),
-        ({"arrivals": "random"}, "arrivals 'random': one of poisson, constant, closed"),
+        ({"arrivals": "random"}, "arrivals 'random': one of constant, poisson, closed"),
         ({"interaction": "request"}, "interaction 'request': one of response, stream, fnf, channel"),
         ({"dialect": "rsocket/9"}, "dialect 'rsocket/9': one of"),
         ({"peer": "java-9"}, "peer 'java-9': the known ones are java-0.2.2"),
