@@ -15,6 +15,7 @@ from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
+from rsocket_trio.cli.description import with_near_route
 from rsocket_trio.cli.exit_codes import (
     MEANINGS,
     REJECTED,
@@ -25,7 +26,6 @@ from rsocket_trio.cli.exit_codes import (
     report,
     run_client,
 )
-from rsocket_trio.cli.description import with_near_route
 from rsocket_trio.cli.interactions import Kind, Performer, Wish, performer
 from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output

@@ -61,7 +61,9 @@ def command(ctx: click.Context, /) -> None:
         raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@command.command("decode", examples=("frames decode < frames.hex", "frames decode --tcp < stream.hex"), codes=FRAME_CODES)
+@command.command(
+    "decode", examples=("frames decode < frames.hex", "frames decode --tcp < stream.hex"), codes=FRAME_CODES
+)
 @dialect_option
 @tcp_option
 @click.pass_context
@@ -70,7 +72,11 @@ def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     ctx.exit(answer(decode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
 
 
-@command.command("encode", examples=("frames encode < frames.json", "frames encode --dialect 0.2 --tcp < frames.json"), codes=FRAME_CODES)
+@command.command(
+    "encode",
+    examples=("frames encode < frames.json", "frames encode --dialect 0.2 --tcp < frames.json"),
+    codes=FRAME_CODES,
+)
 @dialect_option
 @tcp_option
 @click.pass_context

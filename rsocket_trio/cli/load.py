@@ -199,9 +199,7 @@ def shared_options(command: Callback) -> Callback:
     show_default=True,
     help="When requests are due; closed: each after the answer before it, without --rate.",
 )
-@click.option(
-    "--poisson", is_flag=True, help="The same as --arrivals poisson: at random, as from many users at once."
-)
+@click.option("--poisson", is_flag=True, help="The same as --arrivals poisson: at random, as from many users at once.")
 @click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker under way at most (1024).")
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True, help="Until a request has failed."

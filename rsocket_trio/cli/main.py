@@ -97,7 +97,7 @@ def _run() -> int:
 
 
 def usage_text(error: click.UsageError) -> str:
-    """Return the text of wrong usage, in the form of all other errors; of a wrong option with the one that is like it."""
+    """Return the text of wrong usage in the form of other errors: a wrong option with the one that is like it."""
     if isinstance(error, click.NoSuchOption):
         known = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
         names = [name for param in known for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]

@@ -43,9 +43,7 @@ def command(ctx: click.Context, /) -> None:
         raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@command.command(
-    "negotiate", examples=("streamux negotiate HEX HEX",), codes={FAILED: "the negotiation failed"}
-)
+@command.command("negotiate", examples=("streamux negotiate HEX HEX",), codes={FAILED: "the negotiation failed"})
 @click.argument("a", type=hexadecimal, metavar="HEX")
 @click.argument("b", type=hexadecimal, metavar="HEX")
 @click.pass_context

@@ -119,8 +119,7 @@ async def perform(
 async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
     """Open the connections and check them with a probe. Raise the error of one that does not work."""
     connections = await open_connections(part.plan, nursery)
-    requests = part.plan.requests_of(part.task)
-    driver = Driver(part.plan, connections, f"{part.seed}/{part.task}", recorder, requests=requests)
+    driver = Driver(part.plan, connections, f"{part.seed}/{part.task}", recorder, requests=part.requests)
     if part.plan.probe:
         await driver.probe()
     return driver

@@ -245,10 +245,6 @@ class Plan:
         warming = (Stage(self.stages[0].rate, self.warm_up),) if self.stages and self.warm_up else ()
         return warming + self.stages
 
-    def requests_of(self, task: int) -> int | None:
-        """Return the part of ``requests`` that a task makes, ``None`` if their number is not given."""
-        return None if self.requests is None else len(range(task, self.requests, self.tasks))
-
     @property
     def bound(self) -> int:
         """Return how many requests of a task may wait for their answers."""

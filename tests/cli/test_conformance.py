@@ -439,7 +439,15 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         ),
         (["tcp://127.0.0.1:1", "--route", "shout=x"], "'shout=x': a route is written NAME=PATH"),
         (["tcp://127.0.0.1:1", "--route", f"echo={'x' * 256}"], "echo: a route of 256 bytes, limit 255"),
-        (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes, MIME types and credentials are for rsocket/1.0"),
+        (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes, MIME types and credentials are for"),
+        (["tcp://127.0.0.1:1", "--auth-bearer", "t", "--dialect", "0.2"], "routes, MIME types and credentials are for"),
+        (["tcp://127.0.0.1:1", "-u", "t"], "credentials are written user:password"),
+        (["tcp://127.0.0.1:1", "-u", "a:b", "--auth-bearer", "t"], "credentials are a user and password, or a token"),
+        (
+            ["tcp://127.0.0.1:1", "-u", "a:b", "--metadata-mime", "text"],
+            "credentials need composite metadata, not",
+        ),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "-u", "a:b"], "credentials are for --role server"),
         (["tcp://127.0.0.1:1", "--data-mime", "x" * 256], "a MIME type has 255 characters of ASCII at most"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "are for --role server"),
         (
@@ -587,7 +595,8 @@ def test_a_server_that_dies_amid_the_run_fails_its_cases(command: Command) -> No
     total = len(chosen("rsocket/1.0", role="server", patterns=("RS10-UNX-1*",)))
     assert done.code == 1
     told = re.fullmatch(
-        rf"rsocket-trio: {total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n", done.stderr
+        rf"rsocket-trio: {total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n",
+        done.stderr,
     )
     assert told is not None
     assert 0 < int(told[1]) < total  # a connection or two may still be accepted as it dies

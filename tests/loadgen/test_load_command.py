@@ -88,15 +88,26 @@ async def counting(number: int) -> AsyncIterator[tuple[str, trio.Event, list[byt
 
 
 async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> None:
-    code, out, err = await load(
-        uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--workers", "2", "--arrivals", "constant"
-    )
+    code, out, err = await load(uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--workers", "2")
 
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0].split()[:3] == ["second", "due", "done"]
     assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
     assert "of 50.0 due, in 1.0 s" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--rate", "200"), ("--rate", "200", "--poisson"), ("--arrivals", "closed", "--in-flight", "3")],
+    ids=str,
+)
+async def test_so_many_requests_are_made_in_all(arguments: tuple[str, ...], uri: str) -> None:
+    code, out, err = await load(uri, "-r", "echo", "-n", "51", "--workers", "2", "--json", *arguments)
+
+    said = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (said["due"], said["ok"], said["requests"], said["unfinished"]) == (51, 51, 51, 0)
 
 
 async def test_json_says_the_same(uri: str) -> None:
@@ -303,6 +314,13 @@ def test_this_machine_counts_what_a_thread_wants() -> None:
         (("--rate", "5", "--mix", "fnf:x", "-r", "y"), "--mix and --route exclude each other"),
         (("--rate", "5", "--tasks", "2"), "--tasks are those of Spark and need --master"),
         (("--rate", "5", "--master", "local", "--workers", "2"), "with --master, --tasks are those of Spark"),
+        (("--rate", "5", "-n", "0"), "0 is not in the range"),
+        (("--rate", "5", "-n", "9", "--seconds", "3"), "-n and --seconds exclude each other"),
+        (("--rate", "1..5", "-n", "9"), "-n is for one rate: a ramp and stages have seconds"),
+        (("--rate", "5@2", "-n", "9"), "-n is for one rate: a ramp and stages have seconds"),
+        (("--rate", "5", "-n", "9", "--find-limit"), "trials of so many seconds, not of so many requests"),
+        (("-n", "9"), "rate is missing"),
+        (("--arrivals", "closed", "--poisson"), "--poisson and --arrivals closed exclude each other"),
         (("--rate", "5", "--max-rate", "9"), "--max-rate is for --find-limit"),
         (("--rate", "1..5", "--find-limit"), "it has no stages"),
         (("--find-limit", "--precision", "0.001"), "precision of 0.001: between 0.01 and 1"),
