@@ -198,7 +198,7 @@ async def ask(
                 rejection = first_leaf(error)
                 if wish.route is None or not isinstance(rejection, Rejected):
                     raise
-                text = await with_near_route(connection, wish.route, wish.metadata, rejection)
+                text = await with_near_route(connection, wish.route, wish.metadata, str(rejection))
                 raise Failure(text, REJECTED, name=public_name(type(rejection))) from error
             return
     missing = "end" if output.lines else "answer"

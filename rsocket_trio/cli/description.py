@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import Connection, Payload, Rejected
+from rsocket_trio import Connection, Payload
 from rsocket_trio.cli.near_misses import with_hint
 from rsocket_trio.errors import RSocketError
 
@@ -17,12 +17,11 @@ HINT_TIMEOUT = 2.0
 """Seconds that a server gets to describe its routes after it has rejected one."""
 
 
-async def with_near_route(connection: Connection, route: str, metadata: bytes | None, error: Rejected) -> str:
-    """Return the text of the error with the route that is like ``route``, if the server does not know ``route``.
+async def with_near_route(connection: Connection, route: str, metadata: bytes | None, text: str) -> str:
+    """Return the text of a rejection with the route that is like ``route``, if the server does not know ``route``.
 
     ``metadata`` is that of the request. A server that does not describe its routes leaves the text as it is.
     """
-    text = str(error)
     if f"'{route}'" not in text:
         return text
     try:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import trio
 
-from rsocket_trio import errors
+from rsocket_trio import errors, open_connection
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
+from rsocket_trio.cli.description import with_near_route
 from rsocket_trio.cli.exit_codes import (
     CANNOT_CONNECT,
     CODES,
@@ -29,6 +30,7 @@ from rsocket_trio.cli.exit_codes import (
     MEANINGS,
     MISUSED,
     NAME,
+    REJECTED,
     TIMED_OUT,
     Failure,
     complain,
@@ -235,14 +237,19 @@ def make_load(said: dict[str, Any]) -> int:
     """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
     from rsocket_trio.loadgen.load_messages import LoadError
     from rsocket_trio.loadgen.load_workers import WorkerError
+    from rsocket_trio.loadgen.plan import Plan
 
     check_engine(said)
     if said["find_limit"]:
         return search_limit(said)
+    plan = Plan(**terms_of(said))
     try:
-        summary = with_workers(said) if said["master"] is None else with_spark(said)
+        summary = with_workers(plan) if said["master"] is None else with_spark(plan, said)
     except LoadError as error:
-        raise failure_of(str(error)) from error
+        failure = failure_of(str(error))
+        if failure.code == REJECTED:
+            failure = trio.run(with_near_routes, plan, failure)
+        raise failure from error
     except WorkerError as error:
         show(error.summary, said)
         raise Failure(str(error), FAILED) from error
@@ -289,12 +296,24 @@ def show(summary: Summary, said: dict[str, Any]) -> None:
     write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
 
 
-def with_workers(said: dict[str, Any]) -> Summary:
+async def with_near_routes(plan: Plan, failure: Failure) -> Failure:
+    """Return the failure of a rejected route with the one that is like it, if the server describes its routes."""
+    text = str(failure)
+    try:
+        async with open_connection(plan.uri, **plan.connection_options()) as connection:
+            for route in {share.route for share in plan.shares} - {None}:
+                text = await with_near_route(connection, str(route), plan.request_metadata, text)
+    except errors.RSocketError:
+        # The server is gone in the meantime: there is no more to say.
+        return failure
+    return Failure(text, failure.code, name=failure.name)
+
+
+def with_workers(plan: Plan) -> Summary:
     """Make the load from processes of this machine. Return its summary."""
     from rsocket_trio.loadgen.load_workers import run_plan
-    from rsocket_trio.loadgen.plan import Plan
 
-    return trio.run(interruptible, partial(run_plan, Plan(**terms_of(said))))
+    return trio.run(interruptible, partial(run_plan, plan))
 
 
 async def interruptible(work: Callable[..., Awaitable[T]]) -> T:
@@ -329,11 +348,8 @@ async def interruptible(work: Callable[..., Awaitable[T]]) -> T:
     return found[0]
 
 
-def with_spark(said: dict[str, Any]) -> Summary:
+def with_spark(plan: Plan, said: dict[str, Any]) -> Summary:
     """Make the load from tasks of Spark. Return its summary."""
-    from rsocket_trio.loadgen.plan import Plan
-
-    plan = Plan(**terms_of(said))
     with spark_for(plan, said) as run_plan:
         return run_plan(plan)
 

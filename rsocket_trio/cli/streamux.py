@@ -32,7 +32,7 @@ def hexadecimal(text: str) -> bytes:
 @click.group(
     "streamux",
     cls=CommandGroup,
-    examples=("streamux init 010000000000000000", "streamux negotiate HEX HEX"),
+    examples=("streamux init 0106621a8e", "streamux negotiate 0106621a8e 010679d5ef"),
     codes={FAILED: "the negotiation failed, or a message could not be read"},
     invoke_without_command=True,
 )
@@ -43,7 +43,9 @@ def command(ctx: click.Context, /) -> None:
         raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@command.command("negotiate", examples=("streamux negotiate HEX HEX",), codes={FAILED: "the negotiation failed"})
+@command.command(
+    "negotiate", examples=("streamux negotiate 0106621a8e 010679d5ef",), codes={FAILED: "the negotiation failed"}
+)
 @click.argument("a", type=hexadecimal, metavar="HEX")
 @click.argument("b", type=hexadecimal, metavar="HEX")
 @click.pass_context
@@ -54,7 +56,7 @@ def negotiate_command(ctx: click.Context, /, a: bytes, b: bytes) -> None:
 
 @command.command(
     "init",
-    examples=("streamux init HEX", "streamux init < messages.json"),
+    examples=("streamux init 0106621a8e", "streamux init < messages.json"),
     codes={FAILED: "a message could not be read"},
 )
 @click.argument("message", type=hexadecimal, metavar="[HEX]", required=False)

@@ -121,6 +121,16 @@ async def test_a_route_that_nobody_serves_is_answered_with_the_one_that_is_like_
                     assert result.stderr.startswith(text)
 
 
+async def test_a_load_on_a_route_that_nobody_serves_gets_the_hint_too() -> None:
+    flags = ("--rate", "10", "-n", "1", "--auth-bearer", "sesame")
+    async with serving(echoing(describe=True)) as uri:
+        alone = await run("load", uri, "-r", "ecko", *flags)
+        mixed = await run("load", uri, "--mix", "response:echo", "--mix", "channel:chut", *flags)
+
+    assert (alone.code, alone.stderr) == (5, f"{NO_REQUEST} 'ecko': did you mean 'echo'?\n")
+    assert mixed.stderr == "Rejected: no request_channel handler for route 'chut': did you mean 'chat'?\n"
+
+
 async def test_a_server_that_describes_nothing_gives_no_hint() -> None:
     async with serving(echoing(describe=False)) as uri:
         result = await run("request", uri, "-r", "ecko", "--auth-bearer", "sesame")
