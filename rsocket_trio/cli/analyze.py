@@ -39,16 +39,16 @@ NO_SPARK = "an analysis in Spark needs pyspark: pip install 'rsocket-trio[spark,
     "--server",
     type=click.Path(),
     metavar="DIR",
-    help="A second capture, of the other side: says what is network and what is service.",
+    help="A capture of the server, which tells time on the network from time in the service.",
 )
-@click.option("--frames-only", is_flag=True, help="A capture of others, with frames alone: they are paired first.")
-@click.option("--title", metavar="TEXT", help="What the report is called; DIR by default.")
+@click.option("--frames-only", is_flag=True, help="The capture has frames only; requests and answers are paired first.")
+@click.option("--title", metavar="TEXT", help="The title of the report; DIR by default.")
 @click.option(
     "--engine",
     type=click.Choice(["duckdb", "spark"]),
-    help="What computes it: DuckDB in this process, the default, or Spark, which needs a Java.",
+    help="The engine: DuckDB in this process, the default, or Spark, which needs Java.",
 )
-@click.option("--master", metavar="URL", help="Where Spark runs, local[2] by default; says that it is Spark.")
+@click.option("--master", metavar="URL", help="Where Spark runs (local[2]); implies --engine spark.")
 @click.option(
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )

@@ -131,18 +131,16 @@ def _connection_options(command: Callback) -> Callback:
 @click.option(
     "--role", type=click.Choice(["server", "client"]), default="server", show_default=True, help="What is tested."
 )
-@click.option("--listen", metavar="URI", help="For clients: where to listen; with port 0 each case has its own.")
+@click.option("--listen", metavar="URI", help="Where to listen for clients; with port 0 each case has its own.")
 @click.option("--dialect", default="rsocket/1.0", show_default=True, help="The protocol, by its full or short name.")
 @click.option(
     "--clause",
     "clauses",
     multiple=True,
     callback=_patterns,
-    help="Only cases of this name, or that show this clause; * and ? fit any. Several stand behind commas.",
+    help="Run only cases with this name or clause; * and ? match any characters. Commas separate several.",
 )
-@click.option(
-    "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer does not have."
-)
+@click.option("--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer lacks.")
 @click.option(
     "--route",
     "routes",
@@ -151,10 +149,10 @@ def _connection_options(command: Callback) -> Callback:
     callback=_routes,
     help=f"The route of an interaction: {', '.join(NEEDS)}.",
 )
-@click.option("--metadata-mime", type=mime, metavar="MIME", help="Of the SETUP; with a route composite metadata.")
-@click.option("--data-mime", type=mime, metavar="MIME", help="Of the SETUP.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), help="Instead of the one that the URI begins with.")
-@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="What else the peer can do.")
+@click.option("--metadata-mime", type=mime, metavar="MIME", help="Metadata type of the SETUP.")
+@click.option("--data-mime", type=mime, metavar="MIME", help="Data type of the SETUP.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), help="The transport, instead of the one in the URI.")
+@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="An option that the peer has.")
 @click.option(
     "--report",
     "reports",
@@ -174,7 +172,7 @@ def _connection_options(command: Callback) -> Callback:
 @click.option(
     "--wait",
     type=click.FloatRange(0.1, 3600),
-    help=f"For clients: seconds in which one has to connect ({WAIT:g}).",
+    help=f"Seconds in which a client has to connect ({WAIT:g}).",
 )
 @click.option(
     "--at-once",
@@ -184,8 +182,8 @@ def _connection_options(command: Callback) -> Callback:
     help="Cases that run at the same time, each over a connection of its own.",
 )
 @_connection_options
-@click.option("--heavy", is_flag=True, help="Run the cases with large frames and many streams, too.")
-@click.option("--list", "lists", is_flag=True, help="Name the cases, and run none.")
+@click.option("--heavy", is_flag=True, help="Also run the cases with large frames and many streams.")
+@click.option("--list", "lists", is_flag=True, help="Show the names of the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
 @click.pass_context
 def command(
@@ -218,7 +216,7 @@ def command(
     lists: bool,
     explain: str | None,
 ) -> None:
-    """Run the cases of a protocol against the server at URI, and tell which it fails.
+    """Run the cases of a protocol against the server at URI, and show those that fail.
 
     It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
     with those that --route names.

@@ -39,7 +39,7 @@ dialect_option = click.option(
     metavar="NAME",
     default=RSOCKET_1_0.name,
     show_default=True,
-    help=f"Whose frames they are, in full or in short: {SHORT_WITH_FRAMES}.",
+    help=f"The dialect of the frames, in full or in short: {SHORT_WITH_FRAMES}.",
 )
 tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
 

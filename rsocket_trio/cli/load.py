@@ -158,12 +158,12 @@ def shared_options(command: Callback) -> Callback:
     metavar="R[..R][@S],...",
     help="Requests per second of all workers together: 500, a ramp 0..500, or stages with seconds, 0..500@10,500@60.",
 )
-@click.option("--seconds", type=SECONDS, metavar="S", help="How long is measured (10); of stages it is their sum.")
+@click.option("--seconds", type=SECONDS, metavar="S", help="Seconds that are measured (10); stages have their own.")
 @click.option(
     "-n", "--requests", type=COUNT, metavar="N", help="Requests of all workers together, instead of --seconds."
 )
-@click.option("--workers", type=COUNT, metavar="N", help="Processes here that make the load at once (1).")
-@click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark instead, with --master.")
+@click.option("--workers", type=COUNT, metavar="N", help="Worker processes on this machine (1).")
+@click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark, with --master, instead of --workers.")
 @click.option(
     "--connections", type=COUNT, metavar="N", default=1, show_default=True, help="Connections of each worker."
 )
@@ -172,26 +172,28 @@ def shared_options(command: Callback) -> Callback:
     type=click.Choice(INTERACTIONS),
     default=INTERACTIONS[0],
     show_default=True,
-    help="What a request is.",
+    help="The interaction of each request.",
 )
 @click.option(
     "--find-limit", is_flag=True, help="Find the highest rate that is held, from --rate (100) on, in trials of 5 s."
 )
-@click.option("--bound-latency", type=SECONDS, metavar="S", help="What a rate must hold: latency (0.1), ...")
-@click.option("--bound-quantile", type=PART, metavar="PART", help="... of this part of the requests (0.99), ...")
-@click.option("--bound-errors", type=PART, metavar="PART", help="... and so many failed or dropped (0.001).")
+@click.option("--bound-latency", type=SECONDS, metavar="S", help="Seconds of latency that --find-limit allows (0.1).")
+@click.option("--bound-quantile", type=PART, metavar="PART", help="Part of the requests that must be as fast (0.99).")
+@click.option("--bound-errors", type=PART, metavar="PART", help="Part that may fail or be dropped (0.001).")
 @click.option("--max-rate", type=SECONDS, metavar="R", help="The highest rate that --find-limit tries.")
-@click.option("--precision", type=PART, metavar="PART", help="How near --find-limit comes to the limit (0.05).")
+@click.option("--precision", type=PART, metavar="PART", help="Part that the limit may be above the result (0.05).")
 @click.option(
     "-d", "--data", metavar="TEXT|@FILE|-", help="The data of each request; @FILE is a file, - standard input."
 )
-@click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
+@click.option(
+    "--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data of one of these sizes, instead of --data."
+)
 @click.option(
     "--mix",
     type=share,
     multiple=True,
     metavar="'INTERACTION[:ROUTE] [KEY=VALUE ...]'",
-    help="A kind of request, several times: drawn by weight=; also data=, size=, items=, take=, name=.",
+    help="A kind of request, drawn by its weight=; also data=, size=, items=, take=, name=. Several times.",
 )
 @click.option("--items", type=COUNT, metavar="N", default=1, help="Payloads that a channel sends (1).")
 @click.option(
@@ -199,16 +201,25 @@ def shared_options(command: Callback) -> Callback:
     type=click.Choice(ARRIVALS),
     default=ARRIVALS[0],
     show_default=True,
-    help="When requests are due; closed: each after the answer before it, without --rate.",
+    help="When requests are due: at equal distances, at random, or each after an answer (closed, without --rate).",
 )
-@click.option("--poisson", is_flag=True, help="The same as --arrivals poisson: at random, as from many users at once.")
-@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker under way at most (1024).")
 @click.option(
-    "--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True, help="Until a request has failed."
+    "--poisson", is_flag=True, help="The same as --arrivals poisson: requests come at random, as from many users."
 )
-@click.option("--warm-up", type=click.FloatRange(min=0), metavar="SECONDS", default=0.0, help="Load beforehand.")
-@click.option("--seed", type=int, metavar="N", help="Of all that is random, to have it again.")
-@click.option("--no-probe", is_flag=True, help="Begin without a first request that must be answered.")
+@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker that may wait for answers (1024).")
+@click.option(
+    "--timeout",
+    type=SECONDS,
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Seconds that a request may take.",
+)
+@click.option(
+    "--warm-up", type=click.FloatRange(min=0), metavar="SECONDS", default=0.0, help="Seconds of load before measuring."
+)
+@click.option("--seed", type=int, metavar="N", help="Seed of all random choices, to repeat them.")
+@click.option("--no-probe", is_flag=True, help="Begin without the first request, which must be answered.")
 @shared_options
 @click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
 @click.option("--master", metavar="URL", help="Make the load from tasks of this Spark, as in local[2].")
@@ -216,13 +227,13 @@ def shared_options(command: Callback) -> Callback:
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("-q", "--quiet", is_flag=True, help="No line for each second.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no lines for single seconds.")
 @click.pass_context
 def command(ctx: click.Context, /, **said: Any) -> None:
     """Make a load on the server at URI, and show latencies and errors of each second.
 
-    Requests are begun when they are due, whatever became of those before; latencies count from then. Ctrl-C ends the
-    load in order and shows what there is.
+    Requests begin when they are due, also while earlier ones wait for answers; latencies count from that time. Ctrl-C
+    ends the load in order and shows the counts.
     """
     set_up_logging(said["log"])
     try:

@@ -82,7 +82,7 @@ def origin(text: str) -> str:
     metavar="NAME",
     help=f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
 )
-@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
+@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to accept.")
 @click.option("--cert", type=FILE, help="The certificate for tls, wss and h2s, PEM.")
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
 @click.option(
@@ -96,7 +96,7 @@ def origin(text: str) -> str:
     multiple=True,
     type=origin,
     metavar="ORIGIN",
-    help="Whose pages may open a WebSocket, beside those of the own host, as in https://app.example; '*' for all.",
+    help="An origin whose pages may open a WebSocket, as https://app.example, beside the own host; '*' for all.",
 )
 @click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
 @click.option(
@@ -125,7 +125,7 @@ def origin(text: str) -> str:
     type=click.Choice(FORMATS),
     default=FORMATS[0],
     show_default=True,
-    help="What the capture's files are; Parquet needs pyarrow.",
+    help="The format of the capture; parquet needs pyarrow.",
 )
 @click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
 @click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
