@@ -41,6 +41,14 @@ if TYPE_CHECKING:
 SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
 """Extensions that no application takes."""
 
+NOUNS = {
+    Interaction.REQUEST_RESPONSE: "a request/response",
+    Interaction.FIRE_AND_FORGET: "a fire-and-forget",
+    Interaction.REQUEST_STREAM: "a stream",
+    Interaction.REQUEST_SUBSCRIPTION: "a subscription",
+    Interaction.REQUEST_CHANNEL: "a channel",
+}
+"""The interactions in a refusal."""
 F = TypeVar("F", bound=Function)
 # By their names the type checker says what a handler is not.
 RequestResponseHandler = TypeVar("RequestResponseHandler", bound="handler_types.RequestResponse")
@@ -432,8 +440,18 @@ class Responder:
                     return found[0]
             if route is None:
                 raise Rejected(f"no default handler for {interaction.value}")
-            raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'")
+            raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'{self._hint(route)}")
         return handler
+
+    def _hint(self, route: str) -> str:
+        """Return the interactions that ``route`` has a handler for, as the end of a refusal."""
+        nouns = [
+            noun
+            for interaction, noun in NOUNS.items()
+            if (interaction, route) in self._handlers
+            or (interaction in self._patterns and self._patterns[interaction].find(route) is not None)
+        ]
+        return f": it is {' and '.join(nouns)}" if nouns else ""
 
     def has_default(self, interaction: Interaction) -> bool:
         """Return whether requests of this ``interaction`` without a route have a handler."""

@@ -11,6 +11,7 @@ import click
 
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import MAX_REASON, aside, last_line, reason, setting
 from rsocket_trio.extras import install_command
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 NO_SPARK = f"an analysis in Spark needs pyspark: {install_command('spark', 'report')}"
 
 
-@click.command("analyze")
+@click.command(
+    "analyze",
+    cls=Command,
+    examples=("analyze capture", "analyze client-capture --server server-capture --out report.html"),
+)
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.option(
     "--out",
@@ -35,16 +40,16 @@ NO_SPARK = f"an analysis in Spark needs pyspark: {install_command('spark', 'repo
     "--server",
     type=click.Path(),
     metavar="DIR",
-    help="A second capture, of the other side: says what is network and what is service.",
+    help="A capture of the server, which tells time on the network from time in the service.",
 )
-@click.option("--frames-only", is_flag=True, help="A capture of others, with frames alone: they are paired first.")
-@click.option("--title", metavar="TEXT", help="What the report is called; DIR by default.")
+@click.option("--frames-only", is_flag=True, help="The capture has frames only; requests and answers are paired first.")
+@click.option("--title", metavar="TEXT", help="The title of the report; DIR by default.")
 @click.option(
     "--engine",
     type=click.Choice(["duckdb", "spark"]),
-    help="What computes it: DuckDB in this process, the default, or Spark, which needs a Java.",
+    help="The engine: DuckDB in this process, the default, or Spark, which needs Java.",
 )
-@click.option("--master", metavar="URL", help="Where Spark runs, local[2] by default; says that it is Spark.")
+@click.option("--master", metavar="URL", help="Where Spark runs (local[2]); implies --engine spark.")
 @click.option(
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )
@@ -128,7 +133,7 @@ def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, An
         with open_duckdb(directory, server=server, paired=paired) as engine:
             return {answer.view: answer for answer in answers(engine)}
     except Damaged as error:
-        raise Failure(f"rsocket-trio: {error}", FAILED) from error
+        raise Failure(f"{error}", FAILED) from error
     except duckdb.Error as error:
         raise Failure(f"DuckDB failed: {first_line(error)[:MAX_REASON]}", FAILED) from error
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rsocket_trio.cli.client_command import RSC, Ask
+from rsocket_trio.cli.exit_codes import MEANINGS
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interactions import Kind
 from rsocket_trio.cli.options import (
     OPTIONAL,
@@ -44,7 +46,7 @@ RIVALS = ({"kind", "model"}, {"simple", "bearer"}, {"data", "load"})
 """Parameters that exclude each other: one of them on the command line silences the others in the file."""
 
 
-class RscCommand(click.Command):
+class RscCommand(Command):
     """A command whose options may have optional values, and may come from a file.
 
     A word behind an option that can't be its value is the next argument. The command line overrides the file.
@@ -80,7 +82,15 @@ def _model(name: str) -> str:
     return name.upper().replace("-", "_")
 
 
-@click.command("call", cls=RscCommand)
+@click.command(
+    "call",
+    cls=RscCommand,
+    examples=(
+        "call --request --route greet --data Ada tcp://127.0.0.1:7878",
+        "call --stream --route prices --limitRate 16 --take 5 tcp://127.0.0.1:7878",
+    ),
+    codes=MEANINGS,
+)
 @click.argument("uri", type=uri)
 @click.option("--request", "kind", flag_value=Kind.REQUEST.value, help="Ask for one answer (default).")
 @click.option("--stream", "kind", flag_value=Kind.STREAM.value, help="Ask for a stream.")

@@ -23,7 +23,7 @@ def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture
     try:
         capture = Capture(directory, format=format)
     except ModuleNotFoundError as error:
-        raise Failure(f"rsocket-trio: {error}") from error
+        raise Failure(f"{error}") from error
     try:
         yield capture
     finally:

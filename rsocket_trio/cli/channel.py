@@ -9,7 +9,7 @@ import click
 import trio
 
 from rsocket_trio import Canceled, Channel, Connection, Payload
-from rsocket_trio.cli.client_command import client_command
+from rsocket_trio.cli.client_command import client_command, json_option
 from rsocket_trio.cli.data import each
 from rsocket_trio.cli.interactions import Kind, Wish, show
 from rsocket_trio.cli.output import Output
@@ -26,7 +26,7 @@ async def perform(connection: Connection, wish: Wish, output: Output) -> None:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_send_all, channel, payloads)
-            if await show(channel, wish, output):
+            if await show(connection, channel, wish, output):
                 nursery.cancel_scope.cancel()
 
 
@@ -51,10 +51,15 @@ async def _send_all(channel: Channel, payloads: AsyncGenerator[bytes, None]) -> 
 command = client_command(
     Kind.CHANNEL,
     "Send items and show those that come back, one a line.",
+    json_option,
     click.option(
         "--first-opens/--empty-opening",
         "first_opens",
         default=None,
         help="Whether the first payload travels in the frame that opens the channel; by default that one is empty.",
+    ),
+    examples=(
+        "channel tcp://127.0.0.1:7878 --route chat --data hello --data bye",
+        "channel tcp://127.0.0.1:7878 --route chat --data - < lines.txt",
     ),
 )

@@ -10,18 +10,28 @@ import attrs
 import click
 import trio
 
-from rsocket_trio import Keepalive, Payload, ResumeOptions
+from rsocket_trio import Keepalive, Payload, Rejected, ResumeOptions, Unsupported
 from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
-from rsocket_trio.cli.exit_codes import TIMED_OUT, Failure, report, run_client
+from rsocket_trio.cli.description import with_near_route
+from rsocket_trio.cli.exit_codes import (
+    MEANINGS,
+    REJECTED,
+    TIMED_OUT,
+    Failure,
+    first_leaf,
+    public_name,
+    report,
+    run_client,
+)
 from rsocket_trio.cli.interactions import Kind, Performer, Wish, performer
 from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.client.options import KEEPALIVE
-from rsocket_trio.connection.protocols import peer_and_dialect
+from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect
 from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
@@ -96,6 +106,7 @@ class Ask:
     log: str | None
     stacktrace: bool
     first_opens: bool | None = None
+    as_json: bool = False
 
     def run(self, kind: Kind, habits: Habits, perform: Performer | None = None) -> int:
         """Make the request, by ``perform`` in place of what the command of this kind does. Return the exit code."""
@@ -104,7 +115,7 @@ class Ask:
             peer, dialect = peer_and_dialect(self.peer, self.dialect)
             habits = habits_with(peer, habits)
             check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
-            metadata = self._metadata(habits)
+            metadata = self._metadata(kind, habits, dialect)
             dial = self._dial(habits, metadata, dialect)
             wish = self._wish(kind, habits, metadata)
         except (ValueError, Failure) as error:
@@ -121,14 +132,16 @@ class Ask:
         except (OSError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
 
-    def _metadata(self, habits: Habits) -> Metadata:
+    def _metadata(self, kind: Kind, habits: Habits, dialect: str) -> Metadata:
         return compose(
             self.metadata,
             self.mimes,
             default_mime=habits.metadata_mime,
             bare_mime=habits.bare_mime,
             route=self.route,
-            credentials=credentials(self.simple, self.bearer),
+            credentials=credentials(self.simple, self.bearer, dialect),
+            # A push is metadata for the connection, which has its user since the SETUP.
+            setup_only=kind is Kind.PUSH,
             setup_text=self.setup_metadata,
             setup_mime=self.setup_mime,
         )
@@ -165,6 +178,7 @@ class Ask:
             limit_rate=self.limit_rate or habits.credit,
             delay=self.delay / 1000,
             first_opens=habits.first_opens if self.first_opens is None else self.first_opens,
+            as_json=self.as_json,
         )
 
 
@@ -181,14 +195,26 @@ async def ask(
         scope.deadline = trio.current_time() + timeout
     with scope:
         async with connected(dial) as connection:
-            await perform(connection, wish, output)
+            try:
+                await perform(connection, wish, output)
+            except Exception as error:
+                rejection = first_leaf(error)
+                if wish.route is None or not isinstance(rejection, Rejected):
+                    raise
+                text = await with_near_route(connection, wish.route, wish.metadata, str(rejection))
+                raise Failure(text, REJECTED, name=public_name(type(rejection))) from error
             return
     missing = "end" if output.lines else "answer"
-    raise Failure(f"TooSlowError: no {missing} within {timeout:g} s", TIMED_OUT)
+    raise Failure(f"no {missing} within {timeout:g} s", TIMED_OUT, name=trio.TooSlowError.__name__)
 
 
-def credentials(user_and_password: str | None, token: str | None) -> Authentication | None:
-    """Return the credentials of the options, or ``None``. Raise ``ValueError`` if both options are given."""
+def credentials(user_and_password: str | None, token: str | None, dialect: str) -> Authentication | None:
+    """Return the credentials of the options, or ``None``. Raise ``ValueError`` if both options are given.
+
+    Raise ``Failure`` for a dialect that carries none.
+    """
+    if dialect == STREAMUX and (user_and_password is not None or token is not None):
+        raise Failure(f"{dialect} carries no credentials", name=Unsupported.__name__)
     if user_and_password is not None and token is not None:
         raise ValueError("credentials are a user and password, or a token, not both")
     if user_and_password is not None:
@@ -218,8 +244,19 @@ def keepalive_terms(interval: float | None, lifetime: float | None, default: Kee
     return Keepalive(interval, lifetime)
 
 
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Show each item as a JSON object: data, encoding (text, json or base64) and metadata; of credentials, **.",
+)
+
+
 def client_command(
-    kind: Kind, help: str, *options: Callable[[Callable[..., None]], Callable[..., None]]
+    kind: Kind,
+    help: str,
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+    examples: Sequence[str],
 ) -> click.Command:
     """Return the command of an interaction, with the options of all client commands and these of its own."""
 
@@ -234,4 +271,4 @@ def client_command(
     for option in options:
         run = option(run)
     run = click.argument("uri", type=uri)(run)
-    return click.command(kind.value, cls=ResumeCommand, help=help)(run)
+    return click.command(kind.value, cls=ResumeCommand, help=help, examples=examples, codes=MEANINGS)(run)

@@ -61,6 +61,7 @@ def compose(
     bare_mime: str = COMPOSITE_METADATA,
     route: str | None = None,
     credentials: Authentication | None = None,
+    setup_only: bool = False,
     setup_text: str | None = None,
     setup_mime: str | None = None,
 ) -> Metadata:
@@ -68,8 +69,9 @@ def compose(
 
     One text alone is the metadata as it stands, in its own MIME type. A route, credentials, several texts, or a SETUP
     in another type make it composite metadata, where each is an entry; a text whose type is composite metadata itself
-    is taken as ready entries. ``bare_mime`` is for a connection that composes nothing, except for a route. Raise
-    ``ValueError`` for metadata that cannot be encoded.
+    is taken as ready entries. Credentials are an entry of the content and of the SETUP, unless ``setup_text`` has its
+    own; with ``setup_only`` they are one of the SETUP alone. ``bare_mime`` is for a connection that composes nothing,
+    except for a route. Raise ``ValueError`` for metadata that cannot be encoded.
     """
     pairs = [(_mime_at(mimes, place, default_mime), text) for place, text in enumerate(texts)]
     alone = _alone(pairs, mimes, route, credentials)
@@ -79,14 +81,13 @@ def compose(
     bare = credentials is None and not pairs and not mimes and setup_mime in (None, bare_mime)
     if bare and bare_mime != COMPOSITE_METADATA:
         return Metadata(bare_mime, route, None, None if setup_text is None else _content(bare_mime, setup_text))
-    entries = [] if credentials is None else [(AUTHENTICATION, encode_authentication(credentials))]
-    entries += [(mime, _content(mime, text)) for mime, text in pairs]
-    content = b"".join(_entry(mime, content) for mime, content in entries) if entries else None
-    setup = None
+    secrets = [] if credentials is None else [(AUTHENTICATION, encode_authentication(credentials))]
+    entries = [*([] if setup_only else secrets), *((mime, _content(mime, text)) for mime, text in pairs)]
+    setup = secrets
     if setup_text is not None:
         mime = setup_mime or default_mime
-        setup = _entry(mime, _content(mime, setup_text))
-    return Metadata(COMPOSITE_METADATA, route, content, setup)
+        setup = [(mime, _content(mime, setup_text)), *([] if mime == AUTHENTICATION else secrets)]
+    return Metadata(COMPOSITE_METADATA, route, _joined(entries), _joined(setup))
 
 
 def _alone(
@@ -106,6 +107,11 @@ def _mime_at(mimes: Sequence[str], place: int, default_mime: str) -> str:
     if not mimes:
         return default_mime
     return mimes[min(place, len(mimes) - 1)]
+
+
+def _joined(entries: Sequence[tuple[str, bytes]]) -> bytes | None:
+    """Return composite metadata with these entries, ``None`` without any."""
+    return b"".join(_entry(mime, content) for mime, content in entries) if entries else None
 
 
 def _entry(mime: str, content: bytes) -> bytes:

@@ -13,8 +13,10 @@ from shutil import which
 import click
 import trio
 
+from rsocket_trio.cli.client_command import credentials
 from rsocket_trio.cli.connecting import client_tls
-from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, Failure, run_client
+from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, Failure, run_client
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import ROWS, Callback, mime
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
@@ -45,17 +47,15 @@ from rsocket_trio.conformance.run import (
     speaks_tls,
 )
 from rsocket_trio.errors import ConnectionLost, readable
-from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
+from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Authentication
 from rsocket_trio.transports.schemes import parse_uri
 
-ENDED = 128 + signal.SIGTERM
-"""The exit code of a command that SIGTERM ended."""
 TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 LONGEST_ROUTE = LONGEST_MIME = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
-OF_CONNECTING = ("connect_timeout", "trust", "untrusted", "cert", "key", "headers")
-OPTIONS_OF_CONNECTING = [row for row in ROWS if row.parameter in OF_CONNECTING]
+SHARED = ("connect_timeout", "simple", "bearer", "trust", "untrusted", "cert", "key", "headers")
+"""Options that mean the same as in the commands of a client, by their parameters."""
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -106,29 +106,41 @@ def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
 
 
 def _connection_options(command: Callback) -> Callback:
-    """Add the options for connecting, TLS and the WebSocket handshake, as other commands have them."""
-    for row in reversed(OPTIONS_OF_CONNECTING):
-        command = row.option(row.ours)(command)
+    """Add the options for connecting, credentials, TLS and the WebSocket handshake, as other commands have them."""
+    for row in reversed(ROWS):
+        if row.parameter in SHARED:
+            command = row.option(row.ours)(command)
     return command
 
 
-@click.command("conformance")
+@click.command(
+    "conformance",
+    cls=Command,
+    examples=(
+        "conformance tcp://127.0.0.1:7878",
+        "conformance tcp://127.0.0.1:7878 --route echo=demo.echo --auth-bearer TOKEN --report conformance.html",
+        "conformance --role client --listen tcp://127.0.0.1:0 -- python client.py",
+    ),
+    codes={
+        0: "no case failed",
+        FAILED: "cases failed, or something else did",
+        CANNOT_CONNECT: "the server is not there, or speaks something else",
+    },
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[URI | -- COMMAND ...]")
 @click.option(
     "--role", type=click.Choice(["server", "client"]), default="server", show_default=True, help="What is tested."
 )
-@click.option("--listen", metavar="URI", help="For clients: where to listen; with port 0 each case has its own.")
+@click.option("--listen", metavar="URI", help="Where to listen for clients; with port 0 each case has its own.")
 @click.option("--dialect", default="rsocket/1.0", show_default=True, help="The protocol, by its full or short name.")
 @click.option(
     "--clause",
     "clauses",
     multiple=True,
     callback=_patterns,
-    help="Only cases of this name, or that show this clause; * and ? fit any. Several stand behind commas.",
+    help="Run only cases with this name or clause; * and ? match any characters. Commas separate several.",
 )
-@click.option(
-    "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer does not have."
-)
+@click.option("--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer lacks.")
 @click.option(
     "--route",
     "routes",
@@ -137,10 +149,10 @@ def _connection_options(command: Callback) -> Callback:
     callback=_routes,
     help=f"The route of an interaction: {', '.join(NEEDS)}.",
 )
-@click.option("--metadata-mime", type=mime, metavar="MIME", help="Of the SETUP; with a route composite metadata.")
-@click.option("--data-mime", type=mime, metavar="MIME", help="Of the SETUP.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), help="Instead of the one that the URI begins with.")
-@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="What else the peer can do.")
+@click.option("--metadata-mime", type=mime, metavar="MIME", help="Metadata type of the SETUP.")
+@click.option("--data-mime", type=mime, metavar="MIME", help="Data type of the SETUP.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), help="The transport, instead of the one in the URI.")
+@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="An option that the peer has.")
 @click.option(
     "--report",
     "reports",
@@ -160,7 +172,7 @@ def _connection_options(command: Callback) -> Callback:
 @click.option(
     "--wait",
     type=click.FloatRange(0.1, 3600),
-    help=f"For clients: seconds in which one has to connect ({WAIT:g}).",
+    help=f"Seconds in which a client has to connect ({WAIT:g}).",
 )
 @click.option(
     "--at-once",
@@ -170,8 +182,8 @@ def _connection_options(command: Callback) -> Callback:
     help="Cases that run at the same time, each over a connection of its own.",
 )
 @_connection_options
-@click.option("--heavy", is_flag=True, help="Run the cases with large frames and many streams, too.")
-@click.option("--list", "lists", is_flag=True, help="Name the cases, and run none.")
+@click.option("--heavy", is_flag=True, help="Also run the cases with large frames and many streams.")
+@click.option("--list", "lists", is_flag=True, help="Show the names of the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
 @click.pass_context
 def command(
@@ -194,6 +206,8 @@ def command(
     wait: float | None,
     at_once: int,
     connect_timeout: float | None,
+    simple: str | None,
+    bearer: str | None,
     trust: str | None,
     untrusted: bool,
     cert: str | None,
@@ -203,7 +217,7 @@ def command(
     lists: bool,
     explain: str | None,
 ) -> None:
-    """Run the cases of a protocol against the server at URI, and tell which it fails.
+    """Run the cases of a protocol against the server at URI, and show those that fail.
 
     It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
     with those that --route names.
@@ -236,12 +250,14 @@ def command(
             raise click.UsageError("--wait is for --role client")
         tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
-        ways = _ways(name, routes, metadata_mime, data_mime)
+        ways = _ways(name, routes, metadata_mime, data_mime, _credentials(simple, bearer, name))
         target = Target(dial, abilities, patience, at_once, ways, connect_timeout)
         play = partial(_against_server, uri, name, cases, target)
     else:
         if trust or cert or key or untrusted or headers or connect_timeout is not None:
             raise click.UsageError("options of connecting, TLS and the WebSocket handshake are for --role server")
+        if simple is not None or bearer is not None:
+            raise click.UsageError("credentials are for --role server: a client sends its own SETUP")
         if routes or metadata_mime or data_mime:
             raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
         uri, most = _address(listen and over(listen, transport))
@@ -265,17 +281,33 @@ def over(uri: str, transport: str | None) -> str:
     return checked_uri(f"{transport}://{rest}")
 
 
-def _ways(dialect: str, routes: dict[str, str], metadata_mime: str | None, data_mime: str | None) -> Routes | None:
-    """Return how requests find their handlers, ``None`` if nothing is said about it."""
-    if not routes and metadata_mime is None and data_mime is None:
+def _credentials(simple: str | None, bearer: str | None, dialect: str) -> Authentication | None:
+    """Return the credentials of the options. Wrong ones are wrong usage."""
+    try:
+        return credentials(simple, bearer, dialect)
+    except (ValueError, Failure) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _ways(
+    dialect: str,
+    routes: dict[str, str],
+    metadata_mime: str | None,
+    data_mime: str | None,
+    auth: Authentication | None,
+) -> Routes | None:
+    """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
+    if not routes and metadata_mime is None and data_mime is None and auth is None:
         return None
     if dialect != ROUTED_DIALECT:
-        raise click.UsageError(f"routes and MIME types are for {ROUTED_DIALECT}")
+        raise click.UsageError(f"routes, MIME types and credentials are for {ROUTED_DIALECT}")
+    if auth is not None and metadata_mime not in (None, COMPOSITE_METADATA):
+        raise click.UsageError(f"credentials need composite metadata, not {metadata_mime}")
     for text in (metadata_mime or "", data_mime or ""):
         if not text.isascii() or len(text) > LONGEST_MIME:
             raise click.UsageError(f"{text[:40]!r}: a MIME type has {LONGEST_MIME} characters of ASCII at most")
-    usual = COMPOSITE_METADATA if routes else OCTET_STREAM
-    return Routes(routes, metadata_mime or usual, data_mime or OCTET_STREAM)
+    usual = COMPOSITE_METADATA if routes or auth is not None else OCTET_STREAM
+    return Routes(routes, metadata_mime or usual, data_mime or OCTET_STREAM, auth)
 
 
 def _tls(trust: str | None, cert: str | None, key: str | None, *, untrusted: bool) -> ssl.SSLContext | None:
@@ -321,10 +353,10 @@ async def _against_server(uri: str, dialect: str, cases: list[Case], target: Tar
         await check_server(target, dialect)
     except (WrongServer, ConnectionLost) as error:
         if await speaks_tls(uri, target.patience):
-            raise Failure(f"rsocket-trio: {uri}: the server speaks TLS", CANNOT_CONNECT) from None
+            raise Failure(f"{uri}: the server speaks TLS", CANNOT_CONNECT) from None
         if isinstance(error, ConnectionLost):
             raise
-        raise Failure(f"rsocket-trio: {uri}: {error}", CANNOT_CONNECT) from None
+        raise Failure(f"{uri}: {error}", CANNOT_CONNECT) from None
     return await run(cases, target)
 
 
@@ -349,10 +381,10 @@ async def _against_clients(cases: list[Case], listening: Listening, out: Output)
             fault = error
         nursery.cancel_scope.cancel()
     if is_ended:
-        raise Failure("rsocket-trio: ended by SIGTERM", ENDED)
+        raise Failure("ended by SIGTERM", ENDED)
     if fault is not None:
         text = fault.strerror if isinstance(fault, OSError) else fault
-        raise Failure(f"rsocket-trio: {text}", CANNOT_CONNECT)
+        raise Failure(f"{text}", CANNOT_CONNECT)
     return results
 
 
@@ -378,7 +410,7 @@ async def _run(
         try:
             write(done, path)
         except OSError as error:
-            faults.append(f"rsocket-trio: {path}: {error.strerror}")
+            faults.append(f"{path}: {error.strerror}")
     failed = [result.case.id for result in results if is_new(result, baseline)]
     if failed:
         lost = sum(result.why.startswith(UNREACHABLE) for result in results)

@@ -10,12 +10,14 @@ from types import ModuleType
 
 import click
 
+from rsocket_trio.cli.help_page import Command
+
 COPY = Path(__file__).with_name("_chat_example.py")
 CHECKOUT = Path(__file__).parents[2] / "examples" / "chat.py"
 NAME = "rsocket_trio.cli._chat_example"
 
 
-@click.command("demo")
+@click.command("demo", cls=Command, examples=("demo",))
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Watch a chat: a server and three clients, over real frames."""

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Iterator
 import click
 
 from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.exit_codes import FAILED
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
 from rsocket_trio.connection.protocols import detect_protocol, name_of
 from rsocket_trio.rsocket.detection import Undecided
 
 
-@click.command("detect")
+@click.command(
+    "detect",
+    cls=Command,
+    examples=("detect < first-bytes.hex",),
+    codes={FAILED: "a line was not hex"},
+)
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Name the dialect that the first bytes of a connection speak, in hex, or say "unknown"."""

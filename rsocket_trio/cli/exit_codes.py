@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import trio
 
@@ -36,6 +37,26 @@ REJECTED = 5
 APPLICATION_ERROR = 6
 CANCELED_OR_INVALID = 7
 TIMED_OUT = 8
+ENDED = 128 + signal.SIGTERM
+"""The code that a shell shows for a command which SIGTERM ended."""
+
+MEANINGS: Final[Mapping[int, str]] = {
+    0: "done, or the reader of the output closed it",
+    FAILED: "something else failed",
+    MISUSED: "wrong arguments",
+    CANNOT_CONNECT: "it cannot connect, or the connection was lost",
+    REFUSED_SETUP: "the server refused the SETUP",
+    REJECTED: "the request was rejected, and not processed",
+    APPLICATION_ERROR: "the handler failed, or chose a code of its own",
+    CANCELED_OR_INVALID: "the server cancelled the request, or found it invalid",
+    TIMED_OUT: "the time of --timeout is over",
+    INTERRUPTED: "Ctrl-C",
+    ENDED: "SIGTERM",
+}
+"""The exit codes, in the order in which the help of a command shows them."""
+OF_EVERY_COMMAND: Final = {code: MEANINGS[code] for code in (0, FAILED, MISUSED, INTERRUPTED, ENDED)}
+NAME = "rsocket-trio"
+"""Begins the line of an error that the command found itself; others begin with the name of the error."""
 
 CODES: tuple[tuple[type[Exception], int], ...] = (
     (Rejected, REJECTED),
@@ -57,11 +78,12 @@ BEFORE_EXTRAS = install_command("").partition("[")[0]
 
 
 class Failure(Exception):
-    """The failure of a command: its text is printed unchanged, ``code`` is the exit code."""
+    """The failure of a command: its text is printed behind ``name``, ``code`` is the exit code."""
 
-    def __init__(self, text: str, code: int = FAILED) -> None:
+    def __init__(self, text: str, code: int = FAILED, *, name: str = NAME) -> None:
         super().__init__(text)
         self.code = code
+        self.name = name
 
 
 def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False, stacktrace: bool = False) -> int:
@@ -95,15 +117,15 @@ def described(error: Exception) -> tuple[str, int]:
     """Return the line and the exit code of an exception."""
     text = readable(str(error))
     if isinstance(error, Failure):
-        return text, error.code
+        return f"{error.name}: {text}", error.code
     if isinstance(error, ValueError):
         # Invalid terms, refused before anything was sent.
-        return f"rsocket-trio: {text}", MISUSED
+        return f"{NAME}: {text}", MISUSED
     if isinstance(error, ModuleNotFoundError) and BEFORE_EXTRAS in text:
-        return f"rsocket-trio: {text}", FAILED
+        return f"{NAME}: {text}", FAILED
     if isinstance(error, OSError):
         # Without the error number, which does not help a person.
-        return f"rsocket-trio: {readable(error.strerror or text)}", FAILED
+        return f"{NAME}: {readable(error.strerror or text)}", FAILED
     name = public_name(type(error))
     for kind, code in CODES:
         if isinstance(error, kind):

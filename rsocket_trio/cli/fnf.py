@@ -15,4 +15,8 @@ async def perform(connection: Connection, wish: Wish, output: Output) -> None:
     await hear_of_refusal(connection)
 
 
-command = client_command(Kind.FNF, "Send a request that is never answered.")
+command = client_command(
+    Kind.FNF,
+    "Send a request that is never answered.",
+    examples=("fnf tcp://127.0.0.1:7878 --route log --data 'it works'",),
+)

@@ -10,7 +10,9 @@ import attrs
 import click
 
 from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.exit_codes import FAILED
 from rsocket_trio.cli.frame_json import from_json, to_json
+from rsocket_trio.cli.help_page import CommandGroup
 from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
 from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.connection.protocols import SHORT
@@ -37,12 +39,21 @@ dialect_option = click.option(
     metavar="NAME",
     default=RSOCKET_1_0.name,
     show_default=True,
-    help=f"Whose frames they are, in full or in short: {SHORT_WITH_FRAMES}.",
+    help=f"The dialect of the frames, in full or in short: {SHORT_WITH_FRAMES}.",
 )
 tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
 
 
-@click.group("frames", invoke_without_command=True)
+FRAME_CODES = {FAILED: "a frame could not be translated; the others were"}
+
+
+@click.group(
+    "frames",
+    cls=CommandGroup,
+    examples=("frames decode < frames.hex", "frames encode --dialect 0.2 < frames.json"),
+    codes=FRAME_CODES,
+    invoke_without_command=True,
+)
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Translate frames between bytes and JSON."""
@@ -50,7 +61,9 @@ def command(ctx: click.Context, /) -> None:
         raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@command.command("decode")
+@command.command(
+    "decode", examples=("frames decode < frames.hex", "frames decode --tcp < stream.hex"), codes=FRAME_CODES
+)
 @dialect_option
 @tcp_option
 @click.pass_context
@@ -59,7 +72,11 @@ def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     ctx.exit(answer(decode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
 
 
-@command.command("encode")
+@command.command(
+    "encode",
+    examples=("frames encode < frames.json", "frames encode --dialect 0.2 --tcp < frames.json"),
+    codes=FRAME_CODES,
+)
 @dialect_option
 @tcp_option
 @click.pass_context

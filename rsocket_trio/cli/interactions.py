@@ -10,7 +10,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Incoming, Unsupported
+from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Incoming, Payload, Unsupported
 from rsocket_trio.cli.data import Source
 from rsocket_trio.cli.output import Output
 
@@ -44,6 +44,8 @@ class Wish:
     limit_rate: int | None = None
     delay: float = 0.0
     first_opens: bool = False
+    as_json: bool = False
+    """True if each item is shown as a JSON object with its metadata, instead of its data alone."""
 
     @property
     def credit(self) -> int:
@@ -82,13 +84,23 @@ async def hear_of_refusal(connection: Connection) -> None:
             return
 
 
-async def show(items: Incoming, wish: Wish, output: Output) -> bool:
+async def write_item(connection: Connection, item: Payload, wish: Wish, output: Output) -> None:
+    """Write one item on a line, after the delay that is asked for."""
+    if wish.delay:
+        await trio.sleep(wish.delay)
+    if wish.as_json:
+        from rsocket_trio.cli.item_json import item_json
+
+        await output.write_line(item_json(item, connection.setup))
+    else:
+        await output.write_line(item.data)
+
+
+async def show(connection: Connection, items: Incoming, wish: Wish, output: Output) -> bool:
     """Write items as they come. Return whether it stopped because enough items came."""
     left = wish.take
     async for item in items:
-        if wish.delay:
-            await trio.sleep(wish.delay)
-        await output.write_line(item.data)
+        await write_item(connection, item, wish, output)
         if left is not None:
             left -= 1
             if not left:

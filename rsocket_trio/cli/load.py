@@ -17,12 +17,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import trio
 
-from rsocket_trio import errors
+from rsocket_trio import errors, open_connection
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
-from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, CODES, FAILED, MISUSED, Failure, complain, report
+from rsocket_trio.cli.description import with_near_route
+from rsocket_trio.cli.exit_codes import (
+    CANNOT_CONNECT,
+    CODES,
+    FAILED,
+    MEANINGS,
+    MISUSED,
+    NAME,
+    REJECTED,
+    TIMED_OUT,
+    Failure,
+    complain,
+    public_name,
+    report,
+)
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
@@ -50,7 +65,7 @@ SAME = (
 )
 """Options that are fields of a plan as they are."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
-ARRIVALS = ("poisson", "constant", "closed")
+ARRIVALS = ("constant", "poisson", "closed")
 DEFAULT_SECONDS = 10.0
 """The duration of a ramp without one of its own, in seconds."""
 
@@ -121,7 +136,22 @@ def shared_options(command: Callback) -> Callback:
     return command
 
 
-@click.command("load")
+@click.command(
+    "load",
+    cls=Command,
+    examples=(
+        "load tcp://127.0.0.1:7878 --route echo --rate 500 --seconds 30",
+        "load tcp://127.0.0.1:7878 --route echo --rate 500 -n 10000 --poisson --workers 2",
+        "load tcp://127.0.0.1:7878 --route echo --find-limit --bound-latency 0.05",
+    ),
+    codes={
+        **MEANINGS,
+        0: "there was a load, whatever the server answered",
+        FAILED: "a worker was killed, Spark failed, or --find-limit found no rate that is held",
+        CANNOT_CONNECT: "the server cannot be reached, or was gone at the end",
+        TIMED_OUT: "the first request was not answered within --timeout",
+    },
+)
 @click.argument("uri", type=uri)
 @click.option(
     "--rate",
@@ -129,9 +159,12 @@ def shared_options(command: Callback) -> Callback:
     metavar="R[..R][@S],...",
     help="Requests per second of all workers together: 500, a ramp 0..500, or stages with seconds, 0..500@10,500@60.",
 )
-@click.option("--seconds", type=SECONDS, metavar="S", help="How long is measured (10); of stages it is their sum.")
-@click.option("--workers", type=COUNT, metavar="N", help="Processes here that make the load at once (1).")
-@click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark instead, with --master.")
+@click.option("--seconds", type=SECONDS, metavar="S", help="Seconds that are measured (10); stages have their own.")
+@click.option(
+    "-n", "--requests", type=COUNT, metavar="N", help="Requests of all workers together, instead of --seconds."
+)
+@click.option("--workers", type=COUNT, metavar="N", help="Worker processes on this machine (1).")
+@click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark, with --master, instead of --workers.")
 @click.option(
     "--connections", type=COUNT, metavar="N", default=1, show_default=True, help="Connections of each worker."
 )
@@ -140,26 +173,28 @@ def shared_options(command: Callback) -> Callback:
     type=click.Choice(INTERACTIONS),
     default=INTERACTIONS[0],
     show_default=True,
-    help="What a request is.",
+    help="The interaction of each request.",
 )
 @click.option(
     "--find-limit", is_flag=True, help="Find the highest rate that is held, from --rate (100) on, in trials of 5 s."
 )
-@click.option("--bound-latency", type=SECONDS, metavar="S", help="What a rate must hold: latency (0.1), ...")
-@click.option("--bound-quantile", type=PART, metavar="PART", help="... of this part of the requests (0.99), ...")
-@click.option("--bound-errors", type=PART, metavar="PART", help="... and so many failed or dropped (0.001).")
+@click.option("--bound-latency", type=SECONDS, metavar="S", help="Seconds of latency that --find-limit allows (0.1).")
+@click.option("--bound-quantile", type=PART, metavar="PART", help="Part of the requests that must be as fast (0.99).")
+@click.option("--bound-errors", type=PART, metavar="PART", help="Part that may fail or be dropped (0.001).")
 @click.option("--max-rate", type=SECONDS, metavar="R", help="The highest rate that --find-limit tries.")
-@click.option("--precision", type=PART, metavar="PART", help="How near --find-limit comes to the limit (0.05).")
+@click.option("--precision", type=PART, metavar="PART", help="Part that the limit may be above the result (0.05).")
 @click.option(
     "-d", "--data", metavar="TEXT|@FILE|-", help="The data of each request; @FILE is a file, - standard input."
 )
-@click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
+@click.option(
+    "--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data of one of these sizes, instead of --data."
+)
 @click.option(
     "--mix",
     type=share,
     multiple=True,
     metavar="'INTERACTION[:ROUTE] [KEY=VALUE ...]'",
-    help="A kind of request, several times: drawn by weight=; also data=, size=, items=, take=, name=.",
+    help="A kind of request, drawn by its weight=; also data=, size=, items=, take=, name=. Several times.",
 )
 @click.option("--items", type=COUNT, metavar="N", default=1, help="Payloads that a channel sends (1).")
 @click.option(
@@ -167,15 +202,25 @@ def shared_options(command: Callback) -> Callback:
     type=click.Choice(ARRIVALS),
     default=ARRIVALS[0],
     show_default=True,
-    help="When requests are due; closed: each after the answer before it, without --rate.",
+    help="When requests are due: at equal distances, at random, or each after an answer (closed, without --rate).",
 )
-@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker under way at most (1024).")
 @click.option(
-    "--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True, help="Until a request has failed."
+    "--poisson", is_flag=True, help="The same as --arrivals poisson: requests come at random, as from many users."
 )
-@click.option("--warm-up", type=click.FloatRange(min=0), metavar="SECONDS", default=0.0, help="Load beforehand.")
-@click.option("--seed", type=int, metavar="N", help="Of all that is random, to have it again.")
-@click.option("--no-probe", is_flag=True, help="Begin without a first request that must be answered.")
+@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker that may wait for answers (1024).")
+@click.option(
+    "--timeout",
+    type=SECONDS,
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Seconds that a request may take.",
+)
+@click.option(
+    "--warm-up", type=click.FloatRange(min=0), metavar="SECONDS", default=0.0, help="Seconds of load before measuring."
+)
+@click.option("--seed", type=int, metavar="N", help="Seed of all random choices, to repeat them.")
+@click.option("--no-probe", is_flag=True, help="Begin without the first request, which must be answered.")
 @shared_options
 @click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
 @click.option("--master", metavar="URL", help="Make the load from tasks of this Spark, as in local[2].")
@@ -183,13 +228,13 @@ def shared_options(command: Callback) -> Callback:
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("-q", "--quiet", is_flag=True, help="No line for each second.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no lines for single seconds.")
 @click.pass_context
 def command(ctx: click.Context, /, **said: Any) -> None:
     """Make a load on the server at URI, and show latencies and errors of each second.
 
-    Requests are begun when they are due, whatever became of those before; latencies count from then. Ctrl-C ends the
-    load in order and shows what there is.
+    Requests begin when they are due, also while earlier ones wait for answers; latencies count from that time. Ctrl-C
+    ends the load in order and shows the counts.
     """
     set_up_logging(said["log"])
     try:
@@ -204,14 +249,19 @@ def make_load(said: dict[str, Any]) -> int:
     """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
     from rsocket_trio.loadgen.load_messages import LoadError
     from rsocket_trio.loadgen.load_workers import WorkerError
+    from rsocket_trio.loadgen.plan import Plan
 
     check_engine(said)
     if said["find_limit"]:
         return search_limit(said)
+    plan = Plan(**terms_of(said))
     try:
-        summary = with_workers(said) if said["master"] is None else with_spark(said)
+        summary = with_workers(plan) if said["master"] is None else with_spark(plan, said)
     except LoadError as error:
-        raise Failure(str(error), code_of(str(error))) from error
+        failure = failure_of(str(error))
+        if failure.code == REJECTED:
+            failure = trio.run(with_near_routes, plan, failure)
+        raise failure from error
     except WorkerError as error:
         show(error.summary, said)
         raise Failure(str(error), FAILED) from error
@@ -222,7 +272,7 @@ def make_load(said: dict[str, Any]) -> int:
     if summary.interrupted:
         return INTERRUPTED
     if summary.lost is not None:
-        complain(f"the load ended without a connection: {summary.lost}")
+        complain(f"{NAME}: the load ended without a connection: {summary.lost}")
         return CANNOT_CONNECT
     return 0
 
@@ -241,13 +291,14 @@ def check_engine(said: dict[str, Any]) -> None:
                 raise ValueError(f"--{name.replace('_', '-')} is for --find-limit")
 
 
-def code_of(problem: str) -> int:
-    """Return the exit code of what kept a load from being made: that of the error that its text begins with."""
-    name = problem.partition(":")[0]
+def failure_of(problem: str) -> Failure:
+    """Return the failure of a load that was not made: of the kind of error that the text begins with."""
+    name, _, text = problem.partition(": ")
     kind = trio.TooSlowError if name == trio.TooSlowError.__name__ else getattr(errors, name, None)
-    if not isinstance(kind, type):
-        return FAILED
-    return next((code for each, code in CODES if issubclass(kind, each)), FAILED)
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return Failure(problem)
+    code = next((code for each, code in CODES if issubclass(kind, each)), FAILED)
+    return Failure(text, code, name=public_name(kind))
 
 
 def show(summary: Summary, said: dict[str, Any]) -> None:
@@ -257,12 +308,24 @@ def show(summary: Summary, said: dict[str, Any]) -> None:
     write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
 
 
-def with_workers(said: dict[str, Any]) -> Summary:
+async def with_near_routes(plan: Plan, failure: Failure) -> Failure:
+    """Return the failure of a rejected route with the one that is like it, if the server describes its routes."""
+    text = str(failure)
+    try:
+        async with open_connection(plan.uri, **plan.connection_options()) as connection:
+            for route in {share.route for share in plan.shares} - {None}:
+                text = await with_near_route(connection, str(route), plan.request_metadata, text)
+    except errors.RSocketError:
+        # The server is gone in the meantime: there is no more to say.
+        return failure
+    return Failure(text, failure.code, name=failure.name)
+
+
+def with_workers(plan: Plan) -> Summary:
     """Make the load from processes of this machine. Return its summary."""
     from rsocket_trio.loadgen.load_workers import run_plan
-    from rsocket_trio.loadgen.plan import Plan
 
-    return trio.run(interruptible, partial(run_plan, Plan(**terms_of(said))))
+    return trio.run(interruptible, partial(run_plan, plan))
 
 
 async def interruptible(work: Callable[..., Awaitable[T]]) -> T:
@@ -297,11 +360,8 @@ async def interruptible(work: Callable[..., Awaitable[T]]) -> T:
     return found[0]
 
 
-def with_spark(said: dict[str, Any]) -> Summary:
+def with_spark(plan: Plan, said: dict[str, Any]) -> Summary:
     """Make the load from tasks of Spark. Return its summary."""
-    from rsocket_trio.loadgen.plan import Plan
-
-    plan = Plan(**terms_of(said))
     with spark_for(plan, said) as run_plan:
         return run_plan(plan)
 
@@ -363,14 +423,14 @@ def search_limit(said: dict[str, Any]) -> int:
             with spark_for(plan, said) as run_plan:
                 limit = search_with(run_plan, plan, **terms)
     except LoadError as error:
-        raise Failure(str(error), code_of(str(error))) from error
+        raise failure_of(str(error)) from error
     except WorkerError as error:
         raise Failure(str(error), FAILED) from error
     write_text(json.dumps(limit.to_dict()) if said["as_json"] else str(limit))
     if limit.interrupted:
         return INTERRUPTED
     if limit.problem is not None:
-        raise Failure(limit.problem, code_of(limit.problem))
+        raise failure_of(limit.problem)
     return 0 if limit.rate is not None else FAILED
 
 
@@ -380,6 +440,12 @@ def schedule_of(said: dict[str, Any]) -> dict[str, Any]:
 
     found, seconds = said["rate"], said["seconds"]
     terms = {} if seconds is None else {"seconds": seconds}
+    if said["requests"] is not None:
+        if seconds is not None:
+            raise ValueError("-n and --seconds exclude each other: so many requests take as long as the rate says")
+        if found is not None and (len(found) > 1 or found[0][0] != found[0][1] or found[0][2] is not None):
+            raise ValueError("-n is for one rate: a ramp and stages have seconds")
+        terms["requests"] = said["requests"]
     if found is None:
         return terms
     [first, *others] = found
@@ -439,11 +505,15 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         bare_mime=habits.bare_mime,
         # In a mix any route decides about the MIME type, and each share brings its own.
         route=next((each["route"] for each in said["mix"] if each["route"] is not None), said["route"]),
-        credentials=credentials(said["simple"], said["bearer"]),
+        credentials=credentials(said["simple"], said["bearer"], dialect),
         setup_text=said["setup_metadata"],
         setup_mime=said["setup_mime"],
     )
     terms = {name: said[name] for name in SAME}
+    if said["poisson"]:
+        if said["arrivals"] == "closed":
+            raise ValueError("--poisson and --arrivals closed exclude each other")
+        terms["arrivals"] = "poisson"
     if (credit := said["limit_rate"] or habits.credit) is not None:
         terms["credit"] = credit
     if said["connect_timeout"] is not None:

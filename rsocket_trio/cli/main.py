@@ -8,19 +8,20 @@ from importlib import import_module
 
 import click
 
-from rsocket_trio.cli.exit_codes import MISUSED, complain, report
+from rsocket_trio.cli.exit_codes import MISUSED, NAME, complain, report
+from rsocket_trio.cli.help_page import CommandGroup
+from rsocket_trio.cli.near_misses import with_hint
 from rsocket_trio.cli.options import completion_option, version_option
 from rsocket_trio.cli.output import STDOUT
 
-NAME = "rsocket-trio"
 COMMANDS = (
-    *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "push", "readers"),
-    *("request", "routes", "serve", "sources", "stream", "streamux"),
+    *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "ping", "push"),
+    *("readers", "request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
 
 
-class Commands(click.Group):
+class Commands(CommandGroup):
     """The group of all commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -37,6 +38,11 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
+    examples=(
+        "serve app:responder --listen tcp://127.0.0.1:7878",
+        "request tcp://127.0.0.1:7878 --route greet --data Ada",
+        "request --help",
+    ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
@@ -80,11 +86,26 @@ def _run() -> int:
         return report(KeyboardInterrupt())
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else NAME
-        complain(f"{where}: {' '.join(error.format_message().split())} ({where} --help says more)")
+        complain(f"{where}: {usage_text(error)} ({where} --help says more)")
         return error.exit_code
     except click.ClickException as error:
-        complain(f"{NAME}: {error.format_message()}")
+        complain(f"{NAME}: {one_line(error.format_message())}")
         return error.exit_code
     except BaseException as error:
         return report(error)
     return result if isinstance(result, int) else 0
+
+
+def usage_text(error: click.UsageError) -> str:
+    """Return the text of wrong usage in the form of other errors: a wrong option with the one that is like it."""
+    if isinstance(error, click.NoSuchOption):
+        known = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
+        names = [name for param in known for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
+        return with_hint(f"no such option '{error.option_name}'", error.option_name, names)
+    return one_line(error.format_message())
+
+
+def one_line(text: str) -> str:
+    """Return a text of click's as one line, without its capital and full stop."""
+    line = " ".join(text.split()).removesuffix(".")
+    return line[:1].lower() + line[1:]

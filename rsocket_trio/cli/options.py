@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.near_misses import nearest
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
@@ -31,7 +33,9 @@ def dialect(text: str) -> str:
     """Return the full name of a dialect, from its full or its short name."""
     name = SHORT.get(text, text)
     if name not in ALL:
-        raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
+        meant = nearest(text, ALL)
+        hint = "" if meant is None else f"did you mean '{meant}'? "
+        raise click.BadParameter(f"{text!r}: {hint}the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
     return name
 
 
@@ -92,7 +96,7 @@ def spelled_out(args: list[str], names: Collection[str] = tuple(OPTIONAL)) -> li
     return result
 
 
-class ResumeCommand(click.Command):
+class ResumeCommand(Command):
     """A command whose ``--resume`` may stand without its seconds."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -139,31 +143,32 @@ ROWS = (
                     "handshakes.", {"type": SECONDS, "metavar": "SECONDS"}),
     Row("dialect",  "--dialect", "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
                     {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
-    Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),
+    Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to accept.", MANY),
     Row("peer",     "--peer", "--peer", f"An old peer by name, which sets all that it needs: {', '.join(PEERS)}.",
                     {"type": peer, "metavar": "NAME"}),
     Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",
-                    "MIME type of the metadata; of each, where there are several.",
+                    "MIME type of the metadata; of several one for each.",
                     {**MANY, "type": mime, "metavar": "MIME"}),
     Row("setup_data", "--setup-data", "--sd --setup --setupData", "Data of the SETUP.", {}),
     Row("setup_metadata", "--setup-metadata", "--sm --setupMetadata", "Metadata of the SETUP.", {}),
-    Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "Its MIME type.",
+    Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "MIME type of that metadata.",
                     {"type": mime, "metavar": "MIME"}),
-    Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the request.",
+    Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the SETUP and each request.",
                     {"metavar": "USER:PASSWORD"}),
-    Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the request.", {"metavar": "TOKEN"}),
-    Row("keepalive", "--keepalive", "--keepalive", "Seconds between signs of life (20).",
+    Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the SETUP and each request.",
+                    {"metavar": "TOKEN"}),
+    Row("keepalive", "--keepalive", "--keepalive", "Seconds between keepalives (20).",
                     {"type": SECONDS, "metavar": "SECONDS"}),
     Row("lifetime", "--lifetime", "--lifetime", "Seconds of silence that end the connection (90).",
                     {"type": SECONDS, "metavar": "SECONDS"}),
     Row("lease",    "--lease", "--lease", "Agree on leases: requests wait for a permit.", FLAG),
     Row("trust",    "--trust-cert", "--trustCert", "Certificates to trust, PEM.", {"type": FILE}),
     Row("untrusted", "--allow-untrusted", "--allowUntrustedSsl", "Trust every certificate.", FLAG),
-    Row("cert",     "--cert", "--cert", "Our own certificate, PEM.", {"type": FILE}),
-    Row("key",      "--key", "--key", "Its key, PEM.", {"type": FILE}),
+    Row("cert",     "--cert", "--cert", "The certificate of this client, PEM.", {"type": FILE}),
+    Row("key",      "--key", "--key", "The key of that certificate, PEM.", {"type": FILE}),
     Row("headers",  "-H --header", "-H --header --wsHeader --wsh --httpHeader", "A header for the WebSocket handshake.",
                     {**MANY, "type": header, "metavar": "'NAME: TEXT'"}),
-    Row("retries",  "--retry", "--retry", "Try so often to connect again, a second apart.",
+    Row("retries",  "--retry", "--retry", "Further tries to connect, a second apart.",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
     Row("resume",   "--resume", "--resume", "Go on over a new connection when one breaks, within so many seconds "
                     "(60); the server must allow it.", {"type": SECONDS, "metavar": "[SECONDS]"}),
@@ -200,10 +205,10 @@ SET_BY_LISTS: dict[str, Any] = {
 """Parameters of the client commands that commands which ask for a list set themselves."""
 
 
-def connection_options(command: Callback) -> Callback:
-    """Add the options of the connection."""
+def connection_options(command: Callback, *, without: Collection[str] = ()) -> Callback:
+    """Add the options of the connection, ``without`` those that mean something of its own to the command."""
     for row in reversed(ROWS):
-        if row.ours and row.parameter not in SET_BY_LISTS:
+        if row.ours and row.parameter not in SET_BY_LISTS and row.parameter not in without:
             command = row.option(row.ours)(command)
     return command
 
@@ -244,7 +249,7 @@ def completion_option(command: Callback) -> Callback:
         callback=show,
         expose_value=False,
         is_eager=True,
-        help="Print what makes the shell complete our commands.",
+        help="Print the completion script of this shell.",
     )(command)
 
 

@@ -25,4 +25,8 @@ async def perform(connection: Connection, wish: Wish, output: Output) -> None:
     await hear_of_refusal(connection)
 
 
-command = client_command(Kind.PUSH, "Send metadata that concerns the connection as a whole.")
+command = client_command(
+    Kind.PUSH,
+    "Send metadata that concerns the connection as a whole.",
+    examples=("push tcp://127.0.0.1:7878 --metadata reload",),
+)

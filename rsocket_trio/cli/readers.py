@@ -10,7 +10,7 @@ import click
 
 from rsocket_trio import Connection, Payload, Rejected
 from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
@@ -28,8 +28,8 @@ async def ask_readers(connection: Connection, wish: Wish, forget: str | None) ->
         if SUFFIX not in str(error):
             raise
         route = str(wish.route).removesuffix(SUFFIX)
-        text = f"Rejected: '{route}' is no source of this server, or its version is older than named readers"
-        raise Failure(text, REJECTED) from error
+        text = f"'{route}' is no source of this server, or its version is older than named readers"
+        raise Failure(text, REJECTED, name="Rejected") from error
     try:
         found = json.loads(answer.data)
         return {name: checked(reader) for name, reader in found.items()}
@@ -61,7 +61,12 @@ def reader_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-@click.command("readers", cls=ResumeCommand)
+@click.command(
+    "readers",
+    cls=ResumeCommand,
+    examples=("readers tcp://127.0.0.1:7878 prices", "readers tcp://127.0.0.1:7878 prices --forget old-job"),
+    codes=MEANINGS,
+)
 @click.argument("uri", type=uri)
 @click.argument("source")
 @connection_options

@@ -9,14 +9,13 @@ import click
 
 from rsocket_trio import Connection, Payload, Rejected
 from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
+from rsocket_trio.cli.description import ROUTE, read_description
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.terminal import escaped_text
 
-ROUTE = "$routes"
-"""The route on which a responder describes its routes: ``DESCRIPTION_ROUTE``, without the import of services."""
 NO_ROUTE = "-"
 NOTHING = "()"
 NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", "object": "object"}
@@ -48,25 +47,12 @@ async def _described(connection: Connection, wish: Wish) -> dict[str, Any]:
     except Rejected as error:
         if ROUTE not in str(error):
             raise
-        text = "Rejected: the server does not describe its routes, as a Responder(describe=True) does"
-        raise Failure(text, REJECTED) from error
+        text = "the server does not describe its routes, as a Responder(describe=True) does"
+        raise Failure(text, REJECTED, name="Rejected") from error
     try:
         return read_description(answer.data)
     except ValueError as error:
         raise Failure(f"the server's answer on '{ROUTE}' describes no routes: {error}", FAILED) from error
-
-
-def read_description(data: bytes) -> dict[str, Any]:
-    """Return a description of routes. Raise ``ValueError`` for what is none."""
-    try:
-        found = json.loads(data)
-    except RecursionError:
-        raise ValueError("too many levels of JSON") from None
-    routes = found.get("routes") if isinstance(found, dict) else None
-    if not isinstance(routes, list) or not all(isinstance(each, dict) for each in routes):
-        raise ValueError("no list of routes")
-    result: dict[str, Any] = found
-    return result
 
 
 def route_lines(description: dict[str, Any]) -> list[str]:
@@ -141,7 +127,12 @@ def _object_text(schema: dict[str, Any], depth: int) -> str:
     return str(schema.get("title", "dict"))
 
 
-@click.command("routes", cls=ResumeCommand)
+@click.command(
+    "routes",
+    cls=ResumeCommand,
+    examples=("routes tcp://127.0.0.1:7878", "routes tcp://127.0.0.1:7878 --json"),
+    codes=MEANINGS,
+)
 @click.argument("uri", type=uri)
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="Print the description with the JSON Schema of all types.")

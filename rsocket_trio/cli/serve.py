@@ -16,14 +16,14 @@ import trio
 from rsocket_trio import Responder, ResumeOptions, serve
 from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
-from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
-from rsocket_trio.cli.starting import INTERRUPTED, SAID
+from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
 from rsocket_trio.server.options import ServeOptions, serve_options
-from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
+from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder, split_name
 from rsocket_trio.server.processes.messages import Run
 from rsocket_trio.server.serve import serve_inherited, serve_named
 from rsocket_trio.server.signals import Stop
@@ -56,7 +56,21 @@ def origin(text: str) -> str:
     return text
 
 
-@click.command("serve", cls=ResumeCommand)
+@click.command(
+    "serve",
+    cls=ResumeCommand,
+    examples=(
+        "serve app:responder --listen tcp://127.0.0.1:7878",
+        "serve app:responder --listen tls://0.0.0.0:7879 --cert cert.pem --key key.pem --workers 4",
+    ),
+    codes={
+        0: "SIGINT or SIGTERM ended it: what was under way has finished",
+        FAILED: "it cannot listen, the module failed, or workers ended again and again",
+        MISUSED: "wrong arguments, or there is no such module or responder",
+        INTERRUPTED: "Ctrl-C before it served",
+        ENDED: "SIGTERM before it served",
+    },
+)
 @click.argument("target", metavar="MODULE:RESPONDER")
 @click.argument("more", nargs=-1, type=uri, metavar="")
 @click.option("--listen", multiple=True, type=uri, metavar="URI", help="Where to listen; may be given several times.")
@@ -68,7 +82,7 @@ def origin(text: str) -> str:
     metavar="NAME",
     help=f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
 )
-@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
+@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to accept.")
 @click.option("--cert", type=FILE, help="The certificate for tls, wss and h2s, PEM.")
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
 @click.option(
@@ -82,7 +96,7 @@ def origin(text: str) -> str:
     multiple=True,
     type=origin,
     metavar="ORIGIN",
-    help="Whose pages may open a WebSocket, beside those of the own host, as in https://app.example; '*' for all.",
+    help="An origin whose pages may open a WebSocket, as https://app.example, beside the own host; '*' for all.",
 )
 @click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
 @click.option(
@@ -111,7 +125,7 @@ def origin(text: str) -> str:
     type=click.Choice(FORMATS),
     default=FORMATS[0],
     show_default=True,
-    help="What the capture's files are; Parquet needs pyarrow.",
+    help="The format of the capture; parquet needs pyarrow.",
 )
 @click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
 @click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
@@ -144,6 +158,10 @@ def command(
     under way finish. With --workers SIGHUP starts new processes, which import the module anew, and lets the old ones
     finish.
     """
+    try:
+        split_name(target)
+    except NoSuchName as error:
+        ctx.exit(report(error))
     uris = [*listen, *more]
     if not uris:
         raise click.UsageError("where to listen is missing, as in --listen tcp://127.0.0.1:7878", ctx)
@@ -262,7 +280,7 @@ def serve_until_stopped(serve: Callable[..., Awaitable[object]], count_routes: C
     with Stop() as stop:
         trio.run(stop.run, _serve_and_announce, serve, announce)
     if not serves and stop.number == signal.SIGINT:
-        raise Failure(SAID, INTERRUPTED)
+        raise Failure("interrupted", INTERRUPTED)
 
 
 async def _serve_and_announce(serve: Callable[..., Awaitable[object]], announce: Callable[[list[str]], object]) -> None:

@@ -9,7 +9,7 @@ import click
 
 from rsocket_trio import Connection, Payload, Rejected
 from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
@@ -54,8 +54,8 @@ async def ask_sources(connection: Connection, wish: Wish, pattern: str) -> list[
     except Rejected as error:
         if SOURCES_ROUTE not in str(error):
             raise
-        text = "Rejected: the server lists no sources: it has none, or its version is older than the list"
-        raise Failure(text, REJECTED) from error
+        text = "the server lists no sources: it has none, or its version is older than the list"
+        raise Failure(text, REJECTED, name="Rejected") from error
     try:
         found = [source for source in read_sources(answer.data) if is_like(source.route, pattern)]
     except ValueError as error:
@@ -65,7 +65,12 @@ async def ask_sources(connection: Connection, wish: Wish, pattern: str) -> list[
     return found
 
 
-@click.command("sources", cls=ResumeCommand)
+@click.command(
+    "sources",
+    cls=ResumeCommand,
+    examples=("sources tcp://127.0.0.1:7878", "sources tcp://127.0.0.1:7878 --pattern 'prices.*' --json"),
+    codes={**MEANINGS, FAILED: "no source is like the pattern, or something else failed"},
+)
 @click.argument("uri", type=uri)
 @connection_options
 @click.option("--pattern", default="*", metavar="TEXT", help="Only routes like this; * is any text, ? one character.")

@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 
 from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.exit_codes import FAILED
+from rsocket_trio.cli.help_page import CommandGroup
 from rsocket_trio.cli.hex_lines import Answer, answer, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
@@ -27,7 +29,13 @@ def hexadecimal(text: str) -> bytes:
     return checked(unhex, text)[0]
 
 
-@click.group("streamux", invoke_without_command=True)
+@click.group(
+    "streamux",
+    cls=CommandGroup,
+    examples=("streamux init 0106621a8e", "streamux negotiate 0106621a8e 010679d5ef"),
+    codes={FAILED: "the negotiation failed, or a message could not be read"},
+    invoke_without_command=True,
+)
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Look at how two Streamux peers agree."""
@@ -35,7 +43,9 @@ def command(ctx: click.Context, /) -> None:
         raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@command.command("negotiate")
+@command.command(
+    "negotiate", examples=("streamux negotiate 0106621a8e 010679d5ef",), codes={FAILED: "the negotiation failed"}
+)
 @click.argument("a", type=hexadecimal, metavar="HEX")
 @click.argument("b", type=hexadecimal, metavar="HEX")
 @click.pass_context
@@ -44,7 +54,11 @@ def negotiate_command(ctx: click.Context, /, a: bytes, b: bytes) -> None:
     ctx.exit(answer([negotiated(a, b)]))
 
 
-@command.command("init")
+@command.command(
+    "init",
+    examples=("streamux init 0106621a8e", "streamux init < messages.json"),
+    codes={FAILED: "a message could not be read"},
+)
 @click.argument("message", type=hexadecimal, metavar="[HEX]", required=False)
 @click.pass_context
 def init_command(ctx: click.Context, /, message: bytes | None) -> None:

@@ -52,7 +52,7 @@ class Target:
     patience: float = PATIENCE
     at_once: int = AT_ONCE
     routes: Routes | None = None
-    """The routes of its interactions, where they have some."""
+    """The routes of its interactions and the credentials that it asks for, where there are some."""
     connect_timeout: float | None = None
     """Seconds until a connection is open; ``None`` for those of a step, ``patience``."""
 
@@ -79,7 +79,8 @@ def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
     notation = chapters()[dialect].notation
     if target.routes is None or dialect != DIALECT:
         return WireEnd(transport, notation)
-    return WireEnd(transport, notation, partial(target.routes.written, setup=notation.frame("setup").value))
+    written = partial(target.routes.written, setup=notation.frame("setup").value)
+    return WireEnd(transport, notation, written, secret=target.routes.secret)
 
 
 async def speaks_tls(uri: str, patience: float = PATIENCE) -> bool:

@@ -18,6 +18,7 @@ LONGEST = 64 * 1024 * 1024
 KEPT = 400
 """Frames of the record that are kept. A case that exchanges more tells of the first and the last ones."""
 
+MASK: Final = b"*"
 HEADER: Final = 6
 """Bytes of stream id, type and flags."""
 CONNECTION: Final = bytes(4)
@@ -76,13 +77,17 @@ def as_it_is(frame: bytes) -> bytes:
 class WireEnd:
     """The tester's end of one connection. ``record`` may be that of all connections of a case.
 
-    ``written`` turns a frame of a case into the one that is sent for it.
+    ``written`` turns a frame of a case into the one that is sent for it. ``secret`` are bytes that are masked in the
+    record, and in the frames that are received.
     """
 
-    def __init__(self, transport: Transport, notation: Notation, written: Written = as_it_is) -> None:
+    def __init__(
+        self, transport: Transport, notation: Notation, written: Written = as_it_is, *, secret: bytes = b""
+    ) -> None:
         self._transport = transport
         self.notation = notation.connected()
         self._written = written
+        self._secret = secret
         self._rest = b""
         self._frames: list[bytes] = []
         self.record: list[Passed] = []
@@ -100,6 +105,10 @@ class WireEnd:
         """Return the received bytes that are no whole frame yet."""
         return self._rest
 
+    def _masked(self, frame: bytes) -> bytes:
+        """Return the frame with asterisks in place of the secret, which a server may send back."""
+        return frame.replace(self._secret, MASK * len(self._secret)) if self._secret else frame
+
     def _note(self, passed: Passed) -> None:
         self.record.append(passed)
         if len(self.record) > KEPT:
@@ -109,7 +118,7 @@ class WireEnd:
         """Send these frames, in one write where the transport has no messages."""
         written = [self._written(frame) for frame in frames]
         for frame in written:
-            self._note(Passed(True, frame))
+            self._note(Passed(True, self._masked(frame)))
             self.notation.sent(frame)
         if self._transport.is_message_based:
             await self._write(written)
@@ -152,7 +161,7 @@ class WireEnd:
         """Return the next frame. Raise ``Ended`` where none comes any more."""
         while True:
             if self._frames:
-                frame = self._frames.pop(0)
+                frame = self._masked(self._frames.pop(0))
                 self._note(Passed(False, frame))
                 return frame
             if self._rest and self.notation.negotiates:

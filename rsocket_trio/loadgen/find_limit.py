@@ -277,6 +277,8 @@ def first_plan(uri: str, **terms: Unpack[Terms]) -> Plan:
         raise ValueError("a search for the limit chooses its rates: it has no stages")
     if terms.get("arrivals") == CLOSED:
         raise ValueError("a search for the limit chooses its rates: a closed loop has none")
+    if terms.get("requests") is not None:
+        raise ValueError("a search for the limit has trials of so many seconds, not of so many requests")
     if terms.get("rate") is None:
         terms["rate"] = FIRST_RATE
     if isinstance(terms.get("seconds"), Unsaid | None):

@@ -45,6 +45,12 @@ class Part:
     task: int
     seed: int
 
+    @property
+    def requests(self) -> int | None:
+        """Return how many of the plan's requests the task makes, ``None`` if the plan has no number."""
+        requests = self.plan.requests
+        return None if requests is None else len(range(self.task, requests, self.plan.tasks))
+
 
 def encode(message: object) -> bytes:
     """Encode a message, or a part of a load, for a process of the same Python."""

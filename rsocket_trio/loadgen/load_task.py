@@ -27,7 +27,7 @@ from rsocket_trio.loadgen.load_messages import STOPPING, Part
 from rsocket_trio.loadgen.measures import Recorder, Row, kind_of
 from rsocket_trio.loadgen.mix import CLOSED, Share
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.stages import constant, poisson
+from rsocket_trio.loadgen.stages import Stage, constant, poisson, random_times
 from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.payload import PayloadLike
 from rsocket_trio.terms import Retry
@@ -119,7 +119,7 @@ async def perform(
 async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
     """Open the connections and check them with a probe. Raise the error of one that does not work."""
     connections = await open_connections(part.plan, nursery)
-    driver = Driver(part.plan, connections, f"{part.seed}/{part.task}", recorder)
+    driver = Driver(part.plan, connections, f"{part.seed}/{part.task}", recorder, requests=part.requests)
     if part.plan.probe:
         await driver.probe()
     return driver
@@ -164,9 +164,23 @@ def described(error: Exception) -> str:
 
 def arrivals(plan: Plan, task: int, seed: int) -> Iterator[float]:
     """Return the due times of one task, warm-up included: none for a closed loop, which has no schedule."""
+    rate, requests = plan.rate, plan.requests
+    if rate is None or requests is None:
+        return scheduled(plan, plan.schedule, task, seed)
+    warm_up = (Stage(rate, plan.warm_up),) if plan.warm_up else ()
+    numbers = range(task, requests, plan.tasks)
     if plan.arrivals == "constant":
-        return constant(plan.schedule, plan.tasks, task)
-    return poisson(plan.schedule, plan.tasks, f"{seed}/{task}")
+        offsets: Iterator[float] = (number / rate for number in numbers)
+    else:
+        offsets = random_times(len(numbers), requests / rate, f"{seed}/{task}/requests")
+    return itertools.chain(scheduled(plan, warm_up, task, seed), (plan.warm_up + offset for offset in offsets))
+
+
+def scheduled(plan: Plan, stages: tuple[Stage, ...], task: int, seed: int) -> Iterator[float]:
+    """Return the due times of one task within stages."""
+    if plan.arrivals == "constant":
+        return constant(stages, plan.tasks, task)
+    return poisson(stages, plan.tasks, f"{seed}/{task}")
 
 
 # The connections
@@ -348,8 +362,18 @@ async def _send(channel: Channel, payload: Payload, number: int) -> None:
 class Driver:
     """The requests of one task over its connections."""
 
-    def __init__(self, plan: Plan, connections: list[KeptConnection], seed: str, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        connections: list[KeptConnection],
+        seed: str,
+        recorder: Recorder,
+        *,
+        requests: int | None = None,
+    ) -> None:
+        """``requests`` are those that the clients of a closed loop make, after the warm-up; by default any number."""
         self._plan = plan
+        self._requests_left = requests
         self._connections = connections
         self._turn = 0
         self._recorder = recorder
@@ -389,10 +413,10 @@ class Driver:
                     await trio.sleep_until(self._start)
                     self._wanted = seconds_wanted()
                     if self._plan.arrivals == CLOSED:
-                        for _ in range(self._plan.bound):
-                            nursery.start_soon(self._ask_again_and_again, end)
-                    await self._arrive(offsets, nursery)
-                    await trio.sleep_until(end)
+                        await self._take_turns(end, nursery)
+                    else:
+                        await self._arrive(offsets, nursery)
+                        await trio.sleep_until(end)
                 self._measured()
             if any(share.interaction == "fnf" for share in self._plan.shares):
                 await self._wait_until_sent()
@@ -440,9 +464,34 @@ class Driver:
         finally:
             self._busy -= 1
 
+    async def _take_turns(self, end: float, nursery: trio.Nursery) -> None:
+        """Run the clients of a closed loop until ``end``, or until they have made all their requests."""
+        clients = self._plan.bound
+        over = trio.Event()
+
+        async def client() -> None:
+            nonlocal clients
+            await self._ask_again_and_again(end)
+            clients -= 1
+            if not clients:
+                over.set()
+
+        for _ in range(clients):
+            nursery.start_soon(client)
+        with trio.move_on_at(end):
+            await over.wait()
+
+    def _has_turn(self, now: float, end: float) -> bool:
+        """Return whether a client of a closed loop makes another request, which is then counted as made."""
+        if self._stopped or now >= end or self._requests_left == 0:
+            return False
+        if self._requests_left is not None and now >= self._start + self._plan.warm_up:
+            self._requests_left -= 1
+        return True
+
     async def _ask_again_and_again(self, end: float) -> None:
         """Run one client of a closed loop: it makes its next request once the last one was answered."""
-        while (now := trio.current_time()) < end and not self._stopped:
+        while self._has_turn(now := trio.current_time(), end):
             kind = self._draw()
             self._recorder.count(now - self._start, measures.DUE, kind.name)
             if not await self._make(now - self._start, kind):

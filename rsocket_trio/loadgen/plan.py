@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from typing import Any, TypedDict
 
@@ -29,7 +30,7 @@ from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid
 
-ARRIVALS = ("poisson", "constant", CLOSED)
+ARRIVALS = ("constant", "poisson", CLOSED)
 IN_FLIGHT = 1024
 """Requests of a task that may wait for their answers in an open loop, by default."""
 MOST_OF_A_TASK = 1_000_000
@@ -53,6 +54,7 @@ class Terms(TypedDict, total=False):
 
     rate: float | None
     seconds: float
+    requests: int | None
     stages: tuple[Stage, ...]
     mix: tuple[Share, ...]
     tasks: int
@@ -106,7 +108,10 @@ class Plan:
     rate: float | None = None
     """Requests per second of all tasks together; none for a closed loop, and with stages."""
     seconds: float = SECONDS
-    """Seconds that are measured: with stages those of all of them."""
+    """Seconds that are measured: with stages those of all of them. With ``requests`` those in which they are due at
+    the rate; in a closed loop infinite, since it ends with the last answer."""
+    requests: int | None = None
+    """Requests of all tasks together, instead of ``seconds``, without those of ``warm_up``."""
     stages: tuple[Stage, ...] = ()
     """Rates over time, of all tasks together, instead of one."""
     mix: tuple[Share, ...] = ()
@@ -131,8 +136,8 @@ class Plan:
     """Items after which a stream or channel is cancelled and counts as answered; all by default."""
     credit: int = INITIAL_REQUEST_N
     """Initial credit of a stream or channel in items; topped up at half."""
-    arrivals: str = "poisson"
-    """``poisson`` or ``constant`` distances between requests; or ``closed``: each after the answer before it."""
+    arrivals: str = "constant"
+    """``constant`` or ``poisson`` distances between requests; or ``closed``: each after the answer before it."""
     in_flight: int | None = None
     """Requests of a task that may wait for their answers: 1024, and in a closed loop one for each connection."""
     timeout: float = 10.0
@@ -165,6 +170,7 @@ class Plan:
         parse_uri(self.uri)
         one_of("arrivals", self.arrivals, ARRIVALS)
         one_of("dialect", self.dialect, tuple(ALL))
+        count("requests", self.requests)
         if self.stages:
             self._take_seconds_of_stages()
         for name in ("seconds", "timeout", "connect_timeout"):
@@ -174,6 +180,8 @@ class Plan:
         if not 0 <= self.warm_up < float("inf"):
             raise ValueError(f"warm_up of {self.warm_up}: 0 or more seconds")
         self._check_rate()
+        if self.requests is not None:
+            self._take_seconds_of_requests(self.requests)
         if self.mix:
             for field in attrs.fields(type(self)):
                 if field.name in OF_SHARES and getattr(self, field.name) != field.default:
@@ -185,6 +193,14 @@ class Plan:
         seconds = seconds_of(self.stages)
         if not isinstance(self.seconds, Unsaid) and self.seconds != seconds:
             raise ValueError(f"seconds of {self.seconds:g}: the stages have {seconds:g}")
+        object.__setattr__(self, "seconds", seconds)
+
+    def _take_seconds_of_requests(self, requests: int) -> None:
+        if self.stages:
+            raise ValueError("requests and stages exclude each other: the stages say how many are due")
+        seconds = math.inf if self.rate is None else requests / self.rate
+        if not isinstance(self.seconds, Unsaid) and self.seconds != seconds:
+            raise ValueError("requests and seconds exclude each other")
         object.__setattr__(self, "seconds", seconds)
 
     def _check_rate(self) -> None:

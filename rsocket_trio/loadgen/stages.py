@@ -79,6 +79,19 @@ def poisson(stages: Iterable[Stage], tasks: int, seed: str) -> Iterator[float]:
     return due_times(stages, itertools.accumulate(distances))
 
 
+def random_times(number: int, seconds: float, seed: str) -> Iterator[float]:
+    """Yield the due times of so many independent users within so many seconds, in order.
+
+    They are those of ``poisson`` where it happens to make so many requests due.
+    """
+    chance = random.Random(seed)
+    left = 1.0
+    for remaining in range(number, 0, -1):
+        # The first of so many times that are spread evenly over what is left.
+        left *= chance.random() ** (1 / remaining)
+        yield seconds * (1 - left)
+
+
 def seconds_of(stages: Sequence[Stage]) -> float:
     """Return the length of all stages together."""
     return math.fsum(stage.seconds for stage in stages)

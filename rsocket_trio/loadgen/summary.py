@@ -134,6 +134,9 @@ class Summary:
     @property
     def rps(self) -> float:
         """Return the requests per second answered while measuring: less than ``offered`` under overload."""
+        if self.plan.arrivals == CLOSED and self.plan.requests is not None:
+            # The load ended with the last answer, also where that came as a second was full.
+            return self._per_second(self.total.done)
         last = int(self.measured) if self.measured % 1 else int(self.measured) - 1
         return self._per_second(sum(counts.done for second, counts in self.seconds.items() if second <= last))
 
@@ -144,6 +147,7 @@ class Summary:
             "tasks": self.plan.tasks,
             "arrivals": self.plan.arrivals,
             "rate": self.plan.rate,
+            "requests": self.plan.requests,
             "stages": [{"rate": stage.rate, "to": stage.end, "seconds": stage.seconds} for stage in self.plan.stages],
             "seed": self.seed,
             "interrupted": self.interrupted,

@@ -193,7 +193,7 @@ def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> N
     with Rows() as row:
         for arguments, said in (
             (["nowhere"], "rsocket-trio: nowhere: no such directory\n"),
-            ([], "Missing argument 'DIR'"),
+            ([], "missing argument 'DIR'"),
             (["nowhere", "--conf", "memory=4g"], "a setting of Spark is given as in spark.driver.memory=4g"),
             (["nowhere", "--engine", "polars"], "'polars' is not one of 'duckdb', 'spark'"),
             (["nowhere", "--engine", "duckdb", "--master", "local[2]"], "--master local[2] is where Spark runs"),

@@ -190,8 +190,8 @@ WRONG_FILES: list[tuple[bytes, str]] = [
     (b"route:", "route needs a value"),
     (b"lease: please", "lease is a flag: true or false"),
     (b"lease: [true]", "lease takes one value"),
-    (b"take: many", "Invalid value for '--take'"),
-    (b"resume: often", "Invalid value for '--resume'"),
+    (b"take: many", "invalid value for '--take'"),
+    (b"resume: often", "invalid value for '--resume'"),
     (b"- route", "opts.yml: not a mapping of options to values"),
     (b"route", "opts.yml: not a mapping of options to values"),
     (b"route: x\ndata: [x", "opts.yml, line 2: no YAML: "),
@@ -309,7 +309,7 @@ async def test_data_is_loaded_from_a_url(url: str) -> None:
 
     assert (loaded.code, loaded.stdout) == (0, "from the web\n")
     assert (absent.code, absent.stdout) == (1, "")
-    assert absent.stderr == f"cannot read {url}/not: HTTP Error 404: Not Found\n"
+    assert absent.stderr == f"rsocket-trio: cannot read {url}/not: HTTP Error 404: Not Found\n"
 
 
 WRONG = [
@@ -317,7 +317,7 @@ WRONG = [
     (4, "RejectedSetup: resumption is not offered here", "--resume 30"),
     (2, "'--resume': 0.0 is not in the range x>0", "--resume 0"),
     (2, "one of REQUEST_RESPONSE, REQUEST_STREAM", "--im REQUEST_NOTHING"),
-    (2, "No such option", "--zipkinUrl x"),
+    (2, "no such option", "--zipkinUrl x"),
     (2, "a push needs metadata", "--metadataPush"),
     (2, "data cannot go with it", "--metadataPush -m a -d b"),
     (1, "cannot read nowhere.txt: No such file or directory", "-d @nowhere.txt"),

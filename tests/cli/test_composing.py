@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, full_mime, simple
@@ -14,10 +16,12 @@ from rsocket_trio.metadata import (
     TEXT_PLAIN,
     BearerAuthentication,
     Entry,
+    SimpleAuthentication,
     decode_composite,
     encode_authentication,
     encode_composite,
 )
+from tests.rows import Rows
 
 TOKEN = BearerAuthentication("token")
 TEXT_ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a")])
@@ -55,7 +59,28 @@ def test_several_texts_are_entries_each_of_its_type() -> None:
 def test_credentials_come_before_texts() -> None:
     composed = compose(["a"], [], default_mime=TEXT_PLAIN, credentials=TOKEN)
 
-    assert composed == Metadata(COMPOSITE_METADATA, None, TOKEN_ENTRY + TEXT_ENTRY, None)
+    assert composed == Metadata(COMPOSITE_METADATA, None, TOKEN_ENTRY + TEXT_ENTRY, TOKEN_ENTRY)
+
+
+SETUPS: list[tuple[str, dict[str, Any], bytes | None, bytes]] = [
+    ("credentials alone", {}, TOKEN_ENTRY, TOKEN_ENTRY),
+    ("of a push", {"setup_only": True}, None, TOKEN_ENTRY),
+    ("beside a text of the SETUP", {"setup_text": "a"}, TOKEN_ENTRY, TEXT_ENTRY + TOKEN_ENTRY),
+    (
+        "beside credentials of the SETUP",
+        {"setup_text": "simple:ann:pw", "setup_mime": AUTHENTICATION},
+        TOKEN_ENTRY,
+        encode_composite([Entry(AUTHENTICATION, encode_authentication(SimpleAuthentication("ann", "pw")))]),
+    ),
+]
+
+
+def test_credentials_are_in_the_setup_as_well() -> None:
+    with Rows() as row:
+        for name, terms, content, setup in SETUPS:
+            with row(name):
+                composed = compose([], [], default_mime=TEXT_PLAIN, credentials=TOKEN, **terms)
+                assert composed == Metadata(COMPOSITE_METADATA, None, content, setup)
 
 
 def test_a_setup_in_another_type_makes_all_of_it_composite() -> None:

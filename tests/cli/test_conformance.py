@@ -170,7 +170,7 @@ def test_a_good_server_gives_the_table_and_0(command: Command, good: str) -> Non
 def test_a_wrong_server_gives_the_clause_and_the_bytes_and_1(command: Command, wrong: str) -> None:
     done = command(wrong, "--clause", SPARE, "--clause", FIELDS)
 
-    assert (done.code, done.stderr) == (1, "1 of 2 cases failed\n")
+    assert (done.code, done.stderr) == (1, "rsocket-trio: 1 of 2 cases failed\n")
     assert done.stdout.startswith(SPARE_TOLD)
     assert "\n  sent     00 00 00 01 10 7f 78\n  received 00 00 00 01 28 60 78 21\n" in done.stdout
     assert done.stdout.splitlines()[-1].split() == ["all", "1", "0", "1", "0"]
@@ -390,7 +390,7 @@ def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_
 
     assert done.code == 1
     assert done.stderr.endswith(" cases failed that did not in the baseline\n")
-    assert done.stdout.splitlines()[-1].split()[3] == str(int(done.stderr.split()[0]) + 1)
+    assert done.stdout.splitlines()[-1].split()[3] == str(int(done.stderr.split()[1]) + 1)
 
 
 def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) -> None:
@@ -439,7 +439,15 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         ),
         (["tcp://127.0.0.1:1", "--route", "shout=x"], "'shout=x': a route is written NAME=PATH"),
         (["tcp://127.0.0.1:1", "--route", f"echo={'x' * 256}"], "echo: a route of 256 bytes, limit 255"),
-        (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes and MIME types are for rsocket/1.0"),
+        (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes, MIME types and credentials are for"),
+        (["tcp://127.0.0.1:1", "--auth-bearer", "t", "--dialect", "0.2"], "routes, MIME types and credentials are for"),
+        (["tcp://127.0.0.1:1", "-u", "t"], "credentials are written user:password"),
+        (["tcp://127.0.0.1:1", "-u", "a:b", "--auth-bearer", "t"], "credentials are a user and password, or a token"),
+        (
+            ["tcp://127.0.0.1:1", "-u", "a:b", "--metadata-mime", "text"],
+            "credentials need composite metadata, not",
+        ),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "-u", "a:b"], "credentials are for --role server"),
         (["tcp://127.0.0.1:1", "--data-mime", "x" * 256], "a MIME type has 255 characters of ASCII at most"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "are for --role server"),
         (
@@ -587,7 +595,8 @@ def test_a_server_that_dies_amid_the_run_fails_its_cases(command: Command) -> No
     total = len(chosen("rsocket/1.0", role="server", patterns=("RS10-UNX-1*",)))
     assert done.code == 1
     told = re.fullmatch(
-        rf"{total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n", done.stderr
+        rf"rsocket-trio: {total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n",
+        done.stderr,
     )
     assert told is not None
     assert 0 < int(told[1]) < total  # a connection or two may still be accepted as it dies
@@ -597,7 +606,7 @@ def test_a_server_that_hangs_amid_the_run_fails_its_cases(command: Command) -> N
     with in_a_thread(accepting(keepalive_answers(1, then=say_nothing))) as uri:
         done = command(uri, "--clause", FIELDS, "--patience", 0.3)
 
-    assert (done.code, done.stderr) == (1, "1 of 1 cases failed\n")
+    assert (done.code, done.stderr) == (1, "rsocket-trio: 1 of 1 cases failed\n")
     assert "nothing came in 0.3 s" in done.stdout
 
 

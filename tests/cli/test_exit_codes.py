@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,9 +24,9 @@ from rsocket_trio import (
     Setup,
     serve,
 )
-from rsocket_trio.cli.exit_codes import described
+from rsocket_trio.cli.exit_codes import ENDED, described
 from rsocket_trio.errors import Drained
-from tests.cli.commands import run
+from tests.cli.commands import run, started
 from tests.rows import Rows
 
 OUTCOMES = {
@@ -121,6 +122,17 @@ async def test_an_interaction_that_the_dialect_lacks_is_1() -> None:
     assert result.stderr.startswith("Unsupported: ")
 
 
+@pytest.mark.parametrize("words", ["request URI --data hang --debug", "ping URI -n 9 --interval 60 --debug"])
+async def test_sigterm_is_143_for_a_shell(words: str) -> None:
+    async with served() as uri, started(*words.replace("URI", uri).split()) as command:
+        assert await command.line("stderr")  # a frame: it is connected
+        command.process.send_signal(signal.SIGTERM)
+        code, _ = await command.end()
+
+    assert code == -signal.SIGTERM
+    assert ENDED == 128 - code == 143
+
+
 def test_an_error_is_shown_by_its_public_name() -> None:
     assert described(Drained("the connection is closing")) == ("Rejected: the connection is closing", 5)
     assert described(RejectedResume("unknown token")) == ("RejectedResume: unknown token", 3)
@@ -151,5 +163,5 @@ async def test_data_of_any_command_may_be_a_files_content(command: str, tmp_path
         nursery.cancel_scope.cancel()
 
     assert (result.code, result.stdout) == (0, b"\x00one\r\ntwo\xff".hex() + "\n")
-    assert (absent.code, absent.stderr) == (1, "cannot read absent: No such file or directory\n")
+    assert (absent.code, absent.stderr) == (1, "rsocket-trio: cannot read absent: No such file or directory\n")
     assert (alone.code, alone.stdout) == (0, "40\n")

@@ -293,11 +293,11 @@ WRONG = {
     "only ws, wss, h2 and h2s have a handshake": ["tcp://127.0.0.1:1", "-H", "X-One: 1"],
     "credentials are written user:password": ["tcp://127.0.0.1:1", "-u", "secret"],
     "not both": ["tcp://127.0.0.1:1", "-u", "a:b", "--auth-bearer", "c"],
-    "No such option": ["tcp://127.0.0.1:1", "--trace"],
+    "no such option": ["tcp://127.0.0.1:1", "--trace"],
     "data given 2 times": ["URI", "--data", "a", "--data", "b"],
     "does not exist": ["tls://127.0.0.1:1", "--trust-cert", "/nowhere.pem"],
     "must be between 0.001": ["tcp://127.0.0.1:1", "--keepalive", "0.0001"],
-    "Missing argument 'URI'": [],
+    "missing argument 'URI'": [],
 }
 
 
@@ -315,8 +315,8 @@ async def test_wrong_usage_is_one_line_and_exit_code_2() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--trust-cert", "broken.pem"], "cannot use certificates of broken.pem"),
-        (["--cert", "broken.pem"], "cannot use"),
+        (["--trust-cert", "broken.pem"], "rsocket-trio: cannot use certificates of broken.pem"),
+        (["--cert", "broken.pem"], "rsocket-trio: cannot use"),
     ],
     ids=["trust", "cert"],
 )

@@ -6,13 +6,17 @@ import importlib
 import importlib.metadata
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import product
 
 import click
 
+from rsocket_trio.cli.exit_codes import MEANINGS
+from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.main import COMMANDS, commands
 from rsocket_trio.connection.protocols import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -30,6 +34,50 @@ async def test_every_command_has_help() -> None:
                 result = await run(*command.split(), flag)
                 assert (result.code, result.stderr) == (0, "")
                 assert result.stdout.startswith(f"Usage: rsocket-trio {command}".rstrip())
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield the command itself and those in it, each with its words."""
+    yield "", commands
+    for name in COMMANDS:
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", each) for inner, each in command.commands.items())
+
+
+def test_every_help_ends_with_examples_and_exit_codes() -> None:
+    with Rows() as row:
+        for words, command in all_commands():
+            with row(words):
+                assert isinstance(command, Command)
+                context = click.Context(command, info_name="rsocket-trio")
+                _, _, end = command.get_help(context).partition("\n\nExamples:\n")
+                examples, _, codes = end.partition("\n\nExit codes:\n")
+                assert [line.strip() for line in examples.splitlines()] == [
+                    f"rsocket-trio {example}" for example in command.examples
+                ]
+                assert [int(line.split()[0]) for line in codes.splitlines() if line[2].isdigit()] == [
+                    code for code in MEANINGS if code in command.codes
+                ]
+                assert {0, 1, 2, 130, 143} <= command.codes.keys()
+
+
+def test_every_example_is_one_of_the_command_and_has_options_that_it_knows() -> None:
+    with Rows() as row:
+        for words, command in all_commands():
+            for example in command.examples if isinstance(command, Command) else ():
+                with row(example):
+                    typed = shlex.split(example.partition(" <")[0].removesuffix(" --help"))
+                    if not words:
+                        assert typed[0] in COMMANDS
+                        continue
+                    assert typed[: len(words.split())] == words.split() or isinstance(command, click.Group)
+                    if isinstance(command, click.Group):
+                        continue
+                    context = click.Context(command, ignore_unknown_options=False)
+                    command.make_parser(context).parse_args(typed[len(words.split()) :])
 
 
 def test_every_command_starts_by_itself() -> None:
@@ -66,16 +114,16 @@ async def test_no_command_is_wrong_usage_and_shows_help() -> None:
 
 
 WRONG = [
-    ("nonsense", "rsocket-trio: No such command 'nonsense'."),
-    ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
+    ("nonsense", "rsocket-trio: no such command 'nonsense' ("),
+    ("--nonsense", "rsocket-trio: no such option '--nonsense' ("),
     ("frames decode --dialect streamux/1", f"the known ones are {', '.join(DIALECTS)}"),
     ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
     ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
     ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
-    ("frames translate", "rsocket-trio frames: No such command 'translate'."),
-    ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
+    ("frames translate", "rsocket-trio frames: no such command 'translate' ("),
+    ("detect more", "rsocket-trio detect: got unexpected extra argument (more)"),
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from rsocket_trio import ApplicationError, Payload, Rejected, Responder, serve
-from rsocket_trio.cli import routes
+from rsocket_trio.cli import description, routes
 from rsocket_trio.services import Bearer
 from rsocket_trio.services.description import DESCRIPTION_ROUTE
 from tests.cli.commands import run, started
@@ -198,7 +198,7 @@ async def test_an_answer_that_is_no_description_is_code_1(answer: bytes, reason:
         shown = await run("routes", uri, "--json")
 
     assert (shown.code, shown.stdout) == (1, "")
-    assert shown.stderr == f"the server's answer on '$routes' describes no routes: {reason}\n"
+    assert shown.stderr == f"rsocket-trio: the server's answer on '$routes' describes no routes: {reason}\n"
 
 
 INT, BYTES = {"type": "integer"}, {"contentMediaType": "application/octet-stream"}
@@ -265,4 +265,4 @@ def test_a_name_with_control_characters_keeps_its_line() -> None:
 
 
 def test_the_command_asks_on_the_route_that_a_responder_reserves() -> None:
-    assert routes.ROUTE == DESCRIPTION_ROUTE
+    assert description.ROUTE == DESCRIPTION_ROUTE

@@ -25,7 +25,7 @@ async def test_sources_are_shown_by_partition_and_as_json() -> None:
     lines = ["orders     0  0   0", "orders     1  3  12", "sensors.a  0  0   0"]
     assert (shown.code, shown.stdout.splitlines(), shown.stderr) == (0, lines, "")
     assert json.loads(some.stdout) == {"sensors.a": {"partitions": {"0": {"earliest": 0, "latest": 0}}}}
-    assert (none.code, none.stdout, none.stderr) == (1, "", "the server has no source like 'prices.*'\n")
+    assert (none.code, none.stdout, none.stderr) == (1, "", "rsocket-trio: the server has no source like 'prices.*'\n")
 
 
 async def test_a_server_that_lists_no_sources_is_code_5() -> None:
@@ -45,4 +45,4 @@ async def test_an_answer_that_is_no_list_is_code_1() -> None:
         shown = await run("sources", uri)
 
     assert (shown.code, shown.stdout) == (1, "")
-    assert shown.stderr == "the server's answer on 'rsocket-trio.sources': not a list of sources: hello\n"
+    assert shown.stderr == "rsocket-trio: the server's answer on 'rsocket-trio.sources': not a list of sources: hello\n"

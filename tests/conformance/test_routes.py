@@ -16,10 +16,13 @@ from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
+from rsocket_trio.metadata import BearerAuthentication
+from tests.each_row import each_row
 
 PATHS = {"echo": "a.echo", "count": "a.count", "talk": "a.talk", "silent": "a.silent"}
 NOTATION = chapters()["rsocket/1.0"].notation
 SETUP = NOTATION.frame("setup").value
+SPARE = "served-a-request-with-spare-flags"
 COMPOSITE = "message/x.rsocket.composite-metadata.v0"
 ROUTING = "message/x.rsocket.routing.v0"
 
@@ -72,6 +75,76 @@ def test_a_request_that_is_never_answered_goes_where_the_echo_does_unless_it_has
 
     assert b"one" in Routes({"echo": "one"}).written(frame, SETUP)
     assert b"two" in Routes({"echo": "one", "silent": "two"}).written(frame, SETUP)
+
+
+TOKEN = BearerAuthentication("sesame")
+ENTRY = b"\xfc\x00\x00\x07\x81sesame"
+
+
+@each_row(
+    ("frame", "written"),
+    [
+        ('ask 1 "x"', "00000001 1100 000012 fe 000003 02 652f fc 000007 81 736573616d65 78"),
+        ('stream 3 9 "x"', "00000003 1900 00000009 00000b fc 000007 81 736573616d65 78"),
+        ('ask_described 1 "m" "x"', "00000001 1100 000001 6d 78"),
+        ("cancel 1", "00000001 2400"),
+    ],
+)
+def test_credentials_stand_behind_the_route_of_a_request(frame: str, written: str) -> None:
+    routes = Routes({"echo": "e/"}, credentials=TOKEN)
+
+    assert routes.written(NOTATION.frame(frame).value, SETUP) == bytes.fromhex(written)
+
+
+def test_the_usual_setup_has_the_credentials() -> None:
+    head = SETUP[:4] + b"\x05\x00" + SETUP[6:18] + bytes([len(COMPOSITE)]) + COMPOSITE.encode()
+
+    written = Routes({}, data_mime="a/b", credentials=TOKEN).written(SETUP, SETUP)
+
+    assert written == head + b"\x03a/b" + b"\x00\x00\x0b" + ENTRY
+
+
+def guarded(*, echoes_metadata: bool = False) -> Responder:
+    """One that asks for credentials, and has every interaction by route."""
+    made = Responder(auth_required=True)
+    made.authenticate(lambda credentials, where: "ann" if credentials == TOKEN else None)
+    made.include(routed())
+    if echoes_metadata:
+        made.request_response(lambda request: request)
+    return made
+
+
+async def test_a_server_that_asks_for_credentials_passes_the_cases_that_apply(clock: trio.testing.MockClock) -> None:
+    cases = chosen("rsocket/1.0", role="server")
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, guarded(), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"]))
+        target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes(PATHS, credentials=TOKEN))
+        await check_server(target, "rsocket/1.0")
+        results = await run(cases, target)
+        stranger = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes(PATHS))
+        [refused] = await run(chosen("rsocket/1.0", role="server", patterns=(SPARE,)), stranger)
+        nursery.cancel_scope.cancel()
+
+    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    assert [told(result) for result in broken] == []
+    assert refused.outcome is Outcome.FAIL
+    apply = [result for result in results if result.outcome is Outcome.PASS]
+    assert len(apply) > 0.5 * len([case for case in cases if not case.options])
+
+
+async def test_nothing_that_is_told_has_the_credentials_also_where_the_server_sends_them_back() -> None:
+    cases = chosen("rsocket/1.0", role="server", patterns=(SPARE,))
+    async with trio.open_nursery() as nursery:
+        server = partial(serve, guarded(echoes_metadata=True), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"])
+        [uri] = await nursery.start(server)
+        target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes({}, credentials=TOKEN))
+        results = await run(cases, target)
+        nursery.cancel_scope.cancel()
+
+    said = "\n".join(line for result in results for line in told(result))
+    assert [result.outcome for result in results] == [Outcome.FAIL]
+    assert "2a 2a 2a 2a 2a 2a 2a" in said
+    assert b"sesame".hex(" ") not in said
 
 
 def routed() -> Responder:

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.cli.load import code_of
+from rsocket_trio.cli.load import failure_of
 from rsocket_trio.cli.main import main
 from tests.each_row import each_row
 from tests.missing import require
@@ -88,15 +88,26 @@ async def counting(number: int) -> AsyncIterator[tuple[str, trio.Event, list[byt
 
 
 async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> None:
-    code, out, err = await load(
-        uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--workers", "2", "--arrivals", "constant"
-    )
+    code, out, err = await load(uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--workers", "2")
 
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0].split()[:3] == ["second", "due", "done"]
     assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
     assert "of 50.0 due, in 1.0 s" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--rate", "200"), ("--rate", "200", "--poisson"), ("--arrivals", "closed", "--in-flight", "3")],
+    ids=str,
+)
+async def test_so_many_requests_are_made_in_all(arguments: tuple[str, ...], uri: str) -> None:
+    code, out, err = await load(uri, "-r", "echo", "-n", "51", "--workers", "2", "--json", *arguments)
+
+    said = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (said["due"], said["ok"], said["requests"], said["unfinished"]) == (51, 51, 51, 0)
 
 
 async def test_json_says_the_same(uri: str) -> None:
@@ -150,7 +161,7 @@ async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
     ],
 )
 def test_the_exit_code_is_that_of_the_error(problem: str, code: int) -> None:
-    assert code_of(problem) == code
+    assert failure_of(problem).code == code
 
 
 async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
@@ -219,7 +230,7 @@ async def test_a_killed_worker_is_said_below_the_table() -> None:
 
     assert code == 1
     assert out.splitlines()[1].split()[0] == "all"
-    assert err.startswith("worker ")
+    assert err.startswith("rsocket-trio: worker ")
     assert "was ended by SIGKILL" in err
     assert err.count("\n") == 1
 
@@ -249,7 +260,7 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     assert code == 3
     assert said["errors"]["ConnectionLost"] > 0
     *log, last = err.splitlines()
-    assert last == f"the load ended without a connection: {said['lost']}"
+    assert last == f"rsocket-trio: the load ended without a connection: {said['lost']}"
     # Workers log, too.
     assert [line for line in log if uri in line and line.startswith("INFO:rsocket_trio")]
     assert said["lost"].startswith("ConnectionLost: ")
@@ -303,6 +314,13 @@ def test_this_machine_counts_what_a_thread_wants() -> None:
         (("--rate", "5", "--mix", "fnf:x", "-r", "y"), "--mix and --route exclude each other"),
         (("--rate", "5", "--tasks", "2"), "--tasks are those of Spark and need --master"),
         (("--rate", "5", "--master", "local", "--workers", "2"), "with --master, --tasks are those of Spark"),
+        (("--rate", "5", "-n", "0"), "0 is not in the range"),
+        (("--rate", "5", "-n", "9", "--seconds", "3"), "-n and --seconds exclude each other"),
+        (("--rate", "1..5", "-n", "9"), "-n is for one rate: a ramp and stages have seconds"),
+        (("--rate", "5@2", "-n", "9"), "-n is for one rate: a ramp and stages have seconds"),
+        (("--rate", "5", "-n", "9", "--find-limit"), "trials of so many seconds, not of so many requests"),
+        (("-n", "9"), "rate is missing"),
+        (("--arrivals", "closed", "--poisson"), "--poisson and --arrivals closed exclude each other"),
         (("--rate", "5", "--max-rate", "9"), "--max-rate is for --find-limit"),
         (("--rate", "1..5", "--find-limit"), "it has no stages"),
         (("--find-limit", "--precision", "0.001"), "precision of 0.001: between 0.01 and 1"),

@@ -14,6 +14,7 @@ from rsocket_trio.loadgen import load_task
 from rsocket_trio.loadgen.histogram import RELATIVE_ERROR
 from rsocket_trio.loadgen.load_task import Driver, arrivals, open_connections
 from rsocket_trio.loadgen.measures import Recorder
+from rsocket_trio.loadgen.plan import SECONDS
 from rsocket_trio.loadgen.summary import Counts
 from tests.each_row import each_row
 from tests.loadgen.loads import URI, load, plan, rows_of, served, summary_of, usual
@@ -118,6 +119,38 @@ async def test_a_closed_loop_has_so_many_clients(autojump_clock: trio.testing.Mo
 
     assert highest(summary.total) == pytest.approx(0.36, rel=CLOSE)
     assert summary.rps == 22 / 2
+
+
+async def test_a_closed_loop_of_so_many_requests_ends_with_the_last_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served(one_after_the_other(0.1)):
+        terms: dict[str, Any] = {"arrivals": "closed", "rate": None, "in_flight": 4, "seconds": SECONDS}
+        summary = await load(route="work", requests=30, **terms)
+        warm = await load(route="work", requests=30, warm_up=1, **terms)
+        few = await load(route="work", requests=2, **terms)
+
+    assert (summary.total.due, summary.total.ok) == (30, 30)
+    assert summary.measured == pytest.approx(3, rel=CLOSE)
+    assert summary.rps == pytest.approx(10, rel=CLOSE)
+    assert (warm.total.due, warm.total.ok) == (30, 30)
+    assert (few.total.due, few.total.ok) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["constant", "poisson"])
+async def test_so_many_requests_are_made_at_the_rate(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with served(usual()):
+        summary = await load(route="echo", arrivals=kind, rate=20, requests=50, seconds=SECONDS, warm_up=0.5)
+
+    assert (summary.total.due, summary.total.ok) == (50, 50)
+    assert summary.measured == pytest.approx(2.5)
+
+
+async def test_failed_requests_are_among_so_many(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(usual()):
+        summary = await load(route="full", arrivals="closed", rate=None, requests=5, seconds=SECONDS)
+
+    assert (summary.total.due, summary.total.failed) == (5, 5)
 
 
 async def test_no_request_is_lost_from_the_counts(autojump_clock: trio.testing.MockClock) -> None:

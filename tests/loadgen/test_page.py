@@ -38,6 +38,8 @@ def test_options_become_terms() -> None:
     assert (found.keepalive.interval, found.headers, found.data_mime) == (40.0, (("A", "b"),), "text/plain")
     assert found.metadata is not None
     assert b"ada" in found.metadata
+    assert found.setup.metadata is not None
+    assert b"ada" in found.setup.metadata
     assert found == Plan(
         uri="tcp://h:1",
         rate=5.0,
@@ -48,6 +50,7 @@ def test_options_become_terms() -> None:
         keepalive=found.keepalive,
         headers=(("A", "b"),),
         data_mime="text/plain",
+        setup=found.setup,
     )
 
 
@@ -56,6 +59,8 @@ def test_options_become_terms() -> None:
     [
         (("--rate", "5"), {"rate": 5.0}),
         (("--rate", "5", "--seconds", "3"), {"rate": 5.0, "seconds": 3.0}),
+        (("--rate", "5", "-n", "20"), {"rate": 5.0, "requests": 20}),
+        (("--arrivals", "closed", "-n", "20"), {"arrivals": "closed", "requests": 20}),
         (("--rate", "5..9"), {"stages": (Stage(5, 10, 9),)}),
         (("--rate", "0..9", "--seconds", "3"), {"stages": (Stage(0, 3, 9),)}),
         (("--rate", "5@4"), {"stages": (Stage(5, 4, 5),)}),
@@ -68,7 +73,23 @@ def test_a_rate_is_one_or_stages(arguments: tuple[str, ...], terms: dict[str, An
 
     found, wanted = Plan(**terms_of(context.params)), Plan(uri="tcp://h:1", **terms)
 
-    assert (found.rate, found.stages, found.seconds) == (wanted.rate, wanted.stages, wanted.seconds)
+    terms_of_both = [(each.rate, each.stages, each.seconds, each.requests) for each in (found, wanted)]
+    assert terms_of_both[0] == terms_of_both[1]
+
+
+@each_row(
+    ("arguments", "arrivals"),
+    [
+        ((), "constant"),
+        (("--poisson",), "poisson"),
+        (("--arrivals", "poisson"), "poisson"),
+        (("--arrivals", "constant", "--poisson"), "poisson"),
+    ],
+)
+def test_arrivals_are_constant_unless_they_are_to_be_random(arguments: tuple[str, ...], arrivals: str) -> None:
+    context = load_command.make_context("load", ["tcp://h:1", "--rate", "5", *arguments])
+
+    assert Plan(**terms_of(context.params)).arrivals == arrivals
 
 
 def test_shares_of_a_mix_are_words() -> None:

@@ -9,11 +9,11 @@ import attrs
 import pytest
 
 from rsocket_trio.loadgen import Stage
-from rsocket_trio.loadgen.plan import Plan, Terms
+from rsocket_trio.loadgen.plan import SECONDS, Plan, Terms
 from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
 from rsocket_trio.values import Unsaid
 from tests.each_row import each_row
-from tests.loadgen.loads import plan
+from tests.loadgen.loads import URI, plan
 
 
 @each_row(
@@ -29,7 +29,7 @@ from tests.loadgen.loads import plan
         ({"in_flight": 0}, "in_flight of 0"),
         ({"warm_up": -1}, "warm_up of -1: 0 or more seconds"),
         ({"arrivals": "closed"}, "a closed loop has no rate"),
-        ({"arrivals": "random"}, "arrivals 'random': one of poisson, constant, closed"),
+        ({"arrivals": "random"}, "arrivals 'random': one of constant, poisson, closed"),
         ({"interaction": "request"}, "interaction 'request': one of response, stream, fnf, channel"),
         ({"dialect": "rsocket/9"}, "dialect 'rsocket/9': one of"),
         ({"peer": "java-9"}, "peer 'java-9': the known ones are java-0.2.2"),
@@ -45,12 +45,30 @@ from tests.loadgen.loads import plan
         ({"rate": None, "stages": (Stage(1, 1),)}, "seconds of 2: the stages have 1"),
         ({"rate": None, "seconds": 1, "stages": (Stage(0, 1),)}, "stages of rate 0 only"),
         ({"rate": None, "seconds": 1, "arrivals": "closed", "stages": (Stage(1, 1),)}, "a closed loop has no rate"),
+        ({"requests": 0}, "requests of 0: a whole number from 1 on"),
+        ({"requests": 10}, "requests and seconds exclude each other"),
+        (
+            {"requests": 10, "rate": None, "seconds": 1, "stages": (Stage(1, 1),)},
+            "requests and stages exclude each other",
+        ),
     ],
     ids=str,
 )
 def test_a_term_that_cannot_be_is_named(terms: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         plan(**terms)
+
+
+def test_a_number_of_requests_takes_as_long_as_the_rate_says() -> None:
+    wanted = pickle.loads(pickle.dumps(plan(requests=5, seconds=SECONDS)))
+
+    assert wanted.seconds == 0.5
+    assert attrs.evolve(wanted, timeout=1) == attrs.evolve(plan(requests=5, seconds=SECONDS), timeout=1)
+    assert plan(requests=5, seconds=SECONDS, rate=None, arrivals="closed").seconds == float("inf")
+
+
+def test_requests_are_at_equal_distances_unless_something_else_is_said() -> None:
+    assert Plan(uri=URI, rate=1).arrivals == "constant"
 
 
 def test_run_takes_every_field_of_a_plan() -> None:

@@ -109,7 +109,7 @@ def test_the_limit_is_found_with_spark(load: Load, uri: str) -> None:
     ("arguments", "said", "expected"),
     [
         (("-r", "nowhere"), "Rejected: no request_response handler for route 'nowhere'\n", 5),
-        (("--tasks", "3"), "3 tasks need as many slots at the same time", 1),
+        (("--tasks", "3"), "rsocket-trio: 3 tasks need as many slots at the same time", 1),
     ],
     ids=["route", "slots"],
 )
@@ -133,7 +133,10 @@ async def test_without_the_extra_it_is_named() -> None:
         )
 
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == (b"a load from Spark needs pyspark: pip install '.[spark]', or leave out --master\n")
+    assert done.stderr == (
+        b"rsocket-trio: a load from Spark needs pyspark: pip install '.[spark]' in a checkout of rsocket_trio, "
+        b"or leave out --master\n"
+    )
 
 
 def test_ctrl_c_ends_it_in_order_and_shows_what_there_is(load: Load) -> None:

@@ -1,0 +1,125 @@
+"""An item as one JSON object: its data and each entry of its metadata, the values of credentials masked."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.masking import may_hold_credentials
+from rsocket_trio.metadata import (
+    ACCEPT_MIME_TYPES,
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    JSON,
+    MIME_TYPE,
+    OCTET_STREAM,
+    ROUTING,
+    Entry,
+    decode_accepted_mimes,
+    decode_composite,
+    decode_data_mime,
+    decode_route,
+)
+from rsocket_trio.metadata.mime import NO_MIME, mime_name
+from rsocket_trio.payload import Payload
+from rsocket_trio.terms import Setup
+
+MASK = "**"
+"""Stands for the value of credentials."""
+SECRET = (AUTHENTICATION, COMPOSITE_METADATA)
+"""MIME types of entries that are not shown: composite metadata in an entry may have such an entry as well."""
+DECODERS: Mapping[str | int, Callable[[bytes], Any]] = {
+    ROUTING: decode_route,
+    MIME_TYPE: decode_data_mime,
+    ACCEPT_MIME_TYPES: decode_accepted_mimes,
+}
+
+
+def item_json(item: Payload, setup: Setup) -> bytes:
+    """Return an item of a connection as JSON in ASCII: ``data`` with its ``encoding``, and ``metadata`` by entry."""
+    entries = entries_of(item, setup)
+    shown = [
+        {"mime": entry.mime, **({"data": MASK, "encoding": "text"} if is_secret else entry_content(entry))}
+        for entry, is_secret in entries
+    ]
+    mime = data_mime(item, setup, [entry for entry, _ in entries])
+    return json.dumps({**content_of(item.data, mime), "metadata": shown}).encode()
+
+
+def entries_of(item: Payload, setup: Setup) -> list[tuple[Entry, bool]]:
+    """Return the entries of the metadata, and whether each may hold credentials.
+
+    Metadata that is not composite is one entry.
+    """
+    metadata = item.metadata
+    if metadata is None:
+        return []
+    mime = mime_name(setup.metadata_mime if item.metadata_mime in NO_MIME else item.metadata_mime)
+    if mime == COMPOSITE_METADATA:
+        try:
+            return [(entry, entry.mime in SECRET) for entry in decode_composite(metadata)]
+        except RemoteProtocolError:
+            # The peer's metadata is not what the connection says.
+            pass
+    return [(Entry(mime, metadata), may_hold_credentials(metadata, mime))]
+
+
+def data_mime(item: Payload, setup: Setup, entries: list[Entry]) -> str | int:
+    """Return the MIME type of the data: that of the metadata, of the payload, or of the connection."""
+    for entry in entries:
+        if entry.mime == MIME_TYPE:
+            try:
+                return decode_data_mime(entry.content)
+            except RemoteProtocolError:
+                break
+    return mime_name(setup.data_mime if item.data_mime in NO_MIME else item.data_mime)
+
+
+def entry_content(entry: Entry) -> dict[str, Any]:
+    """Return the content of an entry as members of a JSON object; routes and MIME types are decoded."""
+    decode = DECODERS.get(entry.mime)
+    if decode is not None:
+        try:
+            return {"data": decode(entry.content), "encoding": "json"}
+        except RemoteProtocolError:
+            pass
+    return content_of(entry.content, entry.mime)
+
+
+def content_of(data: bytes, mime: str | int) -> dict[str, Any]:
+    """Return data as members of a JSON object: as JSON if it is, as text if it is UTF-8, else in base64.
+
+    Data of a JSON type is JSON; data of no special type is, if it is an object or an array.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
+    if is_json(mime) or (mime in (OCTET_STREAM, "") and text.lstrip()[:1] in ("{", "[")):
+        try:
+            value = json.loads(text, object_pairs_hook=_without_repeated_keys)
+            # Also refuses numbers that JSON cannot hold, and what is nested too deeply to be written in an object.
+            json.dumps([[value]], allow_nan=False)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return {"data": value, "encoding": "json"}
+    return {"data": text, "encoding": "text"}
+
+
+def is_json(mime: str | int) -> bool:
+    """Return whether a MIME type is one of JSON, as ``application/json`` and ``application/problem+json`` are."""
+    if isinstance(mime, int):
+        return False
+    name = mime.partition(";")[0].strip().lower()
+    return name == JSON or name.endswith("+json")
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return members
