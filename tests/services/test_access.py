@@ -856,7 +856,11 @@ async def test_a_request_that_carries_credentials_alone_reaches_its_handler_with
     seen: list[Payload] = []
     for authenticates in (True, False):
         responder = Responder()
-        responder.request_response(lambda request: seen.append(request) or b"")
+
+        @responder.request_response
+        def take(request: Payload) -> None:
+            seen.append(request)
+
         if authenticates:
             responder.authenticate(lambda credentials, where: "ada")
         async with connected_pair(responder) as pair:

@@ -299,7 +299,7 @@ def test_a_public_method_of_a_contract_without_a_decorator_is_refused_where_the_
 
 def test_what_is_the_classs_own_and_implementations_need_no_decorator() -> None:
     class Plain(Service, Protocol):
-        limit = 3
+        limit: int = 3
 
         @request_response
         async def double(self, number: int) -> int: ...

@@ -245,7 +245,9 @@ def test_a_parameter_of_another_name_than_that_of_the_route_is_refused() -> None
         with pytest.raises(TypeError, match=rf"no parameter number, which the route names, but {name}: rename it, or"):
             Responder().request_response("orders.{number}")(wrong)
         Responder().request_response("orders")(wrong)
-    for right in (unsaid_request, kept, parameters, [].append, lambda request: request):
+    told: list[object] = []
+    rights: tuple[Any, ...] = (unsaid_request, kept, parameters, told.append, lambda request: request)
+    for right in rights:
         Responder().request_response("orders.{number}")(right)
 
 

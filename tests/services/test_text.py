@@ -37,7 +37,7 @@ Short = Annotated[str, msgspec.Meta(max_length=3)]
 Brief = Annotated[str, pydantic.Field(max_length=3)]
 Trimmed = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, to_upper=True)]
 ShortName = NewType("ShortName", Short)
-BriefName = NewType("BriefName", Brief)  # type: ignore[valid-newtype]
+BriefName = NewType("BriefName", Brief)
 TEXTS: tuple[Any, ...] = (
     *(str, Name, Short, Brief, ShortName, BriefName, Annotated[str, "a name"]),
     *(str | None, Optional[str], Short | None, BriefName | None, Annotated[str | None, "perhaps"]),  # noqa: UP045
