@@ -39,8 +39,8 @@ KINDS_KEPT = 1024
 """Types for which a codec keeps what it has made for them."""
 MOST_OF_PATH = 256
 """Characters of a path in an error; a peer's keys may be part of it."""
-MOST_OF_REASON = 766
-"""Characters of a reason, so that both make no more than 1 KiB."""
+MOST_OF_ERROR = 1024
+"""Characters of a path and the reason behind it."""
 
 
 class Codec(Protocol):
@@ -72,7 +72,7 @@ class DecodeError(ValueError):
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = _shortened(path, MOST_OF_PATH)
-        self.reason = _shortened(reason, MOST_OF_REASON)
+        self.reason = _shortened(reason, MOST_OF_ERROR - len(f"{self.path}: "))
         super().__init__(self.path, self.reason)
 
     def __str__(self) -> str:
@@ -465,12 +465,12 @@ def _of_pydantic(error: Any) -> DecodeError:
 def _joined(faults: Sequence[DecodeError], path: str = "$") -> DecodeError:
     """Return ``faults`` of the value at ``path`` as one error: as many as it may hold, and the number of the others."""
     first, *others = placed = [DecodeError(path + fault.path.removeprefix("$"), fault.reason) for fault in faults]
-    reason = first.reason
+    most, reason = MOST_OF_ERROR - len(f"{first.path}: "), first.reason
     for left, fault in zip(range(len(others), 0, -1), others, strict=True):
         longer = f"{reason}; {fault}"
-        if len(longer) + (len(_rest(left - 1)) if left > 1 else 0) > MOST_OF_REASON:
+        if len(longer) + (len(_rest(left - 1)) if left > 1 else 0) > most:
             # The first fault alone may be as long as an error: then it is cut.
-            reason = _shortened(reason, MOST_OF_REASON - len(_rest(left))) + _rest(left)
+            reason = _shortened(reason, most - len(_rest(left))) + _rest(left)
             break
         reason = longer
     error = DecodeError(first.path, reason)

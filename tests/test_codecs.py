@@ -351,6 +351,53 @@ def test_what_no_model_takes_is_refused_with_its_place(codec: Codec, value: obje
     assert refusal(codec, codec.encode(value), kind) == said
 
 
+class Address(pydantic.BaseModel):
+    city: str
+    street: str
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    age: int
+    address: Address
+
+
+class Visit(msgspec.Struct):
+    customers: list[Customer]
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_all_faults_of_a_model_are_in_the_error(codec: Codec) -> None:
+    customer = {"age": "old", "address": {"city": 7}}
+    faults = "missing required field `name`; $%.age: expected int, got str; "
+    faults += "$%.address.city: expected str, got int; $%.address: missing required field `street`"
+    assert refusal(codec, codec.encode(customer), Customer) == "$: " + faults.replace("%", "")
+    visit = codec.encode({"customers": [customer]})
+    assert refusal(codec, visit, Visit) == "$.customers[0]: " + faults.replace("%", ".customers[0]")
+
+
+def test_more_faults_of_a_model_than_an_error_may_hold_are_counted() -> None:
+    text = refusal(JSON, b"[" + b",".join([b"{}"] * 30) + b"]", list[Address])
+    *faults, rest = text.split("; ")
+    assert faults[:2] == ["$[0]: missing required field `city`", "$[0]: missing required field `street`"]
+    assert rest == f"and {60 - len(faults)} more"
+    assert 900 < len(text) <= 1024
+    # With one fault less nothing is left to count.
+    whole = refusal(JSON, b"[" + b",".join([b"{}"] * (len(faults) // 2)) + b"]", list[Address])
+    assert whole.split("; ") == faults[: len(faults) // 2 * 2]
+
+
+def test_a_fault_as_long_as_an_error_is_cut_and_the_others_are_counted() -> None:
+    def refuse(value: str) -> str:
+        raise ValueError("x" * 5000)
+
+    long = Annotated[str, pydantic.AfterValidator(refuse)]
+    text = refusal(JSON, b'["a","b","c"]', list[long])
+    assert text.startswith("$[0]: xxx")
+    assert text.endswith("x...; and 2 more")
+    assert len(text) <= 1024
+
+
 def test_a_thousand_faults_of_a_model_are_counted() -> None:
     assert refusal(JSON, b"[" + b",".join([b"{}"] * 2000) + b"]", list[Item]) == "$: 2000 faults"
 

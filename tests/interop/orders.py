@@ -1,6 +1,6 @@
 """The orders service of this side: its types, its typed handlers, and what its users may do.
 
-README.md lists the routes. Texts are typed as ``bytes``, for Spring sends a ``String`` as its text on any connection.
+README.md lists the routes. A text is its UTF-8 on any connection, as a ``String`` of Spring is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from rsocket_trio import ApplicationError, Connection, Payload, RejectedSetup, Responder, Setup, current_connection
+from rsocket_trio import ApplicationError, Connection, RejectedSetup, Responder, Setup, current_connection
 from rsocket_trio.codecs import DEFAULT_CODECS, find_codec
 from rsocket_trio.metadata import Authentication, route_of
 from rsocket_trio.services import (
@@ -125,6 +125,13 @@ class Market(Service, Protocol):
     async def fail(self, order: Order) -> Receipt: ...
 
 
+class Greeter(Service, Protocol):
+    """The contract of texts."""
+
+    @request_response
+    async def greet(self, name: str) -> str: ...
+
+
 class OrderBook:
     """The orders as this side serves them."""
 
@@ -198,16 +205,16 @@ def orders_responder(*, auth_required: bool = False) -> Responder:
         names[connection] = f"{hello.name} of {place}"
 
     @responder.request_response("name")
-    def name(request: Payload) -> str:
+    def name() -> str:
         return names.get(current_connection(), "nobody")
 
     responder.serve_as(Orders, OrderBook())
     responder.serve_as(Market, OpenMarket())
 
     @responder.request_channel("negotiate.{symbol}")
-    async def negotiate_about(symbol: str, channel: TypedChannel[Offer, bytes]) -> None:
+    async def negotiate_about(symbol: str, channel: TypedChannel[Offer, str]) -> None:
         async for offer in channel:
-            await channel.send(f"{symbol} at {offer.price}".encode())
+            await channel.send(f"{symbol} at {offer.price}")
 
     @responder.request_stream("fail.stream")
     async def fail_stream() -> AsyncIterator[Tick]:
@@ -225,28 +232,32 @@ def orders_responder(*, auth_required: bool = False) -> Responder:
                 raise ApplicationError(details=REASON)
 
     @responder.request_response("whoami")
-    async def whoami(request: Payload) -> bytes:
-        return str(current_user() or "nobody").encode()
+    async def whoami() -> str:
+        return str(current_user() or "nobody")
 
     @responder.request_response("secret", requires=lambda user, call: True)
-    async def secret(request: Payload) -> bytes:
-        return str(current_user()).encode()
+    async def secret() -> str:
+        return str(current_user())
 
     @responder.request_response("admin", requires=lambda user, call: user == "root")
-    async def admin(request: Payload) -> bytes:
-        return str(current_user()).encode()
+    async def admin() -> str:
+        return str(current_user())
+
+    @responder.request_response("greet")
+    async def greet(name: str) -> str:
+        return f"Hello {name}"
 
     @responder.request_response("callback")
-    async def callback(request: Payload) -> bytes:
+    async def callback() -> str:
         connection = current_connection()
-        name = await connection.request_response(Hello("server"), route="client.name", reply=bytes)
+        name = await connection.request_response(Hello("server"), route="client.name", reply=str)
         count = 0
         async with connection.request_stream(route="client.ticks.ACME", items=Tick) as ticks:
             async for _ in ticks:
                 count += 1
                 if count == 3:
                     break
-        return name + f" has {count}".encode()
+        return f"{name} has {count}"
 
     return responder
 
@@ -256,8 +267,8 @@ def called_responder() -> Responder:
     responder = Responder()
 
     @responder.request_response("client.name")
-    async def name(hello: Hello) -> bytes:
-        return f"rsocket-trio for {hello.name}".encode()
+    async def name(hello: Hello) -> str:
+        return f"rsocket-trio for {hello.name}"
 
     @responder.request_stream("client.ticks.{symbol}")
     async def ticks(symbol: str) -> AsyncIterator[Tick]:

@@ -21,6 +21,7 @@ from tests.interop.orders import (
     TOKEN,
     Answer,
     Document,
+    Greeter,
     Hello,
     Market,
     Offer,
@@ -99,10 +100,10 @@ async def channel(connection: Connection) -> None:
 
 
 async def channel_variable(connection: Connection) -> None:
-    async with connection.request_channel(Offer(1.5), route="negotiate.ACME", items=bytes) as channel:
+    async with connection.request_channel(Offer(1.5), route="negotiate.ACME", items=str) as channel:
         await channel.send(Offer(2.5))
         await channel.send_eof()
-        assert [answer async for answer in channel] == [b"ACME at 1.5", b"ACME at 2.5"]
+        assert [answer async for answer in channel] == ["ACME at 1.5", "ACME at 2.5"]
 
 
 async def large(connection: Connection) -> None:
@@ -162,21 +163,27 @@ async def unknown_route(connection: Connection) -> None:
 
 async def credentials_of_a_request(connection: Connection) -> None:
     for credentials in (ANN, TOKEN, lambda: TOKEN):
-        assert await connection.request_response(route="secret", reply=bytes, auth=credentials) == b"ann"
-    assert await connection.request_response(route="whoami", reply=bytes) == b"nobody"
+        assert await connection.request_response(route="secret", reply=str, auth=credentials) == "ann"
+    assert await connection.request_response(route="whoami", reply=str) == "nobody"
 
 
 async def refused_request(connection: Connection) -> None:
     for credentials in (*WRONG, None):
         with pytest.raises(StreamError):
-            await connection.request_response(route="secret", reply=bytes, auth=credentials)
+            await connection.request_response(route="secret", reply=str, auth=credentials)
     await lives(connection)
 
 
 async def requirement(connection: Connection) -> None:
     with pytest.raises(StreamError):
-        await connection.request_response(route="admin", reply=bytes, auth=ANN)
-    assert await connection.request_response(route="admin", reply=bytes, auth=ROOT) == b"root"
+        await connection.request_response(route="admin", reply=str, auth=ANN)
+    assert await connection.request_response(route="admin", reply=str, auth=ROOT) == "root"
+
+
+async def texts(connection: Connection) -> None:
+    """Spring's server only: it takes and gives a ``String`` as its text."""
+    assert await connection.request_response("Ada", route="greet", reply=str) == "Hello Ada"
+    assert await connection.remote(Greeter).greet("Zoë") == "Hello Zoë"
 
 
 async def contract(connection: Connection) -> None:
@@ -208,7 +215,7 @@ async def contract_of_streams(connection: Connection) -> None:
 
 
 async def callback(connection: Connection) -> None:
-    assert await connection.request_response(route="callback", reply=bytes) == b"rsocket-trio for server has 3"
+    assert await connection.request_response(route="callback", reply=str) == "rsocket-trio for server has 3"
 
 
 OUR_CALLS: Final[Sequence[OurCall]] = (
@@ -252,7 +259,7 @@ async def call_with_setup(uri: str, mime: str) -> None:
     with trio.fail_after(PATIENCE):
         setup = Payload(codec.encode(Hello("ann")), route)
         async with open_connection(uri, data_mime=mime, setup=setup) as connection:
-            assert await connection.request_response(route="name", reply=bytes) == b"ann of Oslo"
+            assert await connection.request_response(route="name", reply=str) == "ann of Oslo"
 
 
 async def call_as_user_of_the_setup(uri: str, mime: str) -> None:
@@ -264,10 +271,10 @@ async def call_as_user_of_the_setup(uri: str, mime: str) -> None:
     for credentials in (ANN, TOKEN, fresh):
         with trio.fail_after(PATIENCE):
             async with open_connection(uri, data_mime=mime, auth=credentials) as connection:
-                assert await connection.request_response(route="whoami", reply=bytes) == b"ann"
-                assert await connection.request_response(route="secret", reply=bytes) == b"ann"
+                assert await connection.request_response(route="whoami", reply=str) == "ann"
+                assert await connection.request_response(route="secret", reply=str) == "ann"
                 with pytest.raises(StreamError):
-                    await connection.request_response(route="admin", reply=bytes)
+                    await connection.request_response(route="admin", reply=str)
 
 
 async def call_with_a_refused_setup(uri: str, mime: str) -> None:
@@ -275,4 +282,4 @@ async def call_with_a_refused_setup(uri: str, mime: str) -> None:
     for credentials in WRONG:
         with trio.fail_after(PATIENCE), pytest.raises(RejectedSetup):
             async with open_connection(uri, data_mime=mime, auth=credentials) as connection:
-                await connection.request_response(route="whoami", reply=bytes)
+                await connection.request_response(route="whoami", reply=str)

@@ -19,6 +19,7 @@ from tests.interop.orders_calls import (
     call_with_a_refused_setup,
     call_with_setup,
     calling,
+    texts,
 )
 from tests.interop.orders_peers import CHECKS, OrdersKind, running
 from tests.interop.peers import TransportName
@@ -146,12 +147,21 @@ async def test_a_spring_server_for_users_refuses_others(orders: OrdersKind) -> N
 
 
 @each_spring
-async def test_typed_handlers_give_spring_its_texts_and_what_it_chooses(orders: OrdersKind) -> None:
+async def test_typed_handlers_give_and_take_texts_of_spring_whatever_the_mime_type(orders: OrdersKind) -> None:
     peer = await running(orders)
     async with serving("tcp", orders_responder()) as uri:
-        await peer.check("text", uri, "text/plain")
-        await peer.check("text", uri, "default")
+        for mime in ("text/plain", "default", JSON, CBOR):
+            await peer.check("text", uri, mime)
         await peer.check("response", uri, "default")
+
+
+@each_spring
+@pytest.mark.parametrize("mime", ["text/plain", OCTETS, JSON, CBOR])
+async def test_a_typed_client_gives_and_takes_texts_of_spring_whatever_the_mime_type(
+    orders: OrdersKind, mime: str
+) -> None:
+    async with calling((await running(orders)).uris[0], mime) as connection:
+        await texts(connection)
 
 
 @each_spring

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -564,6 +565,28 @@ async def test_leaving_serve_takes_no_longer_than_the_grace(autojump_clock: Mock
         started = trio.current_time()
         nursery.cancel_scope.cancel()
     assert trio.current_time() - started <= 13
+
+
+@each_row(
+    ("grace", "error", "text"),
+    [
+        ("x", TypeError, "grace is a number of seconds, not str"),
+        (None, TypeError, "grace is a number of seconds, not NoneType"),
+        (True, TypeError, "grace is a number of seconds, not bool"),
+        (-1, ValueError, "grace of -1 seconds: must be at least 0"),
+        (float("nan"), ValueError, "grace of nan seconds: must be at least 0"),
+    ],
+)
+async def test_a_grace_that_is_no_time_is_refused_at_once(grace: Any, error: type[Exception], text: str) -> None:
+    _, theirs = trio.testing.memory_stream_pair()
+    with pytest.raises(error, match=f"^{text}$"):
+        await serve(Responder(), "memory://grace", grace=grace)
+    with pytest.raises(error, match=f"^{text}$"):
+        await serve_stream(Responder(), theirs, grace=grace)
+    async with connected_pair() as pair:
+        with pytest.raises(error, match=f"^{text}$"):
+            await pair.server.drain(grace=grace)
+        assert pair.server.status == "open"
 
 
 async def test_serve_stream_ends_when_its_peer_does(autojump_clock: MockClock) -> None:

@@ -35,7 +35,9 @@ from rsocket_trio import (
     connect_forever,
     current_connection,
     open_connection,
+    open_connection_over,
     serve,
+    serve_stream,
     testing,
 )
 from rsocket_trio.metadata import (
@@ -43,6 +45,7 @@ from rsocket_trio.metadata import (
     ROUTING,
     Entry,
     OtherAuthentication,
+    decode_composite,
     encode_authentication,
     encode_composite,
 )
@@ -758,6 +761,122 @@ async def text(answer: Awaitable[Payload]) -> str:
 async def all_of(stream: Any) -> str:
     async with stream as items:
         return "".join([item.text async for item in items])
+
+
+@pytest.mark.parametrize("wrong", [lambda user: True, lambda: True, lambda user, call, more: True], ids=["1", "0", "3"])
+def test_requires_takes_the_user_and_the_call(wrong: Any) -> None:
+    for register in (Responder().request_response, Responder().fire_and_forget, Responder().request_channel):
+        with pytest.raises(TypeError, match=r"^requires is a function of the user and the call, .*, not .*<lambda>\("):
+            register("x", requires=wrong)
+
+
+async def test_requires_without_anything_that_finds_users_is_refused_where_it_is_served() -> None:
+    text = "^request_response handler .*gold of route 'inner.secret' has requires=, and the responder has neither an"
+    inner, outer = Responder(), Responder()
+
+    @inner.request_response("secret", requires=lambda user, call: True)
+    def gold(request: Payload) -> bytes:
+        return b"gold"
+
+    outer.include(inner, "inner.")
+    here, _ = trio.testing.memory_stream_pair()
+    with pytest.raises(ValueError, match=text):
+        await serve(outer, "memory://nobody")
+    with pytest.raises(ValueError, match=text):
+        await serve_stream(outer, here)
+    with pytest.raises(ValueError, match=text):
+        async with open_connection_over(here, responder=outer):
+            raise AssertionError("not opened")
+    for finds in ("authenticate", "setup"):
+        responder = Responder()
+        responder.include(outer)
+        getattr(responder, finds)(lambda one, other: None)
+        async with connected_pair(responder) as pair:
+            with pytest.raises(Rejected, match=r"^not allowed$"):
+                await pair.client.request_response(route="inner.secret")
+
+
+# Credentials stay with the call
+
+
+async def test_the_payload_of_a_handler_is_without_the_credentials_that_were_taken() -> None:
+    responder = Responder()
+    seen: list[Payload] = []
+    entries: list[list[Entry]] = []
+
+    @responder.authenticate
+    async def find_user(credentials: Any, where: object) -> User | None:
+        return USERS.get(credentials.token)
+
+    @responder.around
+    async def watch(call: Call) -> AsyncIterator[None]:
+        entries.append(call.entries)
+        yield
+
+    @responder.request_response("untyped")
+    async def untyped(request: Payload) -> Payload:
+        seen.append(request)
+        return request
+
+    @responder.request_response("typed")
+    async def typed(number: int, request: Payload) -> Payload:
+        seen.append(request)
+        return request
+
+    @responder.request_stream("generator")
+    async def generator(request: Payload) -> AsyncIterator[Payload]:
+        seen.append(request)
+        yield request
+
+    @responder.request_stream("push")
+    async def push(request: Payload, out: Outgoing) -> None:
+        seen.append(request)
+        await out.send(request)
+
+    @responder.request_channel("channel")
+    async def channel(channel: Channel) -> None:
+        seen.append(channel.request)
+        await channel.send(channel.request)
+
+    @responder.fire_and_forget("told")
+    def told(request: Payload) -> None:
+        seen.append(request)
+
+    own = Entry("x/colour", b"blue")
+    async with connected_pair(responder) as pair:
+        client, token = pair.client, Bearer("ada-token")
+        request = Payload(b"1", encode_composite([own]))
+        for route in ("untyped", "typed"):
+            answer = await client.request_response(request, route=route, auth=token)
+            assert b"ada-token" not in (answer.metadata or b"")
+        for route in ("generator", "push"):
+            async with client.request_stream(request, route=route, auth=token) as stream:
+                assert [b"ada-token" in (item.metadata or b"") async for item in stream] == [False]
+        async with client.request_channel(request, route="channel", auth=token) as both:
+            assert b"ada-token" not in ((await anext(both)).metadata or b"")
+        await client.fire_and_forget(request, route="told", auth=token)
+        await settle()
+    assert [each.data for each in seen] == [b"1"] * 6
+    assert [decode_composite(each.metadata or b"")[1:] for each in seen] == [[own]] * 6
+    # Interceptors see what the request carried.
+    assert [AUTHENTICATION in [entry.mime for entry in each] for each in entries] == [True] * 6
+
+
+async def test_a_request_that_carries_credentials_alone_reaches_its_handler_without_metadata() -> None:
+    seen: list[Payload] = []
+    for authenticates in (True, False):
+        responder = Responder()
+
+        @responder.request_response
+        def take(request: Payload) -> None:
+            seen.append(request)
+
+        if authenticates:
+            responder.authenticate(lambda credentials, where: "ada")
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response(auth=Bearer("ada-token"))
+    # Nothing has taken them in the second responder, which may pass them on.
+    assert [each.metadata and b"ada-token" in each.metadata for each in seen] == [None, True]
 
 
 async def test_requires_gets_the_user_and_the_call() -> None:

@@ -280,6 +280,57 @@ async def test_a_contract_needs_no_protocol_at_run_time_and_may_have_abstract_me
         assert plain._help() == "a method of both ends"
 
 
+def test_a_public_method_of_a_contract_without_a_decorator_is_refused_where_the_class_is_made() -> None:
+    with pytest.raises(
+        TypeError, match=r"^Forgetful.cancel is no request: decorate it with request_response, .*_cancel"
+    ):
+
+        class Forgetful(Service, Protocol, route="forgetful"):
+            @request_response
+            async def place(self, number: int) -> int: ...
+
+            async def cancel(self, number: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"^Again.place is no request"):
+
+        class Again(Orders, Service, Protocol):
+            async def place(self, order: Order, urgent: bool = False) -> Order: ...
+
+
+def test_what_is_the_classs_own_and_implementations_need_no_decorator() -> None:
+    class Plain(Service, Protocol):
+        limit: int = 3
+
+        @request_response
+        async def double(self, number: int) -> int: ...
+
+        def _helper(self) -> int:
+            return 1
+
+        @property
+        def size(self) -> int:
+            return 2
+
+        @staticmethod
+        def static() -> int:
+            return 3
+
+        @classmethod
+        def of_class(cls) -> int:
+            return 4
+
+    class Doubles(Plain):
+        async def double(self, number: int) -> int:
+            return 2 * number
+
+        def reset(self) -> None:
+            return
+
+    ours = Doubles()
+    Responder().serve_as(Plain, ours)
+    assert (ours._helper(), ours.size, ours.static(), ours.of_class()) == (1, 2, 3, 4)
+
+
 def local_contract() -> tuple[Any, Any, Any]:
     """Return a contract, its implementation and a value of a type that is known here alone."""
 

@@ -224,6 +224,33 @@ async def answers(request: Any) -> None:
     return
 
 
+async def unsaid(who):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    return who
+
+
+async def unsaid_request(request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    return request
+
+
+def with_default(request: Payload, nmae: str = "") -> bytes:
+    return request.data
+
+
+def kept(request: Payload, name=1) -> bytes:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    return request.data
+
+
+def test_a_parameter_of_another_name_than_that_of_the_route_is_refused() -> None:
+    for wrong, name in ((unsaid, "who"), (with_default, "nmae"), (lambda who: who, "who")):
+        with pytest.raises(TypeError, match=rf"no parameter number, which the route names, but {name}: rename it, or"):
+            Responder().request_response("orders.{number}")(wrong)
+        Responder().request_response("orders")(wrong)
+    told: list[object] = []
+    rights: tuple[Any, ...] = (unsaid_request, kept, parameters, told.append, lambda request: request)
+    for right in rights:
+        Responder().request_response("orders.{number}")(right)
+
+
 def test_a_parameter_that_a_typed_handler_lacks_is_refused() -> None:
     async def place(order: int) -> int:
         return order

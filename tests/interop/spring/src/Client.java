@@ -262,7 +262,9 @@ final class Client {
   }
 
   private static void text(Connection connection) {
-    expect("nobody", connection.open().route("whoami").retrieveMono(String.class).block(PATIENCE));
+    RSocketRequester requester = connection.open();
+    expect("nobody", requester.route("whoami").retrieveMono(String.class).block(PATIENCE));
+    expect("Hello Ada", requester.route("greet").data("Ada").retrieveMono(String.class).block(PATIENCE));
   }
 
   // ---- SETUP, and requests of the server

@@ -135,6 +135,12 @@ final class Server {
         .map(name -> name.equals("anonymousUser") ? "nobody" : name);
   }
 
+  /** A String is its text in both directions, whatever the MIME type of the connection. */
+  @MessageMapping("greet")
+  Mono<String> greet(@Payload String name) {
+    return Mono.just("Hello " + name);
+  }
+
   /** Asks the one who asks: for its name, and for three of its ticks. */
   @MessageMapping("callback")
   Mono<String> callback(RSocketRequester requester) {
