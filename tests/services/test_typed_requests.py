@@ -224,73 +224,12 @@ async def test_a_cancelled_typed_request_is_cancelled_at_the_server(autojump_clo
 # Without the extra
 
 
-WITHOUT = """
-import sys
-for name in ("msgspec", "cbor2", "pydantic"):
-    sys.modules[name] = None
-
-import trio
-import rsocket_trio.services
-from rsocket_trio import Payload, Responder, open_connection, serve
-from rsocket_trio.services import *
-
-responder = Responder()
-
-@responder.request_response("echo")
-async def echo(request: Payload) -> bytes:
-    return request.data
-
-@responder.request_response("of.{name}")
-async def of(name: str, data: bytes) -> bytes:
-    return name.encode() + data
-
-class Plain(Service, route="plain"):
-    @request_response("{name}")
-    async def find(self, name: str, data: bytes) -> bytes: ...
-
-class Finds:
-    async def find(self, name, data):
-        return data + name.encode()
-
-responder.serve_as(Plain, Finds())
-
-for function in ("async def place(order: dict) -> None: ...", "async def find(key: int) -> bytes: ..."):
-    names = {}
-    exec(function, names)
-    try:
-        responder.request_response("{key}" if "key" in function else "place")(names.popitem()[1])
-    except ImportError as error:
-        print(error)
-
-async def main():
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, responder, "memory://without")
-        async with open_connection("memory://without") as connection:
-            print((await connection.request_response(b"a", route="echo")).data)
-            print((await connection.request_response(b"a", route="of.b", reply=bytes)))
-            print(await connection.remote(Plain).find("b", b"a"))
-            for request in ({"payload": {"a": 1}}, {"reply": int}):
-                try:
-                    print(await connection.request_response(route="echo", **request))
-                except ImportError as error:
-                    print(error)
-        nursery.cancel_scope.cancel()
-
-trio.run(main)
-"""
-NEEDED = "codecs need msgspec: pip install '.[services]'"
-
-
 def run(program: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_without_the_extra_bytes_work_and_objects_say_what_to_install() -> None:
-    assert run(WITHOUT) == [NEEDED, NEEDED, "b'a'", "b'ba'", "b'ab'", NEEDED, NEEDED]
 
 
 def test_a_program_of_bytes_loads_no_codec() -> None:
