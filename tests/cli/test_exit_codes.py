@@ -14,6 +14,7 @@ from rsocket_trio import (
     ApplicationError,
     Canceled,
     Channel,
+    Drained,
     Invalid,
     Payload,
     Rejected,
@@ -24,7 +25,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.cli.exit_codes import described
-from rsocket_trio.errors import Drained
+from rsocket_trio.rsocket.resume_positions import ReplayedResume
 from tests.cli.commands import run
 from tests.rows import Rows
 
@@ -122,7 +123,8 @@ async def test_an_interaction_that_the_dialect_lacks_is_1() -> None:
 
 
 def test_an_error_is_shown_by_its_public_name() -> None:
-    assert described(Drained("the connection is closing")) == ("Rejected: the connection is closing", 5)
+    assert described(Drained("the connection is closing")) == ("Drained: the connection is closing", 5)
+    assert described(ReplayedResume("a token that was used")) == ("RejectedResume: a token that was used", 3)
     assert described(RejectedResume("unknown token")) == ("RejectedResume: unknown token", 3)
 
 
