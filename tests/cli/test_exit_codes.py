@@ -15,6 +15,7 @@ from rsocket_trio import (
     ApplicationError,
     Canceled,
     Channel,
+    Drained,
     Invalid,
     Payload,
     Rejected,
@@ -26,6 +27,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.cli.exit_codes import ENDED, described
 from rsocket_trio.errors import Drained
+from rsocket_trio.rsocket.resume_positions import ReplayedResume
 from tests.cli.commands import run, started
 from tests.rows import Rows
 
@@ -134,7 +136,8 @@ async def test_sigterm_is_143_for_a_shell(words: str) -> None:
 
 
 def test_an_error_is_shown_by_its_public_name() -> None:
-    assert described(Drained("the connection is closing")) == ("Rejected: the connection is closing", 5)
+    assert described(Drained("the connection is closing")) == ("Drained: the connection is closing", 5)
+    assert described(ReplayedResume("a token that was used")) == ("RejectedResume: a token that was used", 3)
     assert described(RejectedResume("unknown token")) == ("RejectedResume: unknown token", 3)
 
 
