@@ -26,7 +26,6 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.cli.exit_codes import ENDED, described
-from rsocket_trio.errors import Drained
 from rsocket_trio.rsocket.resume_positions import ReplayedResume
 from tests.cli.commands import run, started
 from tests.rows import Rows
