@@ -82,7 +82,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         program("qa.simulation", "--races", "100"),
         program("qa.simulation", "--buffers", "100"),
     ),
-    "restarts": (program("qa.restarts"),),
+    "restarts": (program("qa.restarts"), program("qa.restarts_backlog")),
     "mutants": (program("qa.mutants"),),
     "conformance": (program("qa.wrong.findings", "--check"),),
     "tests": (whole("pure"), whole("commands")),
