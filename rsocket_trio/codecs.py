@@ -40,11 +40,11 @@ from rsocket_trio.hashed_integers import (
     LONG_INTEGER,
     MAX_BITS,
     TOO_LARGE,
-    Key,
-    Member,
+    UNHASHABLE,
     bound_schema,
     check_hashed,
     form_without_hashes,
+    has_untyped_set,
     key_types,
     type_parts,
 )
@@ -389,7 +389,7 @@ def _read(read: Callable[[bytes], Any], data: bytes) -> Any:
     except TypeError as error:
         if "unhashable type" not in str(error):
             raise  # of a validator
-        raise DecodeError("$", "array or object in a set or as a key") from error
+        raise DecodeError("$", UNHASHABLE) from error
 
 
 # Errors of the libraries in one form
@@ -527,7 +527,7 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
         return partial(_read_model_in_json, _validator(kind).validate_json)
     make = _msgspec().json.Decoder
     read: Callable[[bytes], Any] = make(kind, dec_hook=_decode_model).decode
-    form = form_without_hashes(_inspect().type_info(kind), text_keys=True)
+    form = form_without_hashes(_inspect().type_info(kind), text_keys=True, rest=_msgspec().Raw)
     if form is None:
         return read
     check = make(form, dec_hook=check_hashed).decode
@@ -542,8 +542,8 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
 
 PERHAPS_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 """What JSON with a number that is out of range has."""
-LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+([0-9.eE+-]{5,}+)')
-"""The next number of JSON that may be out of range."""
+LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
+"""The next number of JSON that may be out of range, or the end."""
 
 
 def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
@@ -553,8 +553,9 @@ def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
     decode = _msgspec().json.decode
     decode(data, type=_msgspec().Raw)  # refuses NaN and depth, and makes no objects
     if PERHAPS_INFINITE.search(data) is not None:
-        for number in LONG_NUMBER.finditer(data):
-            decode(number[1])  # refuses what is out of range
+        for match in LONG_NUMBER.finditer(data):
+            if match[1] is not None:
+                decode(match[1])  # refuses what is out of range
     return validate(data)
 
 
@@ -569,6 +570,7 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
     decoder = _msgspec().msgpack.Decoder
     keys = _keys_of_type(kind)
+    check: Callable[[bytes], Any] | None = None
     if holds_model(kind):
         untyped = decoder(ext_hook=_refuse_extension).decode
         validate = _validator(kind).validate_python
@@ -580,10 +582,16 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
 
     else:
         read = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
+        info = _inspect().type_info(kind)
+        if has_untyped_set(info):
+            form = form_without_hashes(info, text_keys=False, rest=_msgspec().Raw)
+            check = decoder(form, dec_hook=check_hashed, ext_hook=_refuse_extension).decode
 
     def read_untyped(data: bytes) -> Any:
         if len(data) > ANY_KEYS_SIZE:
             limit_keys_with_parts(data, MESSAGEPACK_FORM)
+        if check is not None:
+            check(data)  # else arrays become tuples
         return read(data)
 
     return read_untyped if keys.untyped and not keys.with_parts else read
@@ -620,7 +628,8 @@ CBOR_CHECKED = re.compile(rb"[\xc2-\xc4\xd8-\xdb]")
 """The beginning of a big integer, a decimal, a UUID or a tag in more bytes, and perhaps other data."""
 MAX_DIGITS = 4300
 """Decimal digits of an integer, as msgspec and Python themselves have it: to read n of them costs n squared."""
-MAX_BYTES = ((10**MAX_DIGITS).bit_length() + 7) // 8
+MAX_INTEGER = 10**MAX_DIGITS - 1
+MAX_BYTES = (MAX_INTEGER.bit_length() + 7) // 8
 EXPONENTS = range(-MAX_DIGITS, 401)
 """Exponents of a decimal: pydantic may make an integer of one, which costs a large exponent squared."""
 ANY_KEYS_SIZE = 16 * 1024
@@ -668,7 +677,7 @@ def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
         validate = _validator(kind).validate_python
         return lambda data: validate(untyped(data))
     convert = _msgspec().convert
-    form = form_without_hashes(_inspect().type_info(kind), text_keys=False)
+    form = form_without_hashes(_inspect().type_info(kind), text_keys=False, rest=Any)
 
     def read(data: bytes) -> Any:
         value = untyped(data)
@@ -737,7 +746,7 @@ NO_TEXT = "map key must be a text string or byte string"
 
 
 def _integer_of_cbor(sign: int, data: Any, immutable: bool) -> int:
-    """Return the integer of tag 2, or with the ``sign`` -1 of tag 3. With ``immutable`` it is a key, or a part of one."""
+    """Return the integer of tag 2, or with the ``sign`` -1 that of tag 3; ``immutable`` says that it is in a key."""
     if not isinstance(data, bytes):
         raise DecodeError("$", "CBOR is malformed: a big integer is a byte string")
     data = data.lstrip(b"\x00")
@@ -745,7 +754,7 @@ def _integer_of_cbor(sign: int, data: Any, immutable: bool) -> int:
         raise DecodeError("$", TOO_LARGE)
     if len(data) <= MAX_BYTES:
         value = int.from_bytes(data, "big") + (sign < 0)
-        if value < 10**MAX_DIGITS:
+        if value <= MAX_INTEGER:
             return sign * value
     raise DecodeError("$", f"integer of more than {MAX_DIGITS} digits")
 
@@ -807,10 +816,12 @@ class Form:
 
     ``short`` is a number, a short string or the like, ``opening`` the head of an array or a map, and ``openings`` are
     the bytes that those begin with. ``long`` says how many bytes the length of a longer string has, by its first byte,
-    and how many bytes follow beside the string. ``item`` is a value that is no longer string and holds no other, ``tag``
-    what stands before a value, and ``large_map`` the head of a map of 64 pairs or more. ``heads`` says, by the first
-    byte of an array or a map, how many items it has, keys and values both, whether it is a map, and the bytes of its
-    length if that is not in the head. ``pieces`` are the bytes that a string in pieces begins with.
+    and how many bytes follow beside the string.
+
+    The others are for keys: ``item`` is a value that is no longer string and holds no other value, ``tag`` what may
+    stand before one, and ``large_map`` the head of a map of 64 pairs or more. ``heads`` says, by the first byte of an
+    array or a map, how many items it has, keys and values both, whether it is a map, and how many bytes its length has
+    if it is not in that byte. ``pieces`` are the bytes that a string in pieces begins with.
     """
 
     def __init__(
@@ -858,7 +869,7 @@ CBOR_FORM = Form(
     rb"[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}",
     bytes(range(0x80, 0xC0)),
     {first + width: (1 << width, 0) for first in (0x58, 0x78) for width in range(4)},
-    item=CBOR_ITEM + rb"|[\x80\xa0]",
+    item=rb"[\x80\xa0]|" + CBOR_ITEM,
     tag=CBOR_TAG,
     large_map=rb"\xb8[\x40-\xff]|[\xb9-\xbb\xbf]",
     heads={
@@ -866,7 +877,8 @@ CBOR_FORM = Form(
         **{0xA0 + count: (2 * count, True, 0) for count in range(1, 24)},
         **{0x98 + power: (0, False, 1 << power) for power in range(4)},
         **{0xB8 + power: (0, True, 1 << power) for power in range(4)},
-        **{0x9F: (ENDLESS, False, 0), 0xBF: (ENDLESS, True, 0)},
+        0x9F: (ENDLESS, False, 0),
+        0xBF: (ENDLESS, True, 0),
     },
     pieces=b"\x5f\x7f",
 )
@@ -883,12 +895,15 @@ MESSAGEPACK_FORM = Form(
         **{first + width: (1 << width, 0) for first in (0xC4, 0xD9) for width in range(3)},
         **{0xC7 + width: (1 << width, 1) for width in range(3)},
     },
-    item=MESSAGEPACK_ITEM + rb"|[\x80\x90]",
+    item=rb"[\x80\x90]|" + MESSAGEPACK_ITEM,
     large_map=rb"\xde(?:\x00[\x40-\xff]|[\x01-\xff])|\xdf",
     heads={
         **{0x80 + count: (2 * count, True, 0) for count in range(1, 16)},
         **{0x90 + count: (count, False, 0) for count in range(1, 16)},
-        **{0xDC: (0, False, 2), 0xDD: (0, False, 4), 0xDE: (0, True, 2), 0xDF: (0, True, 4)},
+        0xDC: (0, False, 2),
+        0xDD: (0, False, 4),
+        0xDE: (0, True, 2),
+        0xDF: (0, True, 4),
     },
 )
 

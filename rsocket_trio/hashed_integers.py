@@ -20,6 +20,7 @@ from uuid import UUID
 
 MAX_BITS = 64
 TOO_LARGE = f"integer of more than {MAX_BITS} bits in a set or as a key"
+UNHASHABLE = "array or object in a set or as a key"
 LONG_INTEGER = re.compile(rb"[0-9]{20}|\\u003[0-9]")
 """What JSON with such an integer has: 20 digits in a row, or a digit of a key that is written as an escape."""
 
@@ -64,9 +65,10 @@ def check_integers(value: Any) -> None:
 
 
 def check_untyped(value: Any) -> Any:
-    """Return ``value``. Raise ``ValueError`` if a peer could send any number of its type with one hash."""
-    if isinstance(value, Decimal | UUID):
-        raise ValueError(f"{type(value).__name__} in a set of anything")
+    """Return ``value``, a member of a set of anything. Raise ``ValueError`` if others may have its hash."""
+    reason = UNHASHABLE if isinstance(value, list | tuple | dict) else f"{type(value).__name__} in a set of anything"
+    if isinstance(value, list | tuple | dict | Decimal | UUID):
+        raise ValueError(reason)  # noqa: TRY004 - of the data
     check_integers(value)
     return value
 
@@ -75,10 +77,14 @@ def check_untyped(value: Any) -> Any:
 
 
 @cache
-def _inspect() -> Any:
+def _msgspec() -> Any:
     import msgspec.inspect
 
-    return msgspec.inspect
+    return msgspec
+
+
+def _inspect() -> Any:
+    return _msgspec().inspect
 
 
 def type_parts(info: Any) -> Iterator[Any]:
@@ -102,14 +108,25 @@ def key_types(info: Any) -> set[str]:
     return {type(part).__name__ for key in keys for part in type_parts(key)}
 
 
-def form_without_hashes(info: Any, *, text_keys: bool) -> Any:
+def has_untyped_set(info: Any) -> bool:
+    """Return whether a type has a set of anything."""
+    sets = (_inspect().SetType, _inspect().FrozenSetType)
+    return any(isinstance(part, sets) and _is_untyped(part.item_type) for part in type_parts(info))
+
+
+def _is_untyped(info: Any) -> bool:
+    return isinstance(info, _inspect().AnyType | _inspect().CustomType)
+
+
+def form_without_hashes(info: Any, *, text_keys: bool, rest: Any) -> Any:
     """Return a type for data of another type that raises for integers that are too large to be hashed there.
 
-    ``info`` describes the other type, and `check_hashed` is the ``dec_hook`` of the returned one, whose values are of no
-    use: it has lists for sets, and leaves out what leads to no set or key. With ``text_keys`` keys are text, as in JSON;
-    else they have been checked before. Return ``None`` if the other type hashes no integers.
+    ``info`` describes the other type, and `check_hashed` is the ``dec_hook`` of the returned one, whose values are of
+    no use: it has lists for sets, and leaves out what leads to no set or key. With ``text_keys`` keys are text, as in
+    JSON; else they have been checked before. ``rest`` is a type of which no objects are made, for all other parts.
+    Return ``None`` if the other type hashes no integers.
     """
-    return _Forms(text_keys).form(info)
+    return _Forms(text_keys, rest).form(info)
 
 
 INTEGERS = {"IntType", "AnyType", "CustomType"}
@@ -125,17 +142,13 @@ SCALARS = {
 class _Forms:
     """Makes forms without hashes. It keeps the classes that it makes, for types may contain themselves."""
 
-    def __init__(self, text_keys: bool) -> None:
-        import msgspec
-
+    def __init__(self, text_keys: bool, rest: Any) -> None:
         inspect = _inspect()
         self._text_keys = text_keys
+        self._rest = rest
         self._sets = (inspect.SetType, inspect.FrozenSetType)
         self._maps = (inspect.DictType, inspect.FrozenDictType)
         self._lists = (inspect.ListType, inspect.VarTupleType)
-        # Neither makes an object of what it holds: one is a slice of JSON, the other an object that is there already.
-        self._rest: Any = msgspec.Raw if text_keys else Any
-        self._define = msgspec.defstruct
         self._names: dict[int, str] = {}
         self._classes: dict[str, Any] = {}
 
@@ -160,9 +173,6 @@ class _Forms:
         names = {type(part).__name__ for part in type_parts(info.key_type)}
         return "IntType" in names and "StrType" not in names  # where text is taken, it stays text
 
-    def _is_untyped(self, info: Any) -> bool:
-        return any(isinstance(part, _inspect().AnyType | _inspect().CustomType) for part in type_parts(info))
-
     def _form(self, info: Any) -> Any:
         """Return the form of a type that leads to a set or to a key, or what stands for any other one."""
         inspect = _inspect()
@@ -171,15 +181,16 @@ class _Forms:
         if isinstance(info, inspect.Metadata):
             return self._form(info.type)
         if isinstance(info, self._sets):
-            return list[UntypedMember if self._is_untyped(info.item_type) else Member]
+            return list[UntypedMember if _is_untyped(info.item_type) else Member]
         if isinstance(info, self._maps):
-            return dict[Key if self._hashes_integers(info) else Any, self._form(info.value_type)]  # type: ignore[misc]
+            key: Any = Key if self._hashes_integers(info) else Any
+            return dict[key, self._form(info.value_type)]  # type: ignore[misc]
         if isinstance(info, self._lists):
             return list[self._form(info.item_type)]  # type: ignore[misc]
         if isinstance(info, inspect.TupleType):
             return tuple[tuple(map(self._form, info.item_types))]  # type: ignore[misc]
         if isinstance(info, inspect.UnionType):
-            return Union[tuple(map(self._form_in_union, info.types))]
+            return Union[tuple(map(self._form_in_union, info.types))]  # noqa: UP007 - made of a tuple
         return self._form_of_class(info)
 
     def _form_in_union(self, info: Any) -> Any:
@@ -208,7 +219,7 @@ class _Forms:
         as_array = isinstance(info, _inspect().NamedTupleType) or getattr(info, "array_like", False)
         fields = [field for field in info.fields if as_array or self._leads(field.type)]
         tag = getattr(info, "tag", None)
-        self._classes[name] = self._define(
+        self._classes[name] = _msgspec().defstruct(
             name,
             [(f"field{number}", self._form(field.type), None) for number, field in enumerate(fields)],
             rename={f"field{number}": field.encode_name for number, field in enumerate(fields)},
