@@ -115,7 +115,7 @@ def has_untyped_set(info: Any) -> bool:
 
 
 def _is_untyped(info: Any) -> bool:
-    return isinstance(info, _inspect().AnyType | _inspect().CustomType)
+    return isinstance(info, _inspect().AnyType) or (isinstance(info, _inspect().CustomType) and info.cls is object)
 
 
 def form_without_hashes(info: Any, *, text_keys: bool, rest: Any) -> Any:
@@ -181,14 +181,13 @@ class _Forms:
         if isinstance(info, inspect.Metadata):
             return self._form(info.type)
         if isinstance(info, self._sets):
-            return list[UntypedMember if _is_untyped(info.item_type) else Member]
+            return self._list(UntypedMember if _is_untyped(info.item_type) else Member)
         if isinstance(info, self._maps):
-            key: Any = Key if self._hashes_integers(info) else Any
-            return dict[key, self._form(info.value_type)]  # type: ignore[misc]
+            return self._map(Key if self._hashes_integers(info) else Any, self._form(info.value_type))
         if isinstance(info, self._lists):
-            return list[self._form(info.item_type)]  # type: ignore[misc]
+            return self._list(self._form(info.item_type))
         if isinstance(info, inspect.TupleType):
-            return tuple[tuple(map(self._form, info.item_types))]  # type: ignore[misc]
+            return self._tuple(info)
         if isinstance(info, inspect.UnionType):
             return Union[tuple(map(self._form_in_union, info.types))]  # noqa: UP007 - made of a tuple
         return self._form_of_class(info)
@@ -202,14 +201,25 @@ class _Forms:
             return info.cls
         if isinstance(info, inspect.LiteralType):
             return Literal[info.values]
+        if self._leads(info):
+            return self._form(info)
         if isinstance(info, inspect.TupleType):
-            return tuple[tuple(map(self._form, info.item_types))]  # type: ignore[misc]
+            return self._tuple(info)
         if isinstance(info, self._maps):
-            return self._form(info) if self._leads(info) else dict[Any, self._rest]  # type: ignore[name-defined]
+            return self._map(Any, self._rest)
         if isinstance(info, (*self._sets, *self._lists)):
-            return self._form(info) if self._leads(info) else list[self._rest]  # type: ignore[name-defined]
+            return self._list(self._rest)
         name = type(info).__name__
         return SCALARS[name] if name in SCALARS else self._form_of_class(info)
+
+    def _map(self, key: Any, value: Any) -> Any:
+        return dict[key, value]
+
+    def _list(self, item: Any) -> Any:
+        return list[item]
+
+    def _tuple(self, info: Any) -> Any:
+        return tuple[tuple(map(self._form, info.item_types))]  # type: ignore[misc]
 
     def _form_of_class(self, info: Any) -> Any:
         """Return the form of a class with fields: a structure of those that lead to a set or to a key."""

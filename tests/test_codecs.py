@@ -714,6 +714,23 @@ def test_models_of_pydantic_hash_no_longer_integers(codec: Codec, kind: Any, val
         assert refusal(codec, data, kind) == (said if kind is Shelf else said.replace("$", "$[0]"))
 
 
+class Stamp(pydantic.BaseModel, frozen=True):
+    number: int
+
+
+@attrs.frozen
+class Album:
+    stamps: set[Stamp]
+    numbers: set[int] = attrs.field(factory=set)
+
+
+def test_a_set_of_models_is_read_beside_a_long_integer() -> None:
+    data = JSON.encode({"stamps": [{"number": BIG}], "numbers": [1], "x": BIG})
+
+    assert JSON.decode(data, Album) == Album({Stamp(number=BIG)}, {1})
+    assert refusal(JSON, b'{"stamps":[],"numbers":[18446744073709551616]}', Album) == f"$.numbers[0]: {TOO_LARGE}"
+
+
 def test_a_key_of_a_model_has_64_bits() -> None:
     assert refusal(JSON, b'{"counts":{"18446744073709551616":1}}', Shelf).startswith("$.counts.18446744073709551616")
     assert refusal(MESSAGEPACK, MESSAGEPACK.encode({"ids": [str(BIG)]}), Shelf).startswith(
