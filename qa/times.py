@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import trio
 
+from qa import hostile_payloads
 from rsocket_trio.mux.framing import Framing24, Framing32
 from tests.reliability import timed
 
@@ -94,6 +95,18 @@ def gathering() -> list[Bar]:
     ]
 
 
+def payloads(name: str) -> list[Bar]:
+    form = hostile_payloads.FORMATS[name]
+    return [
+        Bar(
+            f"{pair.name}: CPU beyond that of its honest twin",
+            hostile_payloads.excess(form, pair),
+            hostile_payloads.MOST,
+        )
+        for pair in hostile_payloads.twins(form)
+    ]
+
+
 SCENES = [
     Scene("kill", kill),
     Scene("stop", stop),
@@ -101,6 +114,7 @@ SCENES = [
     *(Scene(f"listener-{scheme}", partial(listener, scheme)) for scheme in ("tcp", "tls", "ws", "wss")),
     *(Scene(f"handshakes-{scheme}", partial(handshakes, scheme)) for scheme in ("tls", "ws")),
     Scene("gathering", gathering),
+    *(Scene(f"payloads-{name}", partial(payloads, name)) for name in hostile_payloads.FORMATS),
 ]
 
 

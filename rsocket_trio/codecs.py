@@ -10,18 +10,20 @@ Data of a peer is never trusted: data that does not fit its type raises `DecodeE
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from decimal import Decimal
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from io import BytesIO
+from math import isfinite
 from types import UnionType
 from typing import (
     Annotated,
     Any,
     Final,
+    NamedTuple,
     NotRequired,
     Protocol,
     Required,
@@ -31,9 +33,22 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
+from uuid import UUID
 
 from rsocket_trio.errors import readable
 from rsocket_trio.extras import install_command
+from rsocket_trio.hashed_integers import (
+    LONG_INTEGER,
+    MAX_BITS,
+    TOO_LARGE,
+    UNHASHABLE,
+    bound_schema,
+    check_hashed,
+    form_without_hashes,
+    has_untyped_set,
+    key_types,
+    type_parts,
+)
 
 KINDS_KEPT = 1024
 """Types for which a codec keeps what it has made for them."""
@@ -126,7 +141,7 @@ def convert_text(text: str, kind: Any) -> Any:
         return text
     if holds_model(kind):
         try:
-            return _adapter(kind).validate_strings(text)
+            return _validator(kind).validate_strings(text)
         except _pydantic().ValidationError as error:
             raise decode_error(error) from None
     msgspec = _msgspec()
@@ -162,7 +177,7 @@ def check_type(kind: Any) -> None:
         info = _inspect().type_info(kind)
     except (TypeError, NameError) as error:
         raise TypeError(f"{type_name(kind)} can't be encoded or decoded: {error}") from error
-    for part in _parts(info):
+    for part in type_parts(info):
         if isinstance(part, _inspect().CustomType) and part.cls is not object:
             if not is_model(part.cls):
                 where = "" if part.cls is kind else f", in {type_name(kind)}"
@@ -220,8 +235,8 @@ def type_name(kind: Any) -> str:
 class JSONCodec:
     """JSON, ``application/json``.
 
-    NaN and the infinities are refused both ways, since JSON has none, and so are keys that occur twice in one object,
-    in up to 256 KiB: in more data the last one holds, as a look at all keys could take seconds and much memory.
+    NaN and the infinities are refused both ways, since JSON has none. Where a key occurs twice, the last one holds.
+    Integers have at most 4,300 digits, and 64 bits where they are keys or members of sets.
     Bytes are base64 text. Dates, UUIDs and decimals are text, and named tuples are arrays.
     """
 
@@ -243,19 +258,7 @@ class JSONCodec:
 
         Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
         """
-        read, keys, keys_each = _json_reader(kind)
-        try:
-            value = read(data)
-            # Each key has a colon. If there are as many as keys that must be there, no key is there twice.
-            if (
-                len(data) <= MOST_LOOKED_AT
-                and (colons := data.count(b":"))
-                and colons != (keys + keys_each * len(value) if keys_each else keys)
-            ):
-                _refuse_repeated_keys(data, colons, value if kind in UNTYPED else _json_untyped()(data))
-        except (ValueError, RecursionError) as error:
-            raise decode_error(error) from error
-        return value
+        return _read(_json_reader(kind), data)
 
     def __repr__(self) -> str:
         return "JSON"
@@ -266,7 +269,7 @@ class MessagePackCodec:
 
     Dates with a time zone are its timestamps, and bytes its binary; UUIDs, decimals and other dates are text. NaN and
     the infinities are numbers. Extension types other than timestamps are refused. Where a key occurs twice, the last
-    one holds: to find them would take a second pass over all data.
+    one holds.
     """
 
     __slots__ = ()
@@ -286,11 +289,7 @@ class MessagePackCodec:
 
         Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
         """
-        read = _msgpack_reader(kind)
-        try:
-            return read(data)
-        except (ValueError, RecursionError) as error:
-            raise decode_error(error) from error
+        return _read(_msgpack_reader(kind), data)
 
     def __repr__(self) -> str:
         return "MESSAGEPACK"
@@ -301,7 +300,8 @@ class CBORCodec:
 
     Values are written as in JSON, so that dates, UUIDs and decimals are text, and bytes are byte strings. Read are text
     and the tags for dates, big integers, decimals and UUIDs; other tags, shared references among them, are refused, and
-    so are simple values without a meaning and keys that occur twice in one map. NaN and the infinities are numbers.
+    so are simple values without a meaning and keys that occur twice in one map. Integers have at most 4,300 digits, and
+    64 bits where they are keys or members of sets. NaN and the infinities are numbers.
     """
 
     __slots__ = ()
@@ -319,11 +319,7 @@ class CBORCodec:
 
         Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
         """
-        read = _cbor_reader(kind)
-        try:
-            return read(data)
-        except (ValueError, RecursionError) as error:
-            raise decode_error(error) from error
+        return _read(_cbor_reader(kind), data)
 
     def __repr__(self) -> str:
         return "CBOR"
@@ -397,6 +393,18 @@ OTHER_NAMES = {
 """Other names that peers give to MIME types. They are understood, and never sent."""
 
 
+def _read(read: Callable[[bytes], Any], data: bytes) -> Any:
+    """Return what ``read`` makes of ``data``. Raise `DecodeError` for data that does not fit."""
+    try:
+        return read(data)
+    except (ValueError, RecursionError) as error:
+        raise decode_error(error) from error
+    except TypeError as error:
+        if "unhashable type" not in str(error):
+            raise  # of a validator
+        raise DecodeError("$", UNHASHABLE) from error
+
+
 # Errors of the libraries in one form
 
 
@@ -419,13 +427,13 @@ def decode_error(error: BaseException) -> DecodeError:
         text, _, path = text[:-1].rpartition(" - at `")
         path = path.replace("`", "")
     inner = error.__cause__
+    of_key = path.startswith("key in ")
+    path = path.removeprefix("key in ")
     if isinstance(inner, DecodeError):
         return _joined(inner._faults or (inner,), path)
     if inner is not None:
         return DecodeError(path, text)  # a class words its own refusals
-    if path.startswith("key in "):
-        return DecodeError(path.removeprefix("key in "), f"key: {_as_reason(text)}")
-    return DecodeError(path, _as_reason(text))
+    return DecodeError(path, f"key: {_as_reason(text)}" if of_key else _as_reason(text))
 
 
 def _as_reason(text: str) -> str:
@@ -501,53 +509,13 @@ def _fault(fault: Any) -> DecodeError:
         reason = fault["msg"].partition(", ")[2]
     else:
         reason = _as_reason(fault["msg"])
-    return DecodeError("$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place), reason)
+    return DecodeError(_path(["$", *place]), reason)
 
 
-# JSON: what msgspec lets pass, and JSON does not have
+# JSON: numbers that msgspec writes, and JSON does not have
 
-UNTYPED = (Any, object, dict, list)
-"""Types of which msgspec makes nothing but dictionaries, lists, text and numbers."""
-MOST_LOOKED_AT = 256 * 1024
-"""Bytes of JSON in which keys that occur twice are looked for: 25 times as much memory may be needed for it."""
-ESCAPED_COLON = b"\\u003"
-"""The beginning of a colon that is written as an escape, and of other characters."""
 NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """NaN and the infinities in MessagePack, and perhaps other data that looks like them."""
-
-
-def _refuse_repeated_keys(data: bytes, colons: int, tree: object) -> None:
-    """Raise `DecodeError` if a key occurs twice in one object of a JSON text.
-
-    ``data`` is the text, ``colons`` says how many it has, and ``tree`` is what it holds, in dictionaries and lists.
-    """
-    # Written anew, the tree has each key once, and no string that was not there. With as many colons, nothing is gone.
-    if _json_encode()(tree).count(b":") == colons and ESCAPED_COLON not in data:
-        return
-    objects: list[list[tuple[str, Any]]] = []
-    json.loads(data, object_pairs_hook=objects.append, strict=False)
-    if sum(map(len, objects)) != sum(map(len, map(dict, objects))):
-        tree = json.loads(data, object_pairs_hook=_marked, strict=False)
-        path, repeated = next((path, part) for path, part in _places(tree) if isinstance(part, _Repeated))
-        raise DecodeError(path, f"key `{repeated.key}` occurs twice")
-
-
-def _marked(pairs: list[tuple[str, Any]]) -> object:
-    value: dict[str, Any] = {}
-    for key, part in pairs:
-        if key in value:
-            return _Repeated(key)
-        value[key] = part
-    return value
-
-
-class _Repeated:
-    """Stands for an object in which a key occurs twice."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: str) -> None:
-        self.key = key
 
 
 def _refuse_nan(value: object) -> None:
@@ -557,52 +525,27 @@ def _refuse_nan(value: object) -> None:
             return
     except OverflowError:
         pass  # an integer that MessagePack does not have
-    for path, part in _places(_msgspec().to_builtins(value, enc_hook=_encode_for_json)):
-        if isinstance(part, float) and (part != part or part in (float("inf"), float("-inf"))):
-            raise ValueError(f"{path}: {part} has no JSON")
+    # Of each level there is one name: a path for each value could take as much memory as all keys together, squared.
+    names: list[object] = []
+    levels: list[Iterator[tuple[Any, object]]] = [
+        iter([("$", _msgspec().to_builtins(value, enc_hook=_encode_for_json))])
+    ]
+    while levels:
+        for name, part in levels[-1]:
+            if isinstance(part, float) and not isfinite(part):
+                raise ValueError(f"{_path([*names, name])}: {part} has no JSON")
+            if isinstance(part, dict | list | tuple):
+                names.append(name)
+                levels.append(iter(part.items() if isinstance(part, dict) else enumerate(part)))
+                break
+        else:
+            levels.pop()
+            del names[-1:]
 
 
-def _places(tree: object) -> Iterator[tuple[str, object]]:
-    """Yield every part of dictionaries, lists and tuples in each other, with its path. It does not recurse."""
-    waiting = [("$", tree)]
-    while waiting:
-        path, part = waiting.pop()
-        yield path, part
-        if isinstance(part, dict):
-            waiting.extend((f"{path}.{key}", value) for key, value in part.items())
-        elif isinstance(part, list | tuple):
-            waiting.extend((f"{path}[{index}]", value) for index, value in enumerate(part))
-
-
-def _fewest_keys(info: Any, seen: tuple[Any, ...] = ()) -> int:
-    """Return how many keys a JSON text has at least that msgspec accepts as the type that ``info`` describes."""
-    inspect = _inspect()
-    if any(info is one for one in seen):
-        return 0
-    seen = (*seen, info)
-    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType):
-        keyed = not (isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False))
-        return sum(keyed + _fewest_keys(field.type, seen) for field in info.fields if field.required)
-    if isinstance(info, inspect.TupleType):
-        return sum(_fewest_keys(one, seen) for one in info.item_types)
-    if isinstance(info, inspect.UnionType):
-        return min(_fewest_keys(one, seen) for one in info.types)
-    if isinstance(info, inspect.Metadata):
-        return _fewest_keys(info.type, seen)
-    return 0
-
-
-def _keys_to_expect(kind: Any) -> tuple[int, int]:
-    """Return how many keys a value of type ``kind`` has at least, and how many for each item if it is a collection."""
-    inspect = _inspect()
-    info = inspect.type_info(kind)
-    while isinstance(info, inspect.Metadata):
-        info = info.type
-    if isinstance(info, inspect.ListType | inspect.VarTupleType):
-        return 0, _fewest_keys(info.item_type)
-    if isinstance(info, inspect.DictType):
-        return 0, 1 + _fewest_keys(info.value_type)
-    return _fewest_keys(info), 0
+def _path(names: Iterable[object]) -> str:
+    """Return the path of a value: the names are ``$``, keys, and the numbers of items."""
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).removeprefix(".")
 
 
 # What is made once, or once for each type
@@ -614,28 +557,44 @@ def _json_encode() -> Callable[[object], bytes]:
     return encode
 
 
-@cache
-def _json_untyped() -> Callable[[bytes], Any]:
-    decode: Callable[[bytes], Any] = _msgspec().json.Decoder().decode
-    return decode
-
-
 @lru_cache(KINDS_KEPT)
-def _json_reader(kind: Any) -> tuple[Callable[[bytes], Any], int, int]:
-    """Return a function that reads a JSON text as ``kind``, and how many keys are to be expected."""
+def _json_reader(kind: Any) -> Callable[[bytes], Any]:
+    """Return a function that reads a JSON text as ``kind``."""
     check_type(kind)
-    if not holds_model(kind):
-        return _msgspec().json.Decoder(kind, dec_hook=_decode_model).decode, *_keys_to_expect(kind)
-    untyped = _json_untyped()
-    validate = _adapter(kind).validate_json
+    if holds_model(kind):
+        return partial(_read_model_in_json, _validator(kind).validate_json)
+    make = _msgspec().json.Decoder
+    read: Callable[[bytes], Any] = make(kind, dec_hook=_decode_model).decode
+    form = form_without_hashes(_inspect().type_info(kind), text_keys=True, rest=_msgspec().Raw)
+    if form is None:
+        return read
+    check = make(form, dec_hook=check_hashed).decode
 
-    def read(data: bytes) -> Any:
-        if len(data) > MOST_CONTAINERS:
-            limit_containers(data, JSON_FORM)
-        untyped(data)  # refuses NaN, numbers without a limit, and depth, which pydantic lets pass
-        return validate(data)
+    def read_hashed(data: bytes) -> Any:
+        if LONG_INTEGER.search(data) is not None:
+            check(data)
+        return read(data)
 
-    return read, 0, 0
+    return read_hashed
+
+
+PERHAPS_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
+"""What JSON with a number that is out of range has."""
+LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
+"""The next number of JSON that may be out of range, or the end."""
+
+
+def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
+    """Return what pydantic makes of a JSON text. Refuse what it lets pass, and msgspec does not."""
+    if len(data) > MOST_CONTAINERS:
+        limit_containers(data, JSON_FORM)
+    decode = _msgspec().json.decode
+    decode(data, type=_msgspec().Raw)  # refuses NaN and depth, and makes no objects
+    if PERHAPS_INFINITE.search(data) is not None:
+        for match in LONG_NUMBER.finditer(data):
+            if match[1] is not None:
+                decode(match[1])  # refuses what is out of range
+    return validate(data)
 
 
 @cache
@@ -648,18 +607,32 @@ def _msgpack_encode() -> Callable[[object], bytes]:
 def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
     decoder = _msgspec().msgpack.Decoder
-    if not holds_model(kind):
-        read: Callable[[bytes], Any] = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
-        return read
-    untyped = decoder(ext_hook=_refuse_extension).decode
-    validate = _adapter(kind).validate_python
+    keys = _keys_of_type(kind)
+    check: Callable[[bytes], Any] | None = None
+    if holds_model(kind):
+        untyped = decoder(ext_hook=_refuse_extension).decode
+        validate = _validator(kind).validate_python
 
-    def read_model(data: bytes) -> Any:
-        if len(data) > MOST_CONTAINERS:
-            limit_containers(data, MESSAGEPACK_FORM)
-        return validate(untyped(data))
+        def read(data: bytes) -> Any:
+            if len(data) > MOST_CONTAINERS:
+                limit_containers(data, MESSAGEPACK_FORM)
+            return validate(untyped(data))
 
-    return read_model
+    else:
+        read = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
+        info = _inspect().type_info(kind)
+        if has_untyped_set(info):
+            form = form_without_hashes(info, text_keys=False, rest=_msgspec().Raw)
+            check = decoder(form, dec_hook=check_hashed, ext_hook=_refuse_extension).decode
+
+    def read_untyped(data: bytes) -> Any:
+        if len(data) > ANY_KEYS_SIZE:
+            limit_keys_with_parts(data, MESSAGEPACK_FORM)
+        if check is not None:
+            check(data)  # else arrays become tuples
+        return read(data)
+
+    return read_untyped if keys.untyped and not keys.with_parts else read
 
 
 def _refuse_extension(code: int, _data: memoryview) -> None:
@@ -689,42 +662,113 @@ CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 """The beginning of a simple value other than true, false and null, and perhaps other data."""
 
 
+CBOR_CHECKED = re.compile(rb"[\xc2-\xc4\xd8-\xdb]")
+"""The beginning of a big integer, a decimal, a UUID or a tag in more bytes, and perhaps other data."""
+MAX_DIGITS = 4300
+"""Decimal digits of an integer, as msgspec and Python themselves have it: to read n of them costs n squared."""
+MAX_INTEGER = 10**MAX_DIGITS - 1
+MAX_BYTES = (MAX_INTEGER.bit_length() + 7) // 8
+EXPONENTS = range(-MAX_DIGITS, 401)
+"""Exponents of a decimal: pydantic may make an integer of one, which costs a large exponent squared."""
+ANY_KEYS_SIZE = 16 * 1024
+"""Bytes of data without a type in which keys may be of every type: n squared is little there."""
+
+
+class Keys(NamedTuple):
+    """The keys that a type has, which say what may be hashed of data that is decoded without it."""
+
+    only_text: bool
+    """All of them are text or bytes."""
+    with_parts: bool
+    """Some are arrays or maps."""
+    untyped: bool
+    """A part of the type is anything at all, with any keys."""
+    tags: frozenset[int]
+    """Some are tagged like this in CBOR, and have hashes that can be made alike."""
+
+
+def _keys_of_type(kind: Any) -> Keys:
+    if holds_model(kind):
+        return Keys(only_text=False, with_parts=False, untyped=True, tags=frozenset())
+    info, inspect = _inspect().type_info(kind), _inspect()
+    names = key_types(info)
+    untyped = any(isinstance(part, inspect.AnyType | inspect.CustomType) for part in type_parts(info))
+    return Keys(
+        only_text=not untyped and names <= {"StrType", "BytesType"},
+        with_parts=not names.isdisjoint(TYPES_WITH_PARTS),
+        untyped=untyped,
+        tags=frozenset(tag for tag, name in ((4, "DecimalType"), (37, "UUIDType")) if name in names),
+    )
+
+
+TYPES_WITH_PARTS = {
+    *("TupleType", "VarTupleType", "FrozenSetType", "NamedTupleType", "StructType", "DataclassType", "CustomType"),
+}
+"""The names that msgspec has for types of keys that are arrays or maps."""
+
+
 @lru_cache(KINDS_KEPT)
 def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
-    read = _cbor_untyped()
+    untyped = _cbor_untyped(_keys_of_type(kind))
     if holds_model(kind):
-        validate = _adapter(kind).validate_python
-        return lambda data: validate(read(data))
+        validate = _validator(kind).validate_python
+        return lambda data: validate(untyped(data))
     convert = _msgspec().convert
-    return lambda data: convert(read(data), kind, dec_hook=_decode_model)
+    form = form_without_hashes(_inspect().type_info(kind), text_keys=False, rest=Any)
+
+    def read(data: bytes) -> Any:
+        value = untyped(data)
+        if form is not None and CBOR_CHECKED.search(data) is not None:
+            convert(value, form, dec_hook=check_hashed)  # cbor2 has lists for sets
+        return convert(value, kind, dec_hook=_decode_model)
+
+    return read
 
 
 @cache
-def _cbor_untyped() -> Callable[[bytes], Any]:
+def _cbor_untyped(keys: Keys) -> Callable[[bytes], Any]:
+    """Return a function that reads CBOR without a type."""
     cbor2, to_builtins = _cbor2(), _msgspec().to_builtins
     options = {
-        "semantic_decoders": {number: _refusal_of_tag(number) for number in CBOR_TAGS_REFUSED},
+        "semantic_decoders": {
+            **{number: _refusal_of_tag(number) for number in CBOR_TAGS_REFUSED},
+            2: partial(_integer_of_cbor, 1),
+            3: partial(_integer_of_cbor, -1),
+            4: partial(_decimal_of_cbor, 4 in keys.tags),
+            37: partial(_uuid_of_cbor, 37 in keys.tags),
+        },
         "tag_hook": _refuse_tag,
         "allow_duplicate_keys": False,
     }
+
+    def decode(data: bytes, only_text: bool) -> Any:
+        decoder = cbor2.CBORDecoder(
+            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=only_text, **options
+        )
+        try:
+            value = decoder.decode()
+        except cbor2.CBORDecodeEOF as error:
+            raise DecodeError("$", "input data was truncated") from error
+        try:
+            decoder.read(1)
+        except cbor2.CBORDecodeEOF:
+            return value
+        raise DecodeError("$", "CBOR is malformed: trailing bytes")
 
     def read(data: bytes) -> Any:
         if len(data) > MOST_CONTAINERS:
             limit_containers(data, CBOR_FORM)
         try:
-            decoder = cbor2.CBORDecoder(BytesIO(data.removeprefix(SELF_DESCRIBED)), **options)
-            value = decoder.decode()
-        except cbor2.CBORDecodeEOF as error:
-            raise DecodeError("$", "input data was truncated") from error
+            try:
+                value = decode(data, only_text=len(data) > ANY_KEYS_SIZE and not keys.with_parts)
+            except cbor2.CBORDecodeError as error:
+                if keys.only_text or NO_TEXT not in str(error):
+                    raise
+                limit_keys_with_parts(data, CBOR_FORM)
+                value = decode(data, only_text=False)
         except cbor2.CBORDecodeError as error:
             raise _of_cbor(error) from error
-        try:
-            decoder.read(1)
-        except cbor2.CBORDecodeEOF:
-            pass
-        else:
-            raise DecodeError("$", "CBOR is malformed: trailing bytes")
         if CBOR_SIMPLE.search(data) is not None:
             try:
                 to_builtins(value, builtin_types=(bytes, bytearray))
@@ -733,6 +777,45 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
         return value
 
     return read
+
+
+NO_TEXT = "map key must be a text string or byte string"
+"""The reason of cbor2 for other keys."""
+
+
+def _integer_of_cbor(sign: int, data: Any, immutable: bool) -> int:
+    """Return the integer of tag 2, or with the ``sign`` -1 that of tag 3; ``immutable`` says that it is in a key."""
+    if not isinstance(data, bytes):
+        raise DecodeError("$", "CBOR is malformed: a big integer is a byte string")
+    data = data.lstrip(b"\x00")
+    if immutable and 8 * len(data) > MAX_BITS:
+        raise DecodeError("$", TOO_LARGE)
+    if len(data) <= MAX_BYTES:
+        value = int.from_bytes(data, "big") + (sign < 0)
+        if value <= MAX_INTEGER:
+            return sign * value
+    raise DecodeError("$", f"integer of more than {MAX_DIGITS} digits")
+
+
+def _decimal_of_cbor(as_key: bool, parts: Any, immutable: bool) -> Decimal:
+    """Return the decimal of tag 4. ``as_key`` says whether it may be a key."""
+    if immutable and not as_key:
+        raise DecodeError("$", "CBOR tag 4 in a key")
+    if not isinstance(parts, list | tuple) or [type(part) for part in parts] != [int, int]:
+        raise DecodeError("$", "CBOR is malformed: a decimal is two integers")
+    exponent, mantissa = parts
+    if exponent not in EXPONENTS:
+        raise DecodeError("$", f"decimal with an exponent beyond {EXPONENTS[0]} to {EXPONENTS[-1]}")
+    return Decimal(f"{mantissa}E{exponent}")
+
+
+def _uuid_of_cbor(as_key: bool, data: Any, immutable: bool) -> UUID:
+    """Return the UUID of tag 37. ``as_key`` says whether it may be a key."""
+    if immutable and not as_key:
+        raise DecodeError("$", "CBOR tag 37 in a key")
+    if not isinstance(data, bytes) or len(data) != 16:
+        raise DecodeError("$", "CBOR is malformed: a UUID is 16 bytes")
+    return UUID(bytes=data)
 
 
 def _refuse_tag(tag: Any, _immutable: bool) -> None:
@@ -753,6 +836,8 @@ def _of_cbor(error: Exception) -> DecodeError:
     text = str(error)
     if "nesting depth" in text:
         return DecodeError("$", "nested too deeply")
+    if NO_TEXT in text:
+        return DecodeError("$", f"key of type {text.rpartition(' ')[2]}, where keys are text or bytes")
     if ": Duplicate map key: " in text:
         return DecodeError("$", f"key {text.partition('key: ')[2]} occurs twice")
     return DecodeError("$", f"CBOR is malformed: {text}")
@@ -770,9 +855,26 @@ class Form:
     ``short`` is a number, a short string or the like, ``opening`` the head of an array or a map, and ``openings`` are
     the bytes that those begin with. ``long`` says how many bytes the length of a longer string has, by its first byte,
     and how many bytes follow beside the string.
+
+    The others are for keys: ``item`` is a value that is no longer string and holds no other value, ``tag`` what may
+    stand before one, and ``large_map`` the head of a map of 64 pairs or more. ``heads`` says, by the first byte of an
+    array or a map, how many items it has, keys and values both, whether it is a map, and how many bytes its length has
+    if it is not in that byte. ``pieces`` are the bytes that a string in pieces begins with.
     """
 
-    def __init__(self, short: bytes, opening: bytes, openings: bytes, long: dict[int, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        short: bytes,
+        opening: bytes,
+        openings: bytes,
+        long: dict[int, tuple[int, int]],
+        *,
+        item: bytes = b"",
+        tag: bytes = b"",
+        large_map: bytes = b"",
+        heads: dict[int, tuple[int, bool, int]] | None = None,
+        pieces: bytes = b"",
+    ) -> None:
         self.short = re.compile(rb"(?:%b)*+" % short, re.DOTALL)
         self.opened = tuple(
             (count, re.compile(rb"(?:(?:%b)(?:%b){0,64}+){%d}+" % (opening, short, count), re.DOTALL))
@@ -780,26 +882,66 @@ class Form:
         )
         self.openings = openings
         self.long = long
+        self.large_map = re.compile(large_map, re.DOTALL)
+        self.heads = heads or {}
+        self.pieces = pieces
+        self.tags = re.compile(rb"(?:%b)*+" % tag, re.DOTALL)
+        self.item = re.compile(rb"(?:%b)*+(?:%b)" % (tag, item), re.DOTALL)
+        self.bytes_alone = frozenset(head for head in range(256) if self.item.fullmatch(bytes([head])))
+        self.items = re.compile(rb"(?:(?:%b)*+(?:%b)){0,%d}+" % (tag, item, ITEMS_AT_ONCE), re.DOTALL)
 
 
+ITEMS_AT_ONCE = 4096
+ENDLESS = 2**62
+"""Items of an array or a map that says nothing of their number. It is even, as the number of keys and values is."""
+
+
+CBOR_TAG = rb"[\xc0-\xd7]|\xd8.|\xd9..|\xda.{4}|\xdb.{8}"
+CBOR_ITEM = (
+    rb"[\x00-\x17\x20-\x37\xe0-\xf7]|[\x18\x38\xf8].|[\x19\x39\xf9]..|[\x1a\x3a\xfa].{4}|[\x1b\x3b\xfb].{8}|"
+    + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
+)
 JSON_FORM = Form(rb'[^"\[{]++|"(?:[^"\\]++|\\.)*+"', rb"[\[{]", b"[{", {})
 CBOR_FORM = Form(
-    rb"[\x00-\x17\x20-\x37\x5f\x7f\xc0-\xd7\xe0-\xf7\xff]|[\x18\x38\xd8\xf8].|[\x19\x39\xd9\xf9]..|"
-    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|"
-    + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24)),
+    rb"[\x5f\x7f\xff]|%b|%b" % (CBOR_ITEM, CBOR_TAG),
     rb"[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}",
     bytes(range(0x80, 0xC0)),
     {first + width: (1 << width, 0) for first in (0x58, 0x78) for width in range(4)},
+    item=rb"[\x80\xa0]|" + CBOR_ITEM,
+    tag=CBOR_TAG,
+    large_map=rb"\xb8[\x40-\xff]|[\xb9-\xbb\xbf]",
+    heads={
+        **{0x80 + count: (count, False, 0) for count in range(1, 24)},
+        **{0xA0 + count: (2 * count, True, 0) for count in range(1, 24)},
+        **{0x98 + power: (0, False, 1 << power) for power in range(4)},
+        **{0xB8 + power: (0, True, 1 << power) for power in range(4)},
+        0x9F: (ENDLESS, False, 0),
+        0xBF: (ENDLESS, True, 0),
+    },
+    pieces=b"\x5f\x7f",
 )
-MESSAGEPACK_FORM = Form(
+MESSAGEPACK_ITEM = (
     rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|"
     rb"\xd4.{2}|\xd5.{3}|\xd6.{5}|\xd7.{9}|\xd8.{17}|"
-    + b"|".join(rb"\x%02x.{%d}" % (0xA0 + size, size) for size in range(32)),
+    + b"|".join(rb"\x%02x.{%d}" % (0xA0 + size, size) for size in range(32))
+)
+MESSAGEPACK_FORM = Form(
+    MESSAGEPACK_ITEM,
     rb"[\x80-\x9f]|[\xdc\xde]..|[\xdd\xdf].{4}",
     bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))),
     {
         **{first + width: (1 << width, 0) for first in (0xC4, 0xD9) for width in range(3)},
         **{0xC7 + width: (1 << width, 1) for width in range(3)},
+    },
+    item=rb"[\x80\x90]|" + MESSAGEPACK_ITEM,
+    large_map=rb"\xde(?:\x00[\x40-\xff]|[\x01-\xff])|\xdf",
+    heads={
+        **{0x80 + count: (2 * count, True, 0) for count in range(1, 16)},
+        **{0x90 + count: (count, False, 0) for count in range(1, 16)},
+        0xDC: (0, False, 2),
+        0xDD: (0, False, 4),
+        0xDE: (0, True, 2),
+        0xDF: (0, True, 4),
     },
 )
 
@@ -830,6 +972,61 @@ def limit_containers(data: bytes, form: Form) -> None:
 
 def _too_many() -> DecodeError:
     return DecodeError("$", f"more than {MOST_CONTAINERS} arrays and objects")
+
+
+MAX_KEYS_WITH_PARTS = 100
+"""Arrays and maps that are keys of data without a type: any number of them may have one hash."""
+
+
+def limit_keys_with_parts(data: bytes, form: Form) -> None:
+    """Raise `DecodeError` for data with too many keys that are arrays or maps, before they are hashed.
+
+    Malformed data passes, as its decoder will say so.
+    """
+    if form.large_map.search(data) is None:
+        return  # keys are compared with those of the same map only
+    heads, size = form.heads, len(data)
+    at = found = 0
+    left, is_map = 1, False  # items that are missing in the innermost array or map
+    around: list[tuple[int, bool]] = []
+    while at < size:
+        head = data[at]
+        if head in heads:
+            if is_map and not left & 1:
+                found += 1
+                if found > MAX_KEYS_WITH_PARTS:
+                    raise DecodeError("$", f"more than {MAX_KEYS_WITH_PARTS} arrays and maps as keys")
+            around.append((left - 1, is_map))
+            left, is_map, width = heads[head]
+            at += 1 + width
+            if width:
+                left = int.from_bytes(data[at - width : at], "big") << is_map
+        elif left <= 2 and head in form.bytes_alone:
+            at, left = at + 1, left - 1
+        elif (end := form.items.match(data, at).end()) > at:  # type: ignore[union-attr]
+            items = len(form.item.findall(data, at, end))
+            at = end
+            while items > left and around:
+                items -= left
+                left, is_map = around.pop()
+            left = max(0, left - items)
+        elif head in form.long:
+            width, more = form.long[head]
+            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + more
+            left -= 1
+        elif (end := form.tags.match(data, at).end()) > at:  # type: ignore[union-attr]
+            at = end
+        elif head in form.pieces:
+            around.append((left - 1, is_map))
+            left, is_map, at = ENDLESS, False, at + 1
+        elif head == 0xFF and left > ENDLESS // 2:
+            left, at = 0, at + 1
+        else:
+            return
+        while not left:
+            if not around:
+                return
+            left, is_map = around.pop()
 
 
 # pydantic's models, which msgspec hands over by its hooks
@@ -870,6 +1067,19 @@ def _adapter(kind: Any) -> Any:
     return _pydantic().TypeAdapter(kind)
 
 
+@lru_cache(KINDS_KEPT)
+def _validator(kind: Any) -> Any:
+    """Return pydantic's validator of a type, with bounds for the integers that it hashes."""
+    adapter = _adapter(kind)
+    schema = bound_schema(adapter.core_schema)
+    if schema is adapter.core_schema:
+        return adapter.validator
+    make = _pydantic_core().SchemaValidator
+    if "_use_prebuilt" not in (make.__text_signature__ or ""):
+        return make(schema)
+    return make(schema, None, _use_prebuilt=False)  # else it takes the validators that classes have
+
+
 def _check_model(kind: Any) -> None:
     try:
         _adapter(kind)
@@ -883,7 +1093,7 @@ def _decode_model(kind: Any, value: object) -> object:
     if not is_model(kind):
         return value  # of ``object``: other types were refused when their reader was made
     try:
-        return _adapter(kind).validate_python(value)
+        return _validator(kind).validate_python(value)
     except _pydantic().ValidationError as error:
         raise decode_error(error) from None
 
@@ -931,20 +1141,6 @@ def _take_definitions(schema: object, top: bool = True) -> Iterator[dict[str, An
             yield from _take_definitions(part, False)
 
 
-def _parts(info: Any) -> Iterator[Any]:
-    """Yield every type that a type of msgspec's description is made of, and itself."""
-    waiting, seen = [info], set()
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        for value in (getattr(part, name) for name in part.__struct_fields__):
-            some = value if isinstance(value, tuple) else (value,)
-            waiting.extend(one for one in some if isinstance(one, _inspect().Type | _inspect().Field))
-
-
 def _takes(kind: Any, wanted: type) -> bool:
     """Return whether a value of the type ``wanted`` fits the annotation ``kind``."""
     if kind is Any or kind is object or kind is wanted:
@@ -987,3 +1183,10 @@ def _pydantic() -> Any:
     import pydantic
 
     return pydantic
+
+
+@cache
+def _pydantic_core() -> Any:
+    import pydantic_core
+
+    return pydantic_core

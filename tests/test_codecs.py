@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, NewType, NotRequired, TypedDict
 from uuid import UUID
 
 import attrs
+import cbor2
 import msgspec
 import pydantic
 import pytest
@@ -404,8 +405,13 @@ def test_a_thousand_faults_of_a_model_are_counted() -> None:
 
 def test_models_take_no_more_json_than_other_types() -> None:
     assert refusal(JSON, b'{"amount":1,"price":NaN}', Item) == "$: JSON is malformed: invalid character (byte 20)"
-    assert refusal(JSON, b'{"amount":1,"amount":2}', Item) == "$: key `amount` occurs twice"
+    assert refusal(JSON, b'{"amount":1,"price":Infinity}', Item) == "$: JSON is malformed: invalid character (byte 20)"
+    assert refusal(JSON, b'{"amount":1,"x":"1e400","price":1e400}', Item) == "$: number out of range"
+    assert refusal(JSON, b'{"amount":1,"price":%b.5e50}' % (b"9" * 300), Item) == "$: number out of range"
+    assert refusal(JSON, b'{"amount":%b}' % (b"9" * 4301), Item) == "$: integer value out of range"
     assert refusal(JSON, b'{"inner":' * 100_000, Item) == "$: nested too deeply"
+    texts = b'{"amount":1,"x":"\\"1e400","price":1e4,"y":[2.5,-1E-400,"%b"]}' % (b"9" * 5000)
+    assert JSON.decode(texts, Item) == Item(amount=1, price=10_000)
 
 
 # What does not fit
@@ -551,90 +557,274 @@ def test_an_error_of_a_codec_has_path_and_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "value"),
     [
-        ('{"symbol":"a","amount":1,"amount":2}', Order, "$: key `amount` occurs twice"),
-        ('{"symbol":"a","amount":1,"amo\\u0075nt":2}', Order, "$: key `amount` occurs twice"),
-        (
-            '[{"symbol":"a","amount":1},{"amount":1,"symbol":"a","symbol":"a"}]',
-            list[Order],
-            "$[1]: key `symbol` occurs twice",
-        ),
-        ('{"symbol":"a:b","amount":1,"more":{"a":1,"a":1}}', Order, "$.more: key `a` occurs twice"),
-        ('{"a":1,"a":2}', dict[str, int], "$: key `a` occurs twice"),
-        ('{"a":1,"a":2,"b":"\\u003a"}', dict[str, Any], "$: key `a` occurs twice"),
-        ('{"a":1,"a":2,"b":"\\u003A"}', Any, "$: key `a` occurs twice"),
-        ('{"a":[{"b":{"":0,"":0}}]}', Any, "$.a[0].b: key `` occurs twice"),
-        ('{"text":"a","text":"b"}', Note, "$: key `text` occurs twice"),
-        ('{"text":"a","at":null,"at":null}', Note, "$: key `at` occurs twice"),
-        ('{"type":"part","share":1,"share":2}', Whole | Part, "$: key `share` occurs twice"),
-        ('{"price":1,"price":2}', Tick, "$: key `price` occurs twice"),
-        ('{"a" : 1 , "a"\n:2}', Any, "$: key `a` occurs twice"),
+        (b'{"symbol":"a","amount":1,"amount":2}', Order, Order("a", 2)),
+        (b'{"symbol":"a","amount":1,"amo\\u0075nt":2,"more":{"a":1,"a":2}}', Order, Order("a", 2)),
+        (b'{"a":1,"b":2,"a":3}', dict[str, int], {"a": 3, "b": 2}),
+        (b'[{"a":[{"b":1}],"a":[]}]', Any, [{"a": []}]),
+        (b'{"amount":1,"amount":2}', Item, Item(amount=2)),
     ],
 )
-def test_a_key_that_occurs_twice_is_refused_with_its_place(text: str, kind: Any, said: str) -> None:
-    assert refusal(JSON, text.encode(), kind) == said
+def test_of_a_key_that_occurs_twice_in_json_the_last_holds(text: bytes, kind: Any, value: object) -> None:
+    assert JSON.decode(text, kind) == value
+
+
+def test_of_a_key_that_occurs_twice_in_messagepack_the_last_holds() -> None:
+    assert MESSAGEPACK.decode(b"\x82\xa1a\x01\xa1a\x02", Any) == {"a": 2}
+
+
+# Numbers whose hashes a peer can make alike
+
+BIG = 2**64
+"""The smallest integer that is too large for a key or a member of a set."""
+TOO_LARGE = "integer of more than 64 bits in a set or as a key"
+
+
+class Holdings(msgspec.Struct):
+    ids: frozenset[int] | None = None
+    counts: dict[int, int] = {}
+    named: dict[str, set[int]] = {}
+    pairs: set[tuple[int, str]] = set()
+    mixed: set[int | str] = set()
+    anything: set[Any] = set()
+    amounts: list[int] = []
+    either: Whole | Tagged | str | None = None
+    inner: Holdings | None = None
+    floats: set[float] = set()
+    rows: Rows | None = None
+
+
+class Tagged(msgspec.Struct, tag="tagged"):
+    count: set[int] = set()
+
+
+class Rows(NamedTuple):
+    number: int
+    ids: frozenset[int] = frozenset()
+    inner: tuple[int, frozenset[int]] | None = None
+
+
+class Free(pydantic.RootModel[Any]):
+    """A model of anything."""
+
+
+class Shelf(pydantic.BaseModel):
+    ids: set[int] | None = None
+    counts: dict[int, int] = {}
+    pairs: set[tuple[int, str]] = set()
+    anything: set[Any] = set()
+    amounts: list[int] = []
+    inner: Shelf | None = None
+
+
+TOO_LARGE_AT: list[tuple[dict[str, Any], str]] = [
+    ({"ids": [1, BIG]}, "$.ids[1]"),
+    ({"ids": [-2 * BIG]}, "$.ids[0]"),
+    ({"named": {"a": [BIG]}}, "$.named[...][0]"),
+    ({"pairs": [[1, "a"], [BIG, "b"]]}, "$.pairs[1]"),
+    ({"mixed": ["a", BIG]}, "$.mixed[1]"),
+    ({"anything": [BIG]}, "$.anything[0]"),
+    ({"either": {"type": "tagged", "count": [BIG]}}, "$.either.count[0]"),
+    ({"inner": {"inner": {"ids": [BIG]}}}, "$.inner.inner.ids[0]"),
+    ({"rows": [BIG, [BIG]]}, "$.rows[1][0]"),
+    ({"rows": [1, [], [BIG, [BIG]]]}, "$.rows[2][1][0]"),
+]
+
+
+@pytest.mark.parametrize("codec", [JSON, CBOR], ids=repr)
+@pytest.mark.parametrize(("value", "path"), TOO_LARGE_AT)
+def test_an_integer_beyond_64_bits_is_no_member_of_a_set(codec: Codec, value: dict[str, Any], path: str) -> None:
+    assert refusal(codec, codec.encode(value), Holdings) == f"{path}: {TOO_LARGE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "path"),
+    [
+        (b'{"18446744073709551616":1}', dict[int, int], "$"),
+        (b'{"-18446744073709551616":1}', dict[int, int], "$"),
+        (b'{"1":{"2":{"18446744073709551616":[]}}}', dict[int, dict[str, dict[int, list[int]]]], "$[...][...]"),
+        (b'{"1844674407\\u0033709551616":1}', dict[int, str], "$"),
+        (b'{"counts":{"1":2,"18446744073709551616":1}}', Holdings, "$.counts"),
+        (b'{"ids":[18446744073709551616],"ids":[]}', Holdings, "$.ids[0]"),
+        (b"[[18446744073709551616]]", list[set[int] | str | None], "$[0][0]"),
+        (b"[18446744073709551616]", set, "$[0]"),
+        (b"[18446744073709551616]", frozenset[object], "$[0]"),
+    ],
+)
+def test_an_integer_beyond_64_bits_is_no_key_of_json(text: bytes, kind: Any, path: str) -> None:
+    assert refusal(JSON, text, kind) == f"{path}: {TOO_LARGE}"
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ('{"symbol":"a:b","amount":1,"more":{"amount":1}}', Order),
-        ('[{"text":"12:30","at":":"},{"text":"\\"a\\":","at":null,"x":"{"}]', list[Note]),
-        ('{"a":{"a":{"a":":"}},"b":"\\u003a"}', Any),
-        ('"{\\"a\\":1,\\"a\\":2}"', str),
-        ('{"name":"a","children":[{"name":"a"},{"name":"a","children":[]}]}', Tree),
+        (b"[18446744073709551615,-18446744073709551615]", set[int]),
+        (b'{"18446744073709551615":18446744073709551616}', dict[int, int]),
+        (b'{"18446744073709551616":1}', dict[str, int]),
+        (b'{"18446744073709551616":1}', dict[float, int]),
+        (b'["18446744073709551616"]', set[str]),
+        (b'["18446744073709551616",1]', set[int | str]),
+        (b"[18446744073709551616,1e300]", set[float]),
+        (b"[18446744073709551616]", list[int]),
+        (b"[18446744073709551616.5]", set[int | float]),
+        (b'{"ids":["18446744073709551616"]}', dict[str, list[str]]),
     ],
 )
-def test_a_key_of_another_object_is_no_second_one(text: str, kind: Any) -> None:
-    JSON.decode(text.encode(), kind)
+def test_other_integers_and_texts_of_digits_are_read(text: bytes, kind: Any) -> None:
+    assert JSON.decode(text, kind) == msgspec.json.decode(text, type=kind)
 
 
-def test_lists_of_objects_are_read_without_a_second_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(json, "loads")
-    notes = [Note("12:30", at="http://127.0.0.1:80/"), Note("", at=None)] * 250
+def test_a_long_integer_elsewhere_leaves_sets_and_keys_as_they_are() -> None:
+    value = {
+        "ids": [1, 2**64 - 1],
+        "counts": {"5": 2**70},
+        "named": {"1" * 30: [5]},
+        "mixed": ["1" * 30, 1],
+        "amounts": [2**70, -(2**70)],
+        "either": {"type": "whole", "count": 2**70},
+        "inner": {"ids": None, "either": "1" * 30},
+        "floats": [2**70],
+        "rows": [2**70, [1]],
+        "unknown": [2**70, {"ids": [2**70]}],
+    }
 
-    assert JSON.decode(JSON.encode([Order("ACME", 3)] * 500), list[Order]) == [Order("ACME", 3)] * 500
-    assert JSON.decode(JSON.encode(notes), list[Note]) == notes
+    held = JSON.decode(json.dumps(value).encode(), Holdings)
+
+    assert held.amounts == [2**70, -(2**70)]
+    assert held == msgspec.convert(value, Holdings, str_keys=True)
+    del value["counts"]
+    assert CBOR.decode(CBOR.encode(value), Holdings) == msgspec.convert(value, Holdings)
 
 
-class Pairs(list[tuple[str, Any]]):
-    """An object of JSON whose keys may occur twice."""
+def test_an_integer_beyond_64_bits_is_no_key_of_cbor_in_any_place() -> None:
+    for key in (BIG, -BIG - 1, (1, BIG), ((1, (BIG,)),), 2**70_000):
+        data = cbor2.dumps({"symbol": "a", "amount": 1, "x": [{key: 1}]})
+        for kind in (Order, Any, dict[str, Any], Item):
+            assert refusal(CBOR, data, kind) == f"$: {TOO_LARGE}"
+    for key in (BIG - 1, -BIG, (1, BIG - 1)):
+        assert CBOR.decode(cbor2.dumps({key: BIG}), Any) == {key: BIG}
+        assert CBOR.decode(cbor2.dumps({"symbol": "a", "amount": 1, "x": {key: 1}}), Order) == Order("a", 1)
+    assert refusal(CBOR, cbor2.dumps({BIG: 1}), dict[int, int]) == f"$: {TOO_LARGE}"
 
 
-TREES = some.recursive(
-    some.none() | some.integers(0, 9) | some.sampled_from(["", ":", '":', "{", 'a":1,"a', "\\", "a"]),
-    lambda inner: (
-        some.lists(inner, max_size=3)
-        | some.lists(some.tuples(some.sampled_from(["a", "b", ":", '"']), inner), max_size=3).map(Pairs)
-    ),
-    max_leaves=12,
+def test_integers_and_decimals_of_cbor_have_as_many_digits_as_those_of_json() -> None:
+    largest = 10**4300 - 1
+    for value in (largest, -largest, Decimal(largest), Decimal(f"-{largest}E-4300"), Decimal("1E+400")):
+        assert CBOR.decode(cbor2.dumps([value]), Any) == [value]
+    for value in (largest + 1, -largest - 1, 2**70_000):
+        assert refusal(CBOR, cbor2.dumps([value]), Any) == "$: integer of more than 4300 digits"
+    assert refusal(CBOR, b"\xc4\x82\x01\xc2\x5a\x00\x04\x00\x00" + b"\xff" * 2**18, Any).startswith(
+        "$: integer of more"
+    )
+    assert refusal(CBOR, cbor2.dumps(Decimal("1E+401")), Any) == "$: decimal with an exponent beyond -4300 to 400"
+    for data in (
+        b"\xc4\x82\xf4\x01",
+        b"\xc4\x83\x01\x01\x01",
+        b"\xc4\x01",
+        b"\xc4\x82\x01\xc2\x61a",
+        b"\xd8\x25\x41a",
+        b"\xc3\x01",
+    ):
+        assert refusal(CBOR, data, Any).startswith("$: CBOR is malformed: a ")
+
+
+def test_decimals_and_uuids_are_keys_of_cbor_where_a_type_says_so() -> None:
+    for key, kind, tag in ((Decimal("1.5"), Decimal, 4), (UUID(int=5), UUID, 37)):
+        data = cbor2.dumps({key: 1})
+        assert CBOR.decode(data, dict[kind, int]) == {key: 1}  # type: ignore[valid-type]
+        assert CBOR.decode(CBOR.encode({key: 1}), dict[kind, int]) == {key: 1}  # type: ignore[valid-type]
+        assert CBOR.decode(cbor2.dumps([key]), set[kind]) == {key}  # type: ignore[valid-type]
+        for other in (Any, dict[str, int], Item):
+            assert refusal(CBOR, data, other) == f"$: CBOR tag {tag} in a key"
+        assert refusal(CBOR, cbor2.dumps([key]), set[Any]) == f"$[0]: {kind.__name__} in a set of anything"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"ids": [BIG]}, "$.ids[0]: input should be less than or equal to 18446744073709551615"),
+        ({"ids": [-BIG]}, "$.ids[0]: input should be greater than or equal to -18446744073709551615"),
+        ({"pairs": [[BIG, "a"]]}, "$.pairs[0][0]: input should be less than or equal to 18446744073709551615"),
+        ({"inner": {"ids": [BIG]}}, "$.inner.ids[0]: input should be less than or equal to 18446744073709551615"),
+        ({"anything": [BIG]}, f"$.anything[0]: {TOO_LARGE}"),
+        ({"ids": [BIG - 1], "counts": {"5": BIG}, "amounts": [BIG], "pairs": [[5, str(BIG)]]}, None),
+    ],
 )
-
-
-@given(tree=TREES, space=some.sampled_from(["", " ", "\n"]), escaped=some.booleans())
-def test_every_key_that_occurs_twice_is_found_and_no_other(tree: object, space: str, escaped: bool) -> None:
-    text = written(tree, space, escaped)
-    if repeats(tree):
-        assert refusal(JSON, text.encode(), Any).endswith("occurs twice")
+@pytest.mark.parametrize("codec", [JSON, CBOR], ids=repr)
+@pytest.mark.parametrize("kind", [Shelf, list[Shelf]], ids=type_name)
+def test_models_of_pydantic_hash_no_longer_integers(codec: Codec, kind: Any, value: Any, said: str | None) -> None:
+    data = codec.encode(value if kind is Shelf else [value])
+    if said is None:
+        assert codec.decode(data, kind) == (Shelf(**value) if kind is Shelf else [Shelf(**value)])
     else:
-        assert JSON.decode(text.encode(), Any) == json.loads(text)
+        assert refusal(codec, data, kind) == (said if kind is Shelf else said.replace("$", "$[0]"))
 
 
-def written(tree: object, space: str, escaped: bool) -> str:
-    if isinstance(tree, Pairs):
-        members = (f"{written(key, space, escaped)}{space}:{written(part, space, escaped)}" for key, part in tree)
-        return f"{{{space}{','.join(members)}{space}}}"
-    if isinstance(tree, list):
-        return f"[{','.join(written(part, space, escaped) for part in tree)}]"
-    text = json.dumps(tree)
-    return text.replace("a", "\\u0061").replace(":", "\\u003a") if escaped and isinstance(tree, str) else text
+class Stamp(pydantic.BaseModel, frozen=True):
+    number: int
 
 
-def repeats(tree: object) -> bool:
-    if isinstance(tree, Pairs):
-        return len({key for key, _ in tree}) < len(tree) or any(repeats(part) for _, part in tree)
-    return isinstance(tree, list) and any(map(repeats, tree))
+@attrs.frozen
+class Album:
+    stamps: set[Stamp]
+    numbers: set[int] = attrs.field(factory=set)
+
+
+def test_a_set_of_models_is_read_beside_a_long_integer() -> None:
+    data = JSON.encode({"stamps": [{"number": BIG}], "numbers": [1], "x": BIG})
+
+    assert JSON.decode(data, Album) == Album({Stamp(number=BIG)}, {1})
+    assert refusal(JSON, b'{"stamps":[],"numbers":[18446744073709551616]}', Album) == f"$.numbers[0]: {TOO_LARGE}"
+
+
+def test_a_key_of_a_model_has_64_bits() -> None:
+    assert refusal(JSON, b'{"counts":{"18446744073709551616":1}}', Shelf).startswith("$.counts.18446744073709551616")
+    assert refusal(MESSAGEPACK, MESSAGEPACK.encode({"ids": [str(BIG)]}), Shelf).startswith(
+        "$.ids[0]: input should be less"
+    )
+
+
+@pytest.mark.parametrize("codec", [MESSAGEPACK, CBOR], ids=repr)
+def test_arrays_and_maps_are_a_hundred_keys_of_long_data_without_a_type(codec: Codec) -> None:
+    def written(keys: int, text: str = "x" * 20_000) -> bytes:
+        head = codec.encode([text, {"a": [[1]]}, None])[:-1]
+        if codec is MESSAGEPACK:
+            return (
+                head
+                + b"\xde"
+                + keys.to_bytes(2, "big")
+                + b"".join(b"\x92\xff\xcd%b\x91\x00" % i.to_bytes(2, "big") for i in range(keys))
+            )
+        return (
+            head
+            + b"\xb9"
+            + keys.to_bytes(2, "big")
+            + b"".join(b"\x82\x20\x19%b\x81\x00" % i.to_bytes(2, "big") for i in range(keys))
+        )
+
+    for kind in (Any, list[object], list[str | dict[Any, Any] | None], Free):
+        assert codec.decode(written(100), kind)
+        assert refusal(codec, written(101), kind) == "$: more than 100 arrays and maps as keys"
+    assert len(codec.decode(written(101, ""), Any)[2]) == 101
+    by_pairs = tuple[str, dict[str, list[list[int]]], dict[tuple[int, int], list[int]]]
+    assert len(codec.decode(written(101), by_pairs)[2]) == 101
+
+
+def test_long_cbor_has_keys_of_text_where_its_type_has_no_others() -> None:
+    value = {"symbol": "a", "amount": 1, "x": {5: 1}, "y": "z" * 20_000}
+
+    assert refusal(CBOR, cbor2.dumps(value), Order) == "$: key of type int, where keys are text or bytes"
+    assert CBOR.decode(cbor2.dumps(value), Any) == value
+    assert CBOR.decode(cbor2.dumps({5: "z" * 20_000}), dict[int, str]) == {5: "z" * 20_000}
+    assert CBOR.decode(cbor2.dumps({**value, "y": ""}), Order) == Order("a", 1)
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_what_can_not_be_hashed_is_no_member_of_a_set(codec: Codec) -> None:
+    values: tuple[list[Any], ...] = ([[1]], [{}])
+    for value in values:
+        assert refusal(codec, codec.encode(value), set[Any]).endswith(": array or object in a set or as a key")
 
 
 # What can't be written
@@ -654,6 +844,13 @@ def test_json_refuses_numbers_that_it_does_not_have(number: float, place: str) -
 def test_json_refuses_a_model_with_such_a_number() -> None:
     with pytest.raises(ValueError, match=r"^\$\.price: nan has no JSON$"):
         JSON.encode(Item(amount=1, price=float("nan")))
+
+
+def test_a_number_that_json_lacks_is_found_behind_others() -> None:
+    value: dict[str, Any] = {"none": None, "a": [{"b": (1, {"c": []})}, {}], "d": {"e": [[], 0.5, {"f": float("nan")}]}}
+
+    with pytest.raises(ValueError, match=r"^\$\.d\.e\[2\]\.f: nan has no JSON$"):
+        JSON.encode(value)
 
 
 def test_null_and_text_that_looks_like_a_number_are_no_such_numbers() -> None:

@@ -16,7 +16,18 @@ from tests.each_row import each_row
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = ("errors", "extras", "values", "signatures", "masking", "payload", "limits", "terms", "codecs")
+WORDS = (
+    "errors",
+    "extras",
+    "values",
+    "signatures",
+    "masking",
+    "payload",
+    "limits",
+    "terms",
+    "codecs",
+    "hashed_integers",
+)
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
 """The public names: programs may import them, as users do, and nothing below may."""
@@ -47,8 +58,8 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 ONLY_FOR_ANNOTATIONS = {("responder", "connection"), ("services", "connection"), ("forms", "services")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
-ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic"}}
-"""Third parties that one module loads inside of its functions, and nothing else in the pure folders."""
+ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"}, "hashed_integers": {"msgspec"}}
+"""Third parties that modules load inside of their functions, and nothing else in the pure folders."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),
     *("socket", "socketserver", "ssl", "subprocess", "threading", "time"),

@@ -89,7 +89,7 @@ WRONG = (
     b'{"symbol":"a","amount":"1"}',
     b'{"symbol":"a"}',
     b'{"symbol":"a","amount":NaN}',
-    b'{"symbol":"a","amount":1,"amount":2}',
+    b'{"symbol":"a","amount":1,"amount":"2"}',
     b'{"symbol":"\xff","amount":1}',
     b'{"symbol":"a","amount":1',
     b'{"%b":1,"%b":1}' % (b"k" * 4096, b"k" * 4096),

@@ -1,16 +1,19 @@
-"""Targets for the data of payloads: each codec of objects, read as a type with members of every kind."""
+"""Targets for the data of payloads, small and large: each codec, read as a type with members of every kind."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from qa.fuzz.targets import Target
+from qa.hostile_payloads import FORMATS, SIZE, Format, Model, Order, Portfolio, members, twins
 from rsocket_trio.codecs import CBOR, JSON, MESSAGEPACK, Codec, DecodeError
 
 
@@ -87,3 +90,54 @@ CODECS: Final = {
         ),
     )
 }
+
+
+class Numbers(msgspec.Struct):
+    """An object of sets and keys, of which each member may be missing."""
+
+    ids: set[int] = set()
+    counts: dict[int, int] = {}
+
+
+class LargeSeeds(Sequence[bytes]):
+    """Objects of 256 KB with a member that costs much, and with its honest twin: made with the first use."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+
+    @cached_property
+    def _made(self) -> list[bytes]:
+        return [
+            members(self._form, {member: part})
+            for pair in twins(self._form)
+            for member, part in (("x", pair.hostile), ("counts" if "map" in pair.name else "ids", pair.honest))
+        ]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._made[place]
+
+
+def large_target(name: str, form: Format) -> Target:
+    """Objects of 256 KB in a format."""
+    codec = form.codec
+
+    def read(data: bytes) -> Any:
+        for kind in (Any, Order, Portfolio, Model, dict[str, set[int]]):
+            try:
+                codec.decode(data, kind)
+            except DecodeError:
+                pass
+        return codec.decode(data, Numbers)
+
+    return Target(
+        *(name, LargeSeeds(form), read, codec.encode, (DecodeError,)),
+        largest=SIZE + 100,
+        slow=1.0,
+        one_run_in=1000,
+    )
+
+
+LARGE_CODECS: Final = {f"{name}_large": large_target(f"{name}_large", form) for name, form in FORMATS.items()}

@@ -10,13 +10,13 @@ from typing import Final
 import attrs
 
 from qa.fuzz.blocks import BLOCKS
-from qa.fuzz.codecs import CODECS
+from qa.fuzz.codecs import CODECS, LARGE_CODECS
 from qa.fuzz.frames import FRAMES
 from qa.fuzz.mutation import mutate
 from qa.fuzz.streams import STREAMS
 from qa.fuzz.targets import Finding, Target
 
-TARGETS: Final = {**FRAMES, **BLOCKS, **CODECS, **STREAMS}
+TARGETS: Final = {**FRAMES, **BLOCKS, **CODECS, **LARGE_CODECS, **STREAMS}
 
 
 @attrs.define
@@ -43,7 +43,7 @@ def fuzz(target: Target, runs: int, seed: int, *, most: int = 10) -> Tally:
     for _ in range(runs):
         tally.runs += 1
         try:
-            tally.accepted += target.check(mutate(random, target.seeds))
+            tally.accepted += target.check(mutate(random, target.seeds, target.largest))
         except Finding as finding:
             tally.findings.append(finding)
             if len(tally.findings) == most:
@@ -56,7 +56,8 @@ def fuzz_all(names: Iterable[str], runs: int, seed: int) -> bool:
     """Fuzz these targets one after the other, and print the result. Return whether nothing was found."""
     clean = True
     for name in names:
-        tally = fuzz(TARGETS[name], runs, seed)
+        target = TARGETS[name]
+        tally = fuzz(target, max(1, runs // target.one_run_in), seed)
         print(tally, flush=True)
         for finding in tally.findings:
             clean = False

@@ -14,6 +14,7 @@ from typing import Final
 
 from qa.fuzz import corpus
 from qa.fuzz.decoders import TARGETS
+from qa.fuzz.mutation import LARGEST
 
 ROOT: Final = Path(__file__).parents[2]
 BOUNDS: Final = ("-max_len=512", "-timeout=1", "-rss_limit_mb=512", "-verbosity=1")
@@ -25,7 +26,7 @@ def guide_all(names: Iterable[str] | None, runs: int, seed: int, *, keep: bool) 
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed: pip install --editable '.[fuzz]'", file=sys.stderr)
         return False
-    chosen = list(names or TARGETS)
+    chosen = list(names or (name for name, target in TARGETS.items() if target.largest == LARGEST))
     results = [guide(name, runs // len(chosen), seed, keep=keep) for name in chosen]
     return all(results)
 

@@ -12,7 +12,7 @@ SIZES: Final = (1, 2, 3, 4, 8)
 """Bytes of the numbers that stand in frames."""
 EDGES: Final = (0, 1, 2, 4, 63, 64, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**24 - 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63)
 LARGEST: Final = 4096
-"""Bytes of what comes out: decoders see the limits in their own tables, not in megabytes."""
+"""Bytes of what comes out for most targets: decoders see the limits in their own tables, not in megabytes."""
 TIMES: Final = (1, 1, 1, 2, 2, 3, 5)
 """Number of mutations of one input."""
 
@@ -65,11 +65,11 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
 )
 
 
-def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
-    """One of the seeds, changed in one place or a few."""
+def mutate(random: Random, seeds: Sequence[bytes], largest: int = LARGEST) -> bytes:
+    """One of the seeds, changed in one place or a few, of no more bytes than ``largest``."""
     data = bytearray(random.choice(seeds))
     for _ in range(random.choice(TIMES)):
         if not data:
             data += random.randbytes(random.randrange(1, 8))
         random.choice(MUTATIONS)(random, data, seeds)
-    return bytes(data[:LARGEST])
+    return bytes(data[:largest])

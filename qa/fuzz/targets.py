@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import attrs
 
+from qa.fuzz.mutation import LARGEST
 from rsocket_trio.errors import LocalProtocolError
 
 SLOW: Final = 0.010
-"""Seconds of processor time that no input may take."""
+"""Seconds of processor time that no input of most targets may take."""
 LONGEST_TEXT: Final = 1024
 """Characters that an error may have, whatever a peer sent."""
 MORE: Final = b"\xaa"
@@ -49,13 +50,19 @@ class Target:
     """True if a value that was read is written as it stood, or else shorter."""
     on_refusal: Callable[[bytes], object] = lambda data: None
     """A further check of refused bytes: it may raise nothing."""
+    largest: int = LARGEST
+    """Bytes of the longest input."""
+    slow: float = SLOW
+    """Seconds of processor time that no input may take."""
+    one_run_in: int = 1
+    """Large inputs take longer: of so many runs it gets one."""
 
     def check(self, data: bytes) -> bool:
         """Return whether the bytes were accepted. Raise ``Finding`` for whatever must not be."""
         start = time.thread_time()
         accepted = self.judge(data)
-        if time.thread_time() - start > SLOW and self.is_slow(data):
-            raise Finding(self.name, f"took more than {SLOW * 1000:g} ms", data)
+        if time.thread_time() - start > self.slow and self.is_slow(data):
+            raise Finding(self.name, f"took more than {self.slow * 1000:g} ms", data)
         return accepted
 
     def judge(self, data: bytes) -> bool:
@@ -72,7 +79,7 @@ class Target:
         for _ in range(5):
             start = time.thread_time()
             self._check(data)
-            if time.thread_time() - start <= SLOW:
+            if time.thread_time() - start <= self.slow:
                 return False
         return True
 

@@ -161,9 +161,7 @@ JSON_ROWS = [
     ("order", b'{"symbol":"a","amount":1,"price":NaN}', "$: JSON is malformed: invalid character (byte 33)"),
     ("order", b'{"symbol":"a","amount":1,"price":-Infinity}', "$: JSON is malformed: invalid character"),
     ("order", b'{"symbol":"a","amount":1,"price":1e400}', "$.price: number out of range"),
-    ("order", b'{"symbol":"a","symbol":"b","amount":1}', "$: key `symbol` occurs twice"),
-    ("order", b'{"symbol":"a","amount":1,"x":{"y":1,"y":2}}', "$.x: key `y` occurs twice"),
-    ("members", b'{"order":{"symbol":"a","amount":1,"amount":2}}', "$.order: key `amount` occurs twice"),
+    ("order", b'{"symbol":"a","amount":1,"amount":"2"}', "$.amount: expected int, got str"),
     ("members", b'{"order":{"symbol":"a","amount":1},"times":true}', "$.times: expected int, got bool"),
     ("order", b'{"symbol":"\xff","amount":1}', "$: invalid UTF-8"),
     ("order", b'{"symbol":"\\ud800","amount":1}', "$"),
@@ -172,7 +170,7 @@ JSON_ROWS = [
     ("order", b'{"symbol":"a"', "$: input data was truncated"),
     ("order", b"\xef\xbb\xbf{}", "$: JSON is malformed"),
     ("order", b"\x00" * 64, "$: JSON is malformed"),
-    ("object", b'{"%b":1,"%b":2}' % (b"k" * 100_000, b"k" * 100_000), "$: key `kkk"),
+    ("union", b'{"%b":1}' % (b"k" * 100_000), "$: expected "),
     ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
     ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: expected str, got int"),
     ("union", b'[{"symbol":"a","amount":null}]', "$[0].amount: expected int, got null"),
@@ -214,11 +212,11 @@ async def test_every_fault_of_binary_data_is_said_with_its_place(mime: str) -> N
 
 
 async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
-    async with beside_a_stream(JSON) as pair:
-        for key in (b"\\u001b[31m", b"\\u0000", b"\\u202e", b"k" * 100_000):
-            data = b'{"order":{"symbol":"a","amount":1},"%b":1,"%b":1}' % (key, key)
+    async with beside_a_stream(CBOR) as pair:
+        for key in ("\x1b[31m", "\x00", "\u202e", "k" * 100_000):
+            data = b"\xa2" + 2 * (cbor2.dumps(key) + b"\x01")
             text = await refusal(pair.client, data, "members")
-            assert text.startswith("$: key `")
+            assert text.startswith("$: key '")
             assert text.endswith("..." if len(key) == 100_000 else "occurs twice")
 
 

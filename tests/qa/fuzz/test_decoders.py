@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from qa.fuzz.blocks import BLOCKS
-from qa.fuzz.codecs import CODECS
+from qa.fuzz.codecs import CODECS, LARGE_CODECS
 from qa.fuzz.decoders import TARGETS, fuzz
 from qa.fuzz.frames import FRAMES
 from qa.fuzz.streams import STREAMS, said
@@ -19,6 +19,7 @@ RUNS: Final = {
     **dict.fromkeys(FRAMES, 20_000),
     **dict.fromkeys((*BLOCKS, *CODECS), 5_000),
     **dict.fromkeys(STREAMS, 1_000),
+    **dict.fromkeys(LARGE_CODECS, 5),
 }
 
 
@@ -27,12 +28,14 @@ def test_mutated_bytes_are_refused_as_documented_or_mean_what_they_say(name: str
     tally = fuzz(TARGETS[name], RUNS[name], SEED)
 
     assert tally.findings == []
+    if name in LARGE_CODECS:
+        return  # of a few runs no share can be said
     # Otherwise the mutations would be too wild, or too tame, to show anything.
     assert tally.accepted / tally.runs > 0.05
     assert name in STREAMS or tally.accepted / tally.runs < 0.9
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - LARGE_CODECS.keys()))
 def test_what_mutations_begin_with_is_accepted(name: str) -> None:
     accepted = [TARGETS[name].judge(seed) for seed in TARGETS[name].seeds]
 
