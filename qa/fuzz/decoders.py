@@ -16,7 +16,9 @@ from qa.fuzz.mutation import mutate
 from qa.fuzz.streams import STREAMS
 from qa.fuzz.targets import Finding, Target
 
-TARGETS: Final = {**FRAMES, **BLOCKS, **CODECS, **LARGE_CODECS, **STREAMS}
+GUIDED: Final = {**FRAMES, **BLOCKS, **CODECS, **STREAMS}
+"""Targets of small inputs, which coverage can lead to."""
+TARGETS: Final = {**GUIDED, **LARGE_CODECS}
 
 
 @attrs.define

@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from qa.fuzz import corpus
-from qa.fuzz.decoders import TARGETS
-from qa.fuzz.mutation import LARGEST
+from qa.fuzz.decoders import GUIDED, TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 BOUNDS: Final = ("-max_len=512", "-timeout=1", "-rss_limit_mb=512", "-verbosity=1")
@@ -26,7 +25,7 @@ def guide_all(names: Iterable[str] | None, runs: int, seed: int, *, keep: bool) 
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed: pip install --editable '.[fuzz]'", file=sys.stderr)
         return False
-    chosen = list(names or (name for name, target in TARGETS.items() if target.largest == LARGEST))
+    chosen = list(names or GUIDED)
     results = [guide(name, runs // len(chosen), seed, keep=keep) for name in chosen]
     return all(results)
 
