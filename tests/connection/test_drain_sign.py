@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Drained, Payload, Rejected, Responder
+from rsocket_trio import Call, Connection, ConnectionClosed, ConnectionLost, Drained, Payload, Rejected, Responder
 from tests.connection.pairs import Pair, connected_pair, echo_responder, settle
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "rsocket/2.0-draft")
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
-async def drained(ask: partial[object], connection: Connection) -> None:
+async def drained(ask: Callable[[], Awaitable[object]], connection: Connection) -> None:
     """New requests are not sent, and say so."""
     assert connection.status == "draining"
     with pytest.raises(Rejected, match="the connection is closing") as refused:
-        await ask()  # type: ignore[misc]  # one of the requests
+        await ask()
     assert type(refused.value) is Drained
 
 
@@ -178,7 +180,7 @@ async def test_an_interceptor_cannot_give_the_sign(autojump_clock: MockClock) ->
     responder = echo_responder()
 
     @responder.around
-    def refuse(call: object) -> None:
+    def refuse(call: Call) -> AbstractAsyncContextManager[None]:
         raise Drained("no new requests: the connection is closing")
 
     async with connected_pair(responder) as pair, pair.client.request_stream(b"x") as items:
