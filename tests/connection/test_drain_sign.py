@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Drained, Payload, Rejected, Responder
+from rsocket_trio import Call, Connection, ConnectionClosed, ConnectionLost, Drained, Payload, Rejected, Responder
 from tests.connection.pairs import Pair, connected_pair, echo_responder, settle
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "rsocket/2.0-draft")
@@ -179,10 +180,8 @@ async def test_an_interceptor_cannot_give_the_sign(autojump_clock: MockClock) ->
     responder = echo_responder()
 
     @responder.around
-    async def refuse(call: object) -> AsyncIterator[None]:
-        if call is not None:
-            raise Drained("no new requests: the connection is closing")
-        yield
+    def refuse(call: Call) -> AbstractAsyncContextManager[None]:
+        raise Drained("no new requests: the connection is closing")
 
     async with connected_pair(responder) as pair, pair.client.request_stream(b"x") as items:
         for call in (pair.client.request_response, items.receive_batch):

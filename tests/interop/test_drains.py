@@ -1,4 +1,4 @@
-"""A foreign client whose server drains: it bears the sign, gets what is under way, and is refused what is new."""
+"""Foreign peers of a side that drains: they bear the sign, what is under way goes on, and what is new is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Final
 
 import pytest
 import trio
+import trio.testing
 
 from benchmarks.libraries import JAVA, UNDER_JAVA
 from qa.peers.rows import BY_NAME, ENVIRONMENT, EXAMPLES
-from rsocket_trio import Connection, Payload, Responder, Setup, current_connection
+from rsocket_trio import Connection, Payload, Responder, Setup, current_connection, open_connection
 from tests.interop.both_ways import PATIENCE, eventually, serving
 from tests.interop.orders import Tick, orders_responder, ticks_of
 from tests.interop.orders_peers import OrdersKind, running
@@ -24,13 +25,13 @@ from tests.missing import require
 GO: Final = next(library for library in UNDER_JAVA if library.name == "go")
 
 
-def started(kind: str, folder: Path) -> list[str]:
-    """Return what starts the client of a kind, which is compiled into this folder if it has to be."""
+def program(kind: str, folder: Path) -> list[str]:
+    """Return what starts the program of a kind, which is compiled into this folder if it has to be, up to its role."""
     if kind == "java":
         require(JAVA.missing())
         jars = ROOT / "build" / "rsocket-java" / "dependency"
         run("javac", "-cp", f"{jars}/*", "-d", f"{folder}", f"{EXAMPLES / 'rsocket_java' / 'Peer.java'}")
-        return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{folder}:{jars}/*", "Peer", "client"]
+        return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{folder}:{jars}/*", "Peer"]
     if kind == "go":
         require(GO.missing())
         modules = ROOT / "build" / "rsocket-go" / "go.mod"
@@ -44,9 +45,14 @@ def started(kind: str, folder: Path) -> list[str]:
             ".",
             cwd=EXAMPLES / "rsocket_go",
         )
-        return [str(folder / "peer"), "client"]
+        return [str(folder / "peer")]
     require_peer("py" if kind == "py" else "js")
-    return BY_NAME[kind].command("client")
+    return []
+
+
+def command(kind: str, started_by: list[str], role: str) -> list[str]:
+    """Return what starts the client or the server of a kind."""
+    return [*started_by, *([role, "0"] if role == "server" else [role])] if started_by else BY_NAME[kind].command(role)
 
 
 def run(*command: str, cwd: Path | None = None) -> None:
@@ -97,13 +103,16 @@ class Draining:
 
 
 @pytest.mark.parametrize("kind", ["js", "js-0027", "py", "java", "go"])
-async def test_a_foreign_client_bears_both_signs_and_goes_on(kind: str, tmp_path: Path) -> None:
-    command = started(kind, tmp_path)
+async def test_a_foreign_peer_bears_both_signs_and_goes_on(kind: str, tmp_path: Path) -> None:
+    start = program(kind, tmp_path)
+    await its_server_goes_on(command(kind, start, "server"))
     for asks in ("request", "stream"):
         draining = Draining()
         async with serving("tcp", draining.responder) as uri:
             environment = os.environ | ENVIRONMENT | {"RSOCKET_URI": uri, "RSOCKET_ASKS": asks, "RSOCKET_WITH": ""}
-            process = await trio.lowlevel.open_process(command, env=environment, stdin=subprocess.DEVNULL)
+            process = await trio.lowlevel.open_process(
+                command(kind, start, "client"), env=environment, stdin=subprocess.DEVNULL
+            )
             try:
                 connection = await draining.refused()
                 # The refusal is the other sign. The client had its answer or all items before it asked again.
@@ -117,6 +126,37 @@ async def test_a_foreign_client_bears_both_signs_and_goes_on(kind: str, tmp_path
                 with trio.CancelScope(shield=True):
                     process.kill()
                     await process.wait()
+
+
+async def its_server_goes_on(start: list[str]) -> None:
+    """A server of this program goes on with a stream whose client drains."""
+    environment = os.environ | ENVIRONMENT | {"RSOCKET_WITH": ""}
+    process = await trio.lowlevel.open_process(
+        start, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        line = b""
+        with trio.fail_after(PATIENCE):
+            while not line.endswith(b"\n"):
+                line += bytes(await process.stdout.receive_some(1))
+        uri = line.decode().strip().removeprefix("listening ")
+        async with (
+            open_connection(uri, metadata_mime="application/octet-stream") as connection,
+            trio.open_nursery() as nursery,
+            connection.request_stream(b"100", initial_request_n=2) as items,
+        ):
+            await anext(items)
+            nursery.start_soon(partial(connection.drain, grace=PATIENCE))
+            await trio.testing.wait_all_tasks_blocked()
+            await connection.ping()
+            assert connection.status == "draining"
+            assert len([item async for item in items]) == 99
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+            await process.stdout.aclose()
 
 
 @pytest.mark.parametrize("orders", ["spring"])
