@@ -15,7 +15,6 @@ from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
-from rsocket_trio.cli.description import with_near_route
 from rsocket_trio.cli.exit_codes import (
     MEANINGS,
     REJECTED,
@@ -29,6 +28,7 @@ from rsocket_trio.cli.exit_codes import (
 from rsocket_trio.cli.interactions import Kind, Performer, Wish, performer
 from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.served_routes import with_near_route
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect

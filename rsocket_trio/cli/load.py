@@ -22,7 +22,6 @@ from rsocket_trio.cli import starting
 from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
-from rsocket_trio.cli.description import with_near_route
 from rsocket_trio.cli.exit_codes import (
     CANNOT_CONNECT,
     CODES,
@@ -40,6 +39,7 @@ from rsocket_trio.cli.exit_codes import (
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
+from rsocket_trio.cli.served_routes import with_near_route
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
 from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.connection.protocols import peer_and_dialect

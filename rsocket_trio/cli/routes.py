@@ -9,11 +9,11 @@ import click
 
 from rsocket_trio import Connection, Payload, Rejected
 from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.description import ROUTE, read_description
 from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.served_routes import ROUTE, read_description
 from rsocket_trio.cli.terminal import escaped_text
 
 NO_ROUTE = "-"

@@ -27,7 +27,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
-from rsocket_trio.services.codec_choice import answer_payload
+from rsocket_trio.services.answer_payloads import answer_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState

@@ -19,8 +19,8 @@ from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import authenticate_call, authorise, without_credentials
+from rsocket_trio.services.answer_payloads import answer_payload
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import answer_payload
 from rsocket_trio.services.interceptors import ContextOf, intercepted
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import attrs
 
 from rsocket_trio.codecs import Codec, find_codec
 from rsocket_trio.errors import Invalid, RemoteProtocolError
-from rsocket_trio.forms import Handler, function_name, unfit
 from rsocket_trio.metadata.composite import Entry, encode_composite
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
@@ -25,8 +24,7 @@ from rsocket_trio.metadata.mimetypes_per_stream import (
     encode_accepted_mimes,
     encode_data_mime,
 )
-from rsocket_trio.metadata.routes import read_request
-from rsocket_trio.payload import Payload, as_payload
+from rsocket_trio.payload import Payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
 
@@ -36,7 +34,6 @@ MAX_CHOICES = 64
 """Ways to name the codecs of a request for which they are kept: a peer could think of any number."""
 MAX_CHOICE_BYTES = 256
 """Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
-ANSWERS = "an answer is bytes, text, a Payload, or an object: a dataclass, an attrs class, a model, a dict, a list"
 
 
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
@@ -147,41 +144,6 @@ class CodecChoices:
             return decoder, codec_of_answer(self.codecs, encoder, entries) if entries else encoder
         except Invalid as error:
             return decoder, NoCodec(error.text)
-
-
-def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: object) -> Payload:
-    """Return what a handler of bytes gave as an answer or an item, and is no payload, as one.
-
-    ``None`` is an empty payload, an object is encoded for the call that ``request`` opened. Raise ``TypeError`` if it
-    can't be encoded, and ``Invalid`` if the peer accepts no codec that is here.
-    """
-    if answer is None:
-        return Payload()
-    if hasattr(answer, "__aiter__"):
-        raise unfit(handler.interaction, handler.registered, answer, "a payload: request_stream answers items")
-    if handler.codecs is None:
-        return as_payload(answer)  # type: ignore[arg-type]  # raises: it serves no request
-    mime = setup.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
-    # The number of entries was held to the connection's limit when the handler was looked for.
-    entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
-    _, codec = handler.codecs.of_call(request, entries, setup)
-    try:
-        return Payload(codec.encode(answer))
-    except (TypeError, ValueError) as error:
-        raise unencodable(codec, handler.interaction, handler.registered, answer, error) from error
-
-
-def unencodable(
-    codec: Codec, interaction: str, function: Callable[..., Any], answer: object, error: Exception
-) -> TypeError:
-    """Return the error for an answer or an item of ``function``, a handler of ``interaction``.
-
-    ``error`` is the one that ``codec`` raised for it.
-    """
-    what = f"{type(answer).__name__} can't be encoded as {codec.mime}: {error}"
-    if isinstance(error, TypeError):
-        what = f"{what}; {ANSWERS}"
-    return TypeError(f"{interaction} handler {function_name(function)}: {what}")
 
 
 def codec_of_request(

@@ -40,8 +40,9 @@ from rsocket_trio.forms import (
     unfit,
 )
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
+from rsocket_trio.services.answer_payloads import unencodable
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import CodecChoices, NoCodec, unencodable
+from rsocket_trio.services.codec_choice import CodecChoices, NoCodec
 from rsocket_trio.services.payload_types import decode_object, is_bytes, is_object_type, reader_of, text_type
 from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
