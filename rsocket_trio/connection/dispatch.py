@@ -11,7 +11,7 @@ import attrs
 
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
-from rsocket_trio.connection.served_calls import CallPort, served
+from rsocket_trio.connection.served_calls import CallPort, refused, served
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -154,16 +154,19 @@ class Dispatcher:
                 if not handler.plain or port.responder.interceptors:
                     handler = served(port, handler, payload, NO_METADATA)
         except StreamError as error:
-            if stream.interaction is FIRE_AND_FORGET:
-                port.faults.count_dropped()
-            else:
-                port.fail_stream(stream, error)
-            return
-        if event.entries:
-            entitled = self._with_entries(handler, stream, payload, event.entries)
-            if entitled is None:
+            if not port.responder.interceptors:
+                if stream.interaction is FIRE_AND_FORGET:
+                    port.faults.count_dropped()
+                else:
+                    port.fail_stream(stream, error)
                 return
-            handler = entitled
+            handler = self._refused(stream, payload, error)
+        else:
+            if event.entries:
+                entitled = self._with_entries(handler, stream, payload, event.entries)
+                if entitled is None:
+                    return
+                handler = entitled
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
@@ -196,18 +199,35 @@ class Dispatcher:
     def _find(self, interaction: Interaction, payload: Payload, metadata: bytes) -> Handler:
         """Return the handler of a request by its metadata. Raise ``StreamError`` if there is none, or none for it."""
         port = self._port
+        said = self._read(payload, metadata)
+        handler = port.responder.find(interaction, said.route)
+        if handler.plain and not said.travelling and not port.responder.interceptors:
+            return handler
+        return served(port, handler, payload, said)
+
+    def _refused(self, stream: StreamState, payload: Payload, error: StreamError) -> Handler:
+        """Return what stands for the handler of a request without one: it raises ``error`` inside of interceptors."""
+        metadata: RequestMetadata | None = NO_METADATA
+        if payload.metadata:
+            try:
+                metadata = self._read(payload, payload.metadata)
+            except Invalid:
+                metadata = None
+        if stream.interaction is FIRE_AND_FORGET and not isinstance(error, Invalid):
+            self._port.faults.count_dropped()  # as an ``Invalid`` is in every case
+        return refused(self._port, stream.interaction, payload, metadata, error)
+
+    def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
+        """Return what the metadata of a request says of the call. Raise ``Invalid`` if it is malformed."""
+        port = self._port
         try:
             limit = port.session.limits.metadata_entries
             mime = port.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
-            said = read_request(metadata, mime, limit)
+            return read_request(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        handler = port.responder.find(interaction, said.route)
-        if handler.plain and not said.travelling and not port.responder.interceptors:
-            return handler
-        return served(port, handler, payload, said)
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         port = self._port

@@ -49,38 +49,48 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     """Return the handler that serves this one call: ``handler`` inside of what the responder and the request ask for.
 
     ``request`` opened the call, and ``metadata`` is what it says of it. The handler itself is returned if nothing is to
-    be added. Raise ``StreamError`` if the request is refused before anything runs.
+    be added. A request that can't be served is refused inside of its interceptors. Raise ``StreamError`` for one that
+    has nothing round it.
     """
     responder = port.responder
     interceptors = (*responder.interceptors, *handler.around) if handler.around else responder.interceptors
     deadline, has_credentials, travelling = math.inf, False, metadata.travelling
+    refusal: Invalid | None = None
     if travelling:
         for entry in travelling:
             if entry.mime == DEADLINE:
-                deadline = min(deadline, _deadline(entry.content))
+                try:
+                    deadline = min(deadline, _deadline(entry.content))
+                except Invalid as error:
+                    refusal = error
             elif entry.mime == AUTHENTICATION:
                 has_credentials = responder.authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
     needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
+    if refusal is not None and not needs_life:
+        raise refusal
     if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
         return handler
     mime = port.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
     call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
+    call.pattern = handler.pattern_text
     call.travelling = travelling
     call.user = port.connection.user
     call.deadline = deadline
     if handler.pattern is not None and metadata.route is not None:
         call.parameters = handler.pattern.match(metadata.route) or {}
     function, kind = handler.function, handler.kind
-    if handler.typed is not None:
+    if handler.typed is not None and refusal is None:
         try:
             function = handler.typed.serving(call, kind, request, metadata)
         except Invalid as error:
             if not needs_life:
                 raise
-            # For those who may make the call to hear, and for its interceptors.
-            function = _raising(error.with_traceback(None))
-    elif not needs_life:
+            refusal = error
+    if refusal is not None:
+        # For those who may make the call to hear, and for its interceptors.
+        function = _raising(refusal.with_traceback(None))
+    elif handler.typed is None and not needs_life:
         function = _with_call(call, function)
     if needs_life:
         life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, mime)
@@ -98,6 +108,27 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
         bool(interceptors) or deadline < math.inf,
         codecs=handler.codecs,
     )
+
+
+def refused(
+    port: CallPort, interaction: Interaction, request: Payload, metadata: RequestMetadata | None, error: StreamError
+) -> Handler:
+    """Return a handler that raises ``error`` inside of the responder's interceptors: the request has no other.
+
+    ``metadata`` is what the request says of the call, ``None`` if that is malformed.
+    """
+    function = _raising(error.with_traceback(None))
+    # A channel gets the least credit that there is.
+    handler = Handler(function, Kind.INLINE, credit=1, interaction=interaction.value, origin=no_handler)
+    stand_in = served(port, handler, request, RequestMetadata() if metadata is None else metadata)
+    call: Call = stand_in.call
+    if metadata is None:
+        call.drop_entries()
+    return stand_in
+
+
+def no_handler() -> None:
+    """Stand in the log for the handler that a request has not, where its interceptors fail."""
 
 
 def _deadline(content: bytes) -> float:
