@@ -11,7 +11,7 @@ import attrs
 
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
-from rsocket_trio.connection.served_calls import CallPort, refused, served
+from rsocket_trio.connection.served_calls import CallPort, served, unmatched
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -182,13 +182,15 @@ class Dispatcher:
     def _with_entries(
         self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[Entry, ...]
     ) -> Handler | None:
-        """Return the handler with the entries of its request; ``None`` if a hook of the application failed."""
+        """Return the handler with the entries of its request; ``None`` if a hook of the application ended it."""
         # Imported here, so that programs without the extension draft do not load it.
         from rsocket_trio.connection.entries import HookFailed, with_entries
 
         try:
             self._port.entry_hooks.offer_request(entries)
         except HookFailed as failed:
+            if handler.counts and isinstance(failed.error, StreamError):
+                return self._refused(stream, payload, failed.error)
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                 self._port.faults.count_dropped()
             else:
@@ -206,16 +208,21 @@ class Dispatcher:
         return served(port, handler, payload, said)
 
     def _refused(self, stream: StreamState, payload: Payload, error: StreamError) -> Handler:
-        """Return what stands for the handler of a request without one: it raises ``error`` inside of interceptors."""
-        metadata: RequestMetadata | None = NO_METADATA
-        if payload.metadata:
-            try:
+        """Return a handler that raises ``error``, which refuses the request, inside of the interceptors."""
+        port, interaction = self._port, stream.interaction
+        metadata, is_malformed = NO_METADATA, False
+        try:
+            if payload.metadata:
                 metadata = self._read(payload, payload.metadata)
-            except Invalid:
-                metadata = None
-        if stream.interaction is FIRE_AND_FORGET and not isinstance(error, Invalid):
-            self._port.faults.count_dropped()  # as an ``Invalid`` is in every case
-        return refused(self._port, stream.interaction, payload, metadata, error)
+            handler = port.responder.find(interaction, metadata.route)
+        except StreamError as reason:
+            handler, is_malformed = unmatched(interaction), isinstance(reason, Invalid)
+        if interaction is FIRE_AND_FORGET and not isinstance(error, Invalid):
+            port.faults.count_dropped()  # as an ``Invalid`` is in every case
+        stand_in = served(port, handler, payload, metadata, error)
+        if is_malformed:
+            stand_in.call.drop_entries()
+        return stand_in
 
     def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
         """Return what the metadata of a request says of the call. Raise ``Invalid`` if it is malformed."""

@@ -45,24 +45,29 @@ class CallPort(Protocol):
         ...
 
 
-def served(port: CallPort, handler: Handler, request: Payload, metadata: RequestMetadata) -> Handler:
+def served(
+    port: CallPort,
+    handler: Handler,
+    request: Payload,
+    metadata: RequestMetadata,
+    refusal: StreamError | None = None,
+) -> Handler:
     """Return the handler that serves this one call: ``handler`` inside of what the responder and the request ask for.
 
     ``request`` opened the call, and ``metadata`` is what it says of it. The handler itself is returned if nothing is to
-    be added. A request that can't be served is refused inside of its interceptors. Raise ``StreamError`` for one that
-    has nothing round it.
+    be added. A request that can't be served is refused inside of its interceptors, by ``refusal`` if that is given.
+    Raise ``StreamError`` for one that has nothing round it.
     """
     responder = port.responder
     interceptors = (*responder.interceptors, *handler.around) if handler.around else responder.interceptors
     deadline, has_credentials, travelling = math.inf, False, metadata.travelling
-    refusal: Invalid | None = None
     if travelling:
         for entry in travelling:
             if entry.mime == DEADLINE:
                 try:
                     deadline = min(deadline, _deadline(entry.content))
                 except Invalid as error:
-                    refusal = error
+                    refusal = refusal or error
             elif entry.mime == AUTHENTICATION:
                 has_credentials = responder.authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
@@ -110,25 +115,13 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     )
 
 
-def refused(
-    port: CallPort, interaction: Interaction, request: Payload, metadata: RequestMetadata | None, error: StreamError
-) -> Handler:
-    """Return a handler that raises ``error`` inside of the responder's interceptors: the request has no other.
-
-    ``metadata`` is what the request says of the call, ``None`` if that is malformed.
-    """
-    function = _raising(error.with_traceback(None))
-    # A channel gets the least credit that there is.
-    handler = Handler(function, Kind.INLINE, credit=1, interaction=interaction.value, origin=no_handler)
-    stand_in = served(port, handler, request, RequestMetadata() if metadata is None else metadata)
-    call: Call = stand_in.call
-    if metadata is None:
-        call.drop_entries()
-    return stand_in
+def unmatched(interaction: Interaction) -> Handler:
+    """Return what stands for the handler of a request that no handler matches. A channel gets the least credit."""
+    return Handler(no_handler, Kind.INLINE, credit=1, interaction=interaction.value)
 
 
-def no_handler() -> None:
-    """Stand in the log for the handler that a request has not, where its interceptors fail."""
+def no_handler(request: object) -> None:
+    """Stand in the log for the function that a request lacks, where its interceptors fail."""
 
 
 def _deadline(content: bytes) -> float:

@@ -53,7 +53,8 @@ def entries_of_pairs(pairs: Iterable[MetadataPair]) -> list[Entry]:
                 encode_mime(mime)
                 entries.append(Entry(mime, as_bytes(content)))
             case _:
-                raise TypeError(f"metadata= is pairs of a MIME type and bytes or str, and has a {type(item).__name__}")
+                kind = type(item).__name__
+                raise TypeError(f"metadata= is pairs of a MIME type and bytes or str; one is of type {kind}")
     return entries
 
 

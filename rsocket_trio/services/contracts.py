@@ -443,8 +443,7 @@ def remote_of(
 
     ``auth`` are credentials for each of its requests, ``metadata`` are entries of each.
     """
-    metadata = tuple(metadata)
-    entries_of_pairs(metadata)  # checked here, and made for each request
+    pairs = tuple((entry.mime, entry.content) for entry in entries_of_pairs(metadata))
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
     made = vars(contract).get(_REMOTE)
@@ -457,7 +456,7 @@ def remote_of(
     found: Any = made()
     found._rsocket_requester = requester
     found._rsocket_auth = auth
-    found._rsocket_metadata = metadata
+    found._rsocket_metadata = pairs
     remote: ServiceT = found
     return remote
 
