@@ -45,7 +45,7 @@ from rsocket_trio.mux.events import (
     StreamMetadataPushed,
     TransportSilent,
 )
-from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction, StreamState
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, StreamState
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
 from rsocket_trio.terms import Setup
 
@@ -146,27 +146,23 @@ class Dispatcher:
         port = self._port
         if port.ended is not None or (not stream.open and stream.interaction is not FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
+        metadata, registered = NO_METADATA, None
         try:
             if payload.metadata:
-                handler = self._find(stream.interaction, payload, payload.metadata)
-            else:
-                handler = port.responder.find(stream.interaction, None)
-                if not handler.plain or port.responder.interceptors:
-                    handler = served(port, handler, payload, NO_METADATA)
-        except StreamError as error:
-            if not port.responder.interceptors:
-                if stream.interaction is FIRE_AND_FORGET:
-                    port.faults.count_dropped()
-                else:
-                    port.fail_stream(stream, error)
-                return
-            handler = self._refused(stream, payload, error)
-        else:
+                metadata = self._read(payload, payload.metadata)
+            handler = registered = port.responder.find(stream.interaction, metadata.route)
+            if not handler.plain or metadata.travelling or port.responder.interceptors:
+                handler = served(port, handler, payload, metadata)
             if event.entries:
                 entitled = self._with_entries(handler, stream, payload, event.entries)
                 if entitled is None:
                     return
                 handler = entitled
+        except StreamError as error:
+            refused = self._refused(stream, payload, metadata, registered, error)
+            if refused is None:
+                return
+            handler = refused
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
@@ -182,7 +178,10 @@ class Dispatcher:
     def _with_entries(
         self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[Entry, ...]
     ) -> Handler | None:
-        """Return the handler with the entries of its request; ``None`` if a hook of the application ended it."""
+        """Return the handler with the entries of its request; ``None`` if a hook of the application failed.
+
+        Raise ``StreamError`` if a hook refuses a request that has something round it.
+        """
         # Imported here, so that programs without the extension draft do not load it.
         from rsocket_trio.connection.entries import HookFailed, with_entries
 
@@ -190,7 +189,7 @@ class Dispatcher:
             self._port.entry_hooks.offer_request(entries)
         except HookFailed as failed:
             if handler.counts and isinstance(failed.error, StreamError):
-                return self._refused(stream, payload, failed.error)
+                raise failed.error from None  # inside of the interceptors
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                 self._port.faults.count_dropped()
             else:
@@ -198,30 +197,31 @@ class Dispatcher:
             return None
         return with_entries(handler, entries)
 
-    def _find(self, interaction: Interaction, payload: Payload, metadata: bytes) -> Handler:
-        """Return the handler of a request by its metadata. Raise ``StreamError`` if there is none, or none for it."""
-        port = self._port
-        said = self._read(payload, metadata)
-        handler = port.responder.find(interaction, said.route)
-        if handler.plain and not said.travelling and not port.responder.interceptors:
-            return handler
-        return served(port, handler, payload, said)
+    def _refused(
+        self,
+        stream: StreamState,
+        payload: Payload,
+        metadata: RequestMetadata,
+        registered: Handler | None,
+        error: StreamError,
+    ) -> Handler | None:
+        """Refuse a request by ``error``. Return a handler that raises it inside of the interceptors, if there are any.
 
-    def _refused(self, stream: StreamState, payload: Payload, error: StreamError) -> Handler:
-        """Return a handler that raises ``error``, which refuses the request, inside of the interceptors."""
-        port, interaction = self._port, stream.interaction
-        metadata, is_malformed = NO_METADATA, False
-        try:
-            if payload.metadata:
-                metadata = self._read(payload, payload.metadata)
-            handler = port.responder.find(interaction, metadata.route)
-        except StreamError as reason:
-            handler, is_malformed = unmatched(interaction), isinstance(reason, Invalid)
-        if interaction is FIRE_AND_FORGET and not isinstance(error, Invalid):
-            port.faults.count_dropped()  # as an ``Invalid`` is in every case
+        ``registered`` is the handler that the request is for, ``None`` if none matches.
+        """
+        port, is_answered = self._port, stream.interaction is not FIRE_AND_FORGET
+        handler = unmatched(stream.interaction) if registered is None else registered
+        if not port.responder.interceptors and not handler.around:
+            if is_answered:
+                port.fail_stream(stream, error)
+            else:
+                port.faults.count_dropped()
+            return None
         stand_in = served(port, handler, payload, metadata, error)
-        if is_malformed:
-            stand_in.call.drop_entries()
+        if registered is None and isinstance(error, Invalid):
+            stand_in.call.drop_entries()  # its metadata is malformed
+        if not is_answered and not isinstance(error, Invalid):
+            port.faults.count_dropped()  # as an ``Invalid`` is in every case
         return stand_in
 
     def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
