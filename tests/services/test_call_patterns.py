@@ -141,13 +141,14 @@ async def test_a_refused_call_fails_with_the_pattern_of_its_handler() -> None:
 
     malformed = encode_composite([Entry(DEADLINE, b"")])
     async with connected_pair(responder) as pair:
-        for refusal, options in [
+        rows: list[tuple[type[Exception], Any]] = [
             (Rejected, {"route": "mine.1", "auth": Bearer("good")}),
             (Rejected, {"route": "mine.2", "auth": Bearer("bad")}),
             (Rejected, {"route": "nowhere", "auth": Bearer("bad")}),
             (Invalid, {"route": "typed.x"}),
             (Invalid, {"route": "deadline.1", "payload": Payload(b"", malformed)}),
-        ]:
+        ]
+        for refusal, options in rows:
             with pytest.raises(refusal):
                 await pair.client.request_response(**options)
 
@@ -216,9 +217,12 @@ async def test_functions_of_on_error_get_the_pattern() -> None:
     def fail(argument: object) -> bytes:
         raise RuntimeError("broken")
 
+    def push(metadata: bytes) -> None:
+        fail(metadata)
+
     for route in "plain", "of.{name}", "**", None:
         responder.request_response(route)(fail)
-    responder.metadata_push(fail)  # type: ignore[type-var]
+    responder.metadata_push(push)
     async with connected_pair(responder) as pair:
         for sent in "plain", "of.ada", "x", None:
             with pytest.raises(Exception, match=r"^internal error$"):
@@ -250,6 +254,7 @@ class Book:
     async def state(self, number: int) -> str:
         return "open"
 
+    @declared_stream
     async def ticks(self, symbol: str) -> AsyncIterator[str]:
         yield symbol
 
@@ -276,7 +281,7 @@ OF_CONTRACT = [
 
 async def test_calls_of_a_contract_have_its_routes_on_both_sides_and_others_none_at_the_requester() -> None:
     responder, served = serving("{number}.other")
-    responder.serve_as(Orders, Book())  # type: ignore[type-var]
+    responder.serve_as(Orders, Book())
     made = Calls()
     async with connected_pair(responder, around=[made.around]) as pair:
         await use(pair.client.remote(Orders))
@@ -290,7 +295,7 @@ async def test_calls_of_a_contract_have_its_routes_on_both_sides_and_others_none
 
 async def test_calls_of_a_contract_over_a_reconnecting_client_have_its_routes(autojump_clock: MockClock) -> None:
     responder, _ = serving()
-    responder.serve_as(Orders, Book())  # type: ignore[type-var]
+    responder.serve_as(Orders, Book())
     made = Calls()
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(serve, responder, "memory://patterns")

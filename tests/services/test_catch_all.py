@@ -191,7 +191,7 @@ def test_a_contract_has_none() -> None:
             return text
 
     with pytest.raises(ValueError, match=re.escape("Anything.call: a contract has no route '**'")):
-        Responder().serve_as(Anything, Implementation())  # type: ignore[type-var]
+        Responder().serve_as(Anything, Implementation())
 
 
 async def test_routes_and_their_description_show_it_as_it_is_written(autojump_clock: object) -> None:

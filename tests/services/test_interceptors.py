@@ -527,7 +527,6 @@ async def test_a_retry_by_a_second_yield_is_a_type_error_caused_by_the_error_of_
         served.append(request)
         raise Rejected("busy")
 
-    @round_call
     async def retry(call: Call) -> AsyncIterator[None]:
         for _ in range(3):
             try:
@@ -537,7 +536,7 @@ async def test_a_retry_by_a_second_yield_is_a_type_error_caused_by_the_error_of_
             else:
                 return
 
-    async with connected_pair(responder, around=[retry]) as pair:
+    async with connected_pair(responder, around=[round_call(retry)]) as pair:
         with pytest.raises(
             TypeError, match=r"^interceptor .*retry yields a second time: .*, repeat the request"
         ) as caught:

@@ -94,7 +94,12 @@ async def test_text_is_utf_8_and_order_and_repeats_are_kept() -> None:
     async with connected_pair(server.responder) as pair:
         await pair.client.request_response(metadata=pairs)
 
-    contents = [(COLOUR, "grün".encode()), (COLOUR, b"2"), ("application/json", b"{}"), (0x55, b"")]
+    contents: list[tuple[str | int, bytes]] = [
+        (COLOUR, "grün".encode()),
+        (COLOUR, b"2"),
+        ("application/json", b"{}"),
+        (0x55, b""),
+    ]
     assert server.entries == [[Entry(mime, content) for mime, content in contents]]
 
 
