@@ -73,7 +73,9 @@ class Interception:
                 else:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
-                raised = _second_yield(interceptor, raised) if _is_second_yield(context, another) else another
+                if _is_second_yield(context, another):
+                    another = _second_yield(interceptor, raised)
+                raised = another
                 self._note(raised, cancelled)
         try:
             if raised is not None and raised is not error:
