@@ -160,7 +160,7 @@ class ClientCall:
         if payload is None:
             payload = b""
         given: Any = payload if is_sent_as_it_is(payload) else None
-        entries = entries_of_pairs(metadata)
+        entries = entries_of_pairs(metadata) if metadata else []
         self.metadata_mime = setup.metadata_mime
         if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
             self.metadata_mime = mime_name(given.metadata_mime)
