@@ -60,7 +60,8 @@ class TypedForm(Protocol):
 
 @value
 class Handler:
-    """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests.
+    """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests, and
+    ``pattern_text`` the route as it was registered: ``""`` without one, ``None`` for a handler of no requests.
 
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
@@ -85,6 +86,7 @@ class Handler:
     around: tuple[Function, ...] = ()
     plain: bool = True
     codecs: CodecChoices | None = None
+    pattern_text: str | None = None
 
     @property
     def registered(self) -> Function:

@@ -31,7 +31,7 @@ from rsocket_trio.services.codec_choice import CodecChoices
 from rsocket_trio.services.contracts import Contract, ServiceT, implemented
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer, Route, route_record
 from rsocket_trio.services.interceptors import as_interceptor
-from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, escaped, parse
+from rsocket_trio.services.route_patterns import CATCH_ALL, PatternTable, RoutePattern, catch_all, parse
 from rsocket_trio.services.typed_handlers import read
 from rsocket_trio.terms import Lease, Setup
 
@@ -114,8 +114,8 @@ class Responder:
         inline.
 
         The handler returns the answer, payload-like, or an object if it is a typed one. Without a route it serves the
-        requests that carry none. ``requires`` is a function of the user and the ``Call``: unless it is true the call is
-        REJECTED.
+        requests that carry none. The route ``**`` serves those that no other handler of the interaction matches.
+        ``requires`` is a function of the user and the ``Call``: unless it is true the call is REJECTED.
         """
         return self._decorator(Interaction.REQUEST_RESPONSE, route, requires=requires)
 
@@ -368,12 +368,14 @@ class Responder:
     def include(self, other: Responder, prefix: str = "") -> None:
         """Serve the handlers of ``other`` as well, each on its route behind ``prefix``, as in ``"shop."``.
 
+        A catch-all, ``**``, becomes ``shop.**``, for routes that begin with ``shop.``; the longest such prefix counts.
         What is registered there later is not served here. The interceptors that it has surround its handlers, inside of
         those of this responder, and its handlers keep their codecs.
 
         Raise ``ValueError``, and include nothing, for a route that is taken, ambiguous or too long, for a prefix with
-        parameters (braces are doubled, as in a route), for a handler without a route behind a prefix, for handlers of
-        connections, such as ``setup`` and ``authenticate``, and for this responder itself.
+        parameters (braces are doubled, as in a route) or, before a catch-all, without a dot at its end, for a handler
+        without a route behind a prefix, for handlers of connections, such as ``setup`` and ``authenticate``, and for
+        this responder itself.
         """
         if not isinstance(other, Responder):
             raise TypeError(f"include takes a Responder, not {type(other).__name__}")
@@ -393,18 +395,21 @@ class Responder:
     def _include(
         self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
     ) -> None:
-        text = _text_of(handler)
-        if text is None and prefix:
+        if handler.route is None and prefix:
             raise ValueError(
                 f"{interaction.value} has a handler without a route, {name_of_function(handler)}: it takes no prefix"
             )
-        pattern = None if text is None else parse(_checked_route(prefix + text))
+        pattern = None
+        if handler.route is not None:
+            text = _checked_route(prefix + (handler.pattern_text or ""))
+            is_catch_all = handler.pattern is not None and handler.pattern.catches_all
+            pattern = catch_all(text.removesuffix(CATCH_ALL)) if is_catch_all else parse(text)
         self._add(attrs.evolve(handler, around=(*interceptors, *handler.around)), interaction, pattern)
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """Return a record of each handler of requests, sorted by route; the route of the description is not in it."""
-        found = [route_record(handler, _text_of(handler)) for _, handler in self._requests()]
+        found = [route_record(handler) for _, handler in self._requests()]
         return tuple(sorted(found, key=lambda each: (each.route or "", each.interaction)))
 
     def _requests(self) -> Iterator[tuple[Interaction, Handler]]:
@@ -546,6 +551,7 @@ class Responder:
     def _add(self, handler: Handler, interaction: Interaction, pattern: RoutePattern | None) -> None:
         """Add a handler for a route of this pattern. Raise ``ValueError`` if it is taken."""
         route = None if pattern is None else pattern.literal
+        handler = attrs.evolve(handler, pattern_text="" if pattern is None else pattern.text)
         if handler.typed is not None or handler.requires is not None or handler.around or (pattern and route is None):
             handler = attrs.evolve(handler, plain=False)
         if pattern is not None and route is None:
@@ -593,13 +599,6 @@ def _check_requires(requires: object) -> None:
     if callable(requires) and not takes(requires, 2):
         called = f"{function_name(requires)}{signature_text(requires)}"
         raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
-
-
-def _text_of(handler: Handler) -> str | None:
-    """Return the route of a handler as it was registered."""
-    if handler.pattern is not None:
-        return handler.pattern.text
-    return None if handler.route is None else escaped(handler.route)
 
 
 def _checked_route(route: object) -> str:

@@ -218,8 +218,16 @@ PRINTED = {
         "calling request_stream numbers",
         r"numbers: cancelled, 12 bytes out, \d+ in",
         r"greet took 0\.\d+ s",
-        r"Counter\(\{\('greet', 'completed'\): 1\}\)",
+        r"orders\.17 took 0\.\d+ s",
+        r"orders\.18 took 0\.\d+ s",
+        re.escape(
+            "Counter({('request_response', 'orders.{number}', 'completed'): 2, "
+            "('request_response', 'greet', 'completed'): 1, ('request_response', None, 'failed'): 1})"
+        ),
         "busy, try again in 2 s",
+        r"greet took 0\.\d+ s",
+        r"paint took 0\.\d+ s",
+        "a door in blue",
         r"trace took 0\.\d+ s",
         "0af7651916cd43dd8448eb211c80319c",
     ],

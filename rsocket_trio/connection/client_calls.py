@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -13,7 +13,14 @@ from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
-from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
+from rsocket_trio.metadata.composite import (
+    Entry,
+    MetadataPair,
+    check_composite,
+    decode_composite,
+    encode_composite,
+    entries_of_pairs,
+)
 from rsocket_trio.metadata.deadline import encode_deadline
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
@@ -33,6 +40,7 @@ from rsocket_trio.services.codec_choice import RequestForm, codec_of_connection,
 from rsocket_trio.services.contracts import Encode
 from rsocket_trio.services.interceptors import Interception, intercepted
 from rsocket_trio.services.payload_types import decode_object, is_object_type, reader_of, text_type
+from rsocket_trio.services.route_patterns import MethodRoute
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -42,13 +50,19 @@ PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
 
 
-def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> bool:
+def needs_call(engine: Engine, payload: object, kind: object, auth: object, metadata: object) -> bool:
     """Return whether a request needs more than its bytes.
 
-    ``payload`` may be an object, ``kind`` the type of answers, and ``auth`` credentials; the connection of ``engine``
-    may have interceptors, and the call that the running handler serves may carry a trace.
+    ``payload`` may be an object, ``kind`` the type of answers, ``auth`` credentials, and ``metadata`` entries; the
+    connection of ``engine`` may have interceptors, and the call that the running handler serves may carry a trace.
     """
-    if kind is not None or auth is not None or type(payload) not in PAYLOAD_TYPES or not engine.plain_requests:
+    if (
+        kind is not None
+        or auth is not None
+        or metadata
+        or type(payload) not in PAYLOAD_TYPES
+        or not engine.plain_requests
+    ):
         return True
     serving = current_call_variable.get(None)
     return serving is not None and bool(serving.travelling)
@@ -81,7 +95,7 @@ def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -
     else:
         data = encoded(form.codec, payload.argument if type(payload) is Encode else payload)
         metadata = form.names
-    if type(route) is str and engine.session.dialect.routes:
+    if isinstance(route, str) and engine.session.dialect.routes:
         return Payload(data, with_route(route, metadata, engine.connection.setup.metadata_mime))
     return routed(engine, Payload(data, metadata), route)
 
@@ -116,7 +130,8 @@ class ClientCall:
     """One request with what it needs, from its making to its end.
 
     ``payload`` is what the application sends, an object is encoded; ``kind`` is the type of answers, ``None`` for
-    payloads. ``call`` is what interceptors see.
+    payloads. ``metadata`` are entries of the application, which stand before all others. ``call`` is what interceptors
+    see.
     """
 
     __slots__ = ("_auth", "_life", "_payload", "_terms", "call", "engine", "metadata_mime")
@@ -129,21 +144,30 @@ class ClientCall:
         route: str | None,
         auth: Auth | None,
         kind: Any,
+        metadata: Iterable[MetadataPair] = (),
     ) -> None:
         connection = engine.connection
         setup = connection.setup
         self.engine = engine
+        pattern = route.pattern if isinstance(route, MethodRoute) else None
+        if pattern is not None:
+            route = str(route)
         self.call = Call(route, interaction.value, "client", connection)
+        self.call.pattern = pattern
         self._terms = connection.calls
         self._auth = auth
         self._life: Interception | None = None
         if payload is None:
             payload = b""
         given: Any = payload if is_sent_as_it_is(payload) else None
-        entries: list[Entry] = []
+        entries = entries_of_pairs(metadata) if metadata else []
         self.metadata_mime = setup.metadata_mime
         if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
             self.metadata_mime = mime_name(given.metadata_mime)
+        if entries:
+            if not engine.session.dialect.routes:
+                supported(engine.session, None, "metadata")
+            check_composite("metadata=", self.metadata_mime)
         if auth is not None:
             check_auth(auth, self.metadata_mime)
         if given is None or needs_codec(kind):

@@ -29,6 +29,7 @@ from rsocket_trio.connection.resumption import Reconnector, ResumableConnection,
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Drained, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
+from rsocket_trio.metadata.composite import MetadataPair
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
@@ -89,6 +90,7 @@ class RequestTerms(TypedDict, total=False):
     route: str | None
     entries: Iterable[object]
     auth: Auth | None
+    metadata: Iterable[MetadataPair]
 
 
 class ItemTerms(RequestTerms, total=False):
@@ -131,18 +133,20 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         entries: Iterable[object] = (),
         reply: Any = None,
         auth: Auth | None = None,
+        metadata: Iterable[MetadataPair] = (),
     ) -> Any:
         """Send ``payload`` as a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
 
         ``payload`` is payload-like, or an object that the connection's codec encodes. ``route`` is written into the
         metadata. ``entries`` are extension entries of the request, in the extension draft. ``reply`` is the type to
         decode the answer as; without one it is a ``Payload``. ``auth`` are credentials for this request, or a function
-        that gives them.
+        that gives them. ``metadata`` are pairs of a MIME type and bytes or text, entries of composite metadata between
+        the route and the payload's own.
 
         Raise ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
         ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over, ``Unsupported`` if the dialect has no
         such interaction, ``ValueError`` with the path for an answer that does not fit ``reply``, and for ``auth``
-        without composite metadata. Waits for a permit if leases were agreed.
+        and ``metadata`` without composite metadata. Waits for a permit if leases were agreed.
         """
         engine = self._engine
         if engine is None:
@@ -152,8 +156,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             or not engine.plain_requests
             or ((serving := served_call(None)) is not None and serving.travelling)
             or (reply is not None and isinstance(payload, Payload))
+            or metadata
         ):
-            call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
+            call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
             extensions = checked_entries(entries)
             need_trio()
             return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)
@@ -236,6 +241,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         pushes: bool = False,
         items: Any = None,
         auth: Auth | None = None,
+        metadata: Iterable[MetadataPair] = (),
     ) -> Any:
         """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
@@ -245,13 +251,14 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it such metadata is dropped.
 
         An object as ``payload`` is encoded by the connection's codec. ``items`` is the type to decode items as: then
-        the stream is a ``Stream`` of that type. ``auth`` are credentials for this request, or a function that gives
-        them.
-        Raise ``ValueError`` for a credit outside of 1 to 2^31-1, and for ``auth`` without composite metadata.
+        the stream is a ``Stream`` of that type. ``auth`` and ``metadata`` are those of ``request_response``.
+
+        Raise ``ValueError`` for a credit outside of 1 to 2^31-1, and for ``auth`` and ``metadata`` without composite
+        metadata.
         """
         kind = IncomingWithPushes if pushes else Incoming
         stream = self._open(
-            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, items, auth
+            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, items, auth, metadata
         )
         return stream if items is None else Stream[Any](stream, items)
 
@@ -306,15 +313,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         pushes: bool = False,
         items: Any = None,
         auth: Auth | None = None,
+        metadata: Iterable[MetadataPair] = (),
     ) -> Any:
         """Return a stream that never completes, of ReactiveSocket 0.0 and 0.1, for use under ``async with``.
 
-        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items`` and ``auth`` are
-        those of ``request_stream``.
+        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items``, ``auth`` and
+        ``metadata`` are those of ``request_stream``.
         """
         kind = IncomingWithPushes if pushes else Incoming
+        interaction = Interaction.REQUEST_SUBSCRIPTION
         stream = self._open(
-            kind, Interaction.REQUEST_SUBSCRIPTION, payload, route, entries, initial_request_n, refill, items, auth
+            kind, interaction, payload, route, entries, initial_request_n, refill, items, auth, metadata
         )
         return stream if items is None else Stream[Any](stream, items)
 
@@ -343,13 +352,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         refill: bool = True,
         items: Any = None,
         auth: Auth | None = None,
+        metadata: Iterable[MetadataPair] = (),
     ) -> Any:
         """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
 
-        ``route``, ``entries``, ``initial_request_n``, ``refill`` and ``auth`` are those of ``request_stream``. With
-        ``items``, the type to decode items as, the channel is a ``TypedChannel``, which sends objects.
+        ``route``, ``entries``, ``initial_request_n``, ``refill``, ``auth`` and ``metadata`` are those of
+        ``request_stream``. With ``items``, the type to decode items as, the channel is a ``TypedChannel``, which sends
+        objects.
         """
-        channel = self._open(Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill, items, auth)
+        channel = self._open(
+            Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill, items, auth, metadata
+        )
         return channel if items is None else TypedChannel[Any, Any](channel, items)
 
     async def fire_and_forget(
@@ -359,16 +372,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         route: str | None = None,
         entries: Iterable[object] = (),
         auth: Auth | None = None,
+        metadata: Iterable[MetadataPair] = (),
     ) -> None:
         """Send ``payload`` without an answer. An accepted request is still sent when the connection is left.
 
-        ``payload``, ``route``, ``entries`` and ``auth`` are those of ``request_response``.
+        ``payload``, ``route``, ``entries``, ``auth`` and ``metadata`` are those of ``request_response``.
         """
         need_trio()
         engine = self._engine or await self._ready()
         extensions = checked_entries(entries)
-        if needs_call(engine, payload, None, auth):
-            call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None)
+        if needs_call(engine, payload, None, auth, metadata):
+            call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
             await trio.lowlevel.checkpoint()
             await call.request(partial(self._sent, opened, engine, extensions, call.renewed))
             return
@@ -416,13 +430,15 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         engine.check_open()
         return trio.current_time() - started
 
-    def remote(self, contract: Contract[ServiceT], *, auth: Auth | None = None) -> ServiceT:
+    def remote(
+        self, contract: Contract[ServiceT], *, auth: Auth | None = None, metadata: Iterable[MetadataPair] = ()
+    ) -> ServiceT:
         """Return an object with the methods of ``contract``, a ``Service``; each call of one is a request.
 
-        ``auth`` are credentials for each of its requests, or a function that gives them. Raise ``TypeError`` for a
-        class that is no contract.
+        ``auth`` are credentials for each of its requests, or a function that gives them, and ``metadata`` entries of
+        each, as those of ``request_response``. Raise ``TypeError`` for a class that is no contract.
         """
-        return remote_of(contract, self, auth)
+        return remote_of(contract, self, auth, metadata)
 
     async def _sent(
         self,
@@ -465,6 +481,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         refill: bool,
         items: Any,
         auth: Auth | None,
+        metadata: Iterable[MetadataPair],
     ) -> Any:
         """Return a new stream for use under ``async with``; ``new_stream`` makes it."""
 
@@ -483,6 +500,7 @@ def new_stream(
     refill: bool,
     items: Any,
     auth: Auth | None,
+    metadata: Iterable[MetadataPair],
 ) -> T:
     """Return a stream of a connection, which its block opens. Raise ``ValueError`` for an impossible credit."""
     if type(initial_request_n) is UnsaidNumber:
@@ -490,8 +508,8 @@ def new_stream(
     else:
         credit = checked_request_n(initial_request_n)
     extensions = checked_entries(entries)
-    if needs_call(engine, payload, items, auth):
-        life = ClientCall(engine, interaction, payload, route, auth, items)
+    if needs_call(engine, payload, items, auth, metadata):
+        life = ClientCall(engine, interaction, payload, route, auth, items, metadata)
         return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
     return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
 
@@ -694,9 +712,11 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Return the counts of faults of the peer, failures of handlers, and dropped requests."""
         return self._engine.faults
 
-    def failed_call(self, interaction: str, route: str | None) -> Call:
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> Call:
         """Return the argument of ``on_error`` functions for a call on this connection."""
-        return Call(route, interaction, "server", self)
+        call = Call(route, interaction, "server", self)
+        call.pattern = pattern
+        return call
 
     # What opens and serves connections
 

@@ -11,7 +11,7 @@ import attrs
 
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
-from rsocket_trio.connection.served_calls import CallPort, served
+from rsocket_trio.connection.served_calls import CallPort, served, unmatched
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -45,7 +45,7 @@ from rsocket_trio.mux.events import (
     StreamMetadataPushed,
     TransportSilent,
 )
-from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction, StreamState
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, StreamState
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
 from rsocket_trio.terms import Setup
 
@@ -149,24 +149,23 @@ class Dispatcher:
         port = self._port
         if port.ended is not None or (not stream.open and stream.interaction is not FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
+        metadata, registered = NO_METADATA, None
         try:
             if payload.metadata:
-                handler = self._find(stream.interaction, payload, payload.metadata)
-            else:
-                handler = port.responder.find(stream.interaction, None)
-                if not handler.plain or port.responder.interceptors:
-                    handler = served(port, handler, payload, NO_METADATA)
+                metadata = self._read(payload, payload.metadata)
+            handler = registered = port.responder.find(stream.interaction, metadata.route)
+            if not handler.plain or metadata.travelling or port.responder.interceptors:
+                handler = served(port, handler, payload, metadata)
+            if event.entries:
+                entitled = self._with_entries(handler, stream, payload, event.entries)
+                if entitled is None:
+                    return
+                handler = entitled
         except StreamError as error:
-            if stream.interaction is FIRE_AND_FORGET:
-                port.faults.count_dropped()
-            else:
-                port.fail_stream(stream, error)
-            return
-        if event.entries:
-            entitled = self._with_entries(handler, stream, payload, event.entries)
-            if entitled is None:
+            refused = self._refused(stream, payload, metadata, registered, error)
+            if refused is None:
                 return
-            handler = entitled
+            handler = refused
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
@@ -182,13 +181,18 @@ class Dispatcher:
     def _with_entries(
         self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[Entry, ...]
     ) -> Handler | None:
-        """Return the handler with the entries of its request; ``None`` if a hook of the application failed."""
+        """Return the handler with the entries of its request; ``None`` if a hook of the application failed.
+
+        Raise ``StreamError`` if a hook refuses a request that has something round it.
+        """
         # Imported here, so that programs without the extension draft do not load it.
         from rsocket_trio.connection.entries import HookFailed, with_entries
 
         try:
             self._port.entry_hooks.offer_request(entries)
         except HookFailed as failed:
+            if handler.counts and isinstance(failed.error, StreamError):
+                raise failed.error from None  # inside of the interceptors
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                 self._port.faults.count_dropped()
             else:
@@ -196,21 +200,44 @@ class Dispatcher:
             return None
         return with_entries(handler, entries)
 
-    def _find(self, interaction: Interaction, payload: Payload, metadata: bytes) -> Handler:
-        """Return the handler of a request by its metadata. Raise ``StreamError`` if there is none, or none for it."""
+    def _refused(
+        self,
+        stream: StreamState,
+        payload: Payload,
+        metadata: RequestMetadata,
+        registered: Handler | None,
+        error: StreamError,
+    ) -> Handler | None:
+        """Refuse a request by ``error``. Return a handler that raises it inside of the interceptors, if there are any.
+
+        ``registered`` is the handler that the request is for, ``None`` if none matches.
+        """
+        port, is_answered = self._port, stream.interaction is not FIRE_AND_FORGET
+        handler = unmatched(stream.interaction) if registered is None else registered
+        if not port.responder.interceptors and not handler.around:
+            if is_answered:
+                port.fail_stream(stream, error)
+            else:
+                port.faults.count_dropped()
+            return None
+        stand_in = served(port, handler, payload, metadata, error)
+        if registered is None and isinstance(error, Invalid):
+            stand_in.call.drop_entries()  # its metadata is malformed
+        if not is_answered and not isinstance(error, Invalid):
+            port.faults.count_dropped()  # as an ``Invalid`` is in every case
+        return stand_in
+
+    def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
+        """Return what the metadata of a request says of the call. Raise ``Invalid`` if it is malformed."""
         port = self._port
         try:
             limit = port.session.limits.metadata_entries
             mime = port.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
-            said = read_request(metadata, mime, limit)
+            return read_request(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        handler = port.responder.find(interaction, said.route)
-        if handler.plain and not said.travelling and not port.responder.interceptors:
-            return handler
-        return served(port, handler, payload, said)
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         port = self._port

@@ -80,7 +80,7 @@ class View(Protocol):
     calls: CallTerms
     request_form: RequestForm | None
 
-    def failed_call(self, interaction: str, route: str | None) -> object:
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""
         ...
 
@@ -272,9 +272,9 @@ class Engine:
         for function in self.on_state:
             function()
 
-    def failed_call(self, interaction: str, route: str | None) -> object:
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""
-        return self.connection.failed_call(interaction, route)
+        return self.connection.failed_call(interaction, route, pattern)
 
     @property
     def metadata_mime(self) -> str | int:

@@ -252,7 +252,7 @@ class FaultPort(Protocol):
         """The deadlines that repeats of failures are logged at; ``None`` before the connection runs."""
         ...
 
-    def failed_call(self, interaction: str, route: str | None) -> object:
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""
         ...
 
@@ -311,7 +311,7 @@ class FaultLog:
         self.handler_errors += 1
         # The id stays unique: a registered function lives as long as the log.
         self._note(id(handler.registered), described(handler), error)
-        self._report(handler.interaction, handler.route, error, handler.call)
+        self._report(handler.interaction, handler.route, error, handler.call, handler.pattern_text)
 
     def credentials_refused(self, handler: Handler, error: Exception) -> None:
         """Report to the log that the function that authenticates refused credentials by ``error``, without its text:
@@ -369,12 +369,19 @@ class FaultLog:
         now = trio.current_time()
         log.note(identity, name, error, port.connection, now, port.deadlines, is_secret=is_secret)
 
-    def _report(self, interaction: str, route: str | None, error: BaseException, served: object | None = None) -> None:
+    def _report(
+        self,
+        interaction: str,
+        route: str | None,
+        error: BaseException,
+        served: object | None = None,
+        pattern: str | None = None,
+    ) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""
         handlers = self._port.responder.error_handlers
         if not handlers:
             return
-        call = self._port.failed_call(interaction, route) if served is None else served
+        call = self._port.failed_call(interaction, route, pattern) if served is None else served
         for handler in handlers:
             if handler.kind is Kind.ASYNC and not self._has_room_for_report:
                 self.unreported += 1

@@ -45,11 +45,18 @@ class CallPort(Protocol):
         ...
 
 
-def served(port: CallPort, handler: Handler, request: Payload, metadata: RequestMetadata) -> Handler:
+def served(
+    port: CallPort,
+    handler: Handler,
+    request: Payload,
+    metadata: RequestMetadata,
+    refusal: StreamError | None = None,
+) -> Handler:
     """Return the handler that serves this one call: ``handler`` inside of what the responder and the request ask for.
 
     ``request`` opened the call, and ``metadata`` is what it says of it. The handler itself is returned if nothing is to
-    be added. Raise ``StreamError`` if the request is refused before anything runs.
+    be added. A request that can't be served is refused inside of its interceptors, by ``refusal`` if that is given.
+    Raise ``StreamError`` for one that has nothing round it.
     """
     responder = port.responder
     interceptors = (*responder.interceptors, *handler.around) if handler.around else responder.interceptors
@@ -57,30 +64,38 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     if travelling:
         for entry in travelling:
             if entry.mime == DEADLINE:
-                deadline = min(deadline, _deadline(entry.content))
+                try:
+                    deadline = min(deadline, _deadline(entry.content))
+                except Invalid as error:
+                    refusal = refusal or error
             elif entry.mime == AUTHENTICATION:
                 has_credentials = responder.authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
     needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
+    if refusal is not None and not needs_life:
+        raise refusal
     if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
         return handler
     mime = port.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
     call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
+    call.pattern = handler.pattern_text
     call.travelling = travelling
     call.user = port.connection.user
     call.deadline = deadline
     if handler.pattern is not None and metadata.route is not None:
         call.parameters = handler.pattern.match(metadata.route) or {}
     function, kind = handler.function, handler.kind
-    if handler.typed is not None:
+    if handler.typed is not None and refusal is None:
         try:
             function = handler.typed.serving(call, kind, request, metadata)
         except Invalid as error:
             if not needs_life:
                 raise
-            # For those who may make the call to hear, and for its interceptors.
-            function = _raising(error.with_traceback(None))
-    elif not needs_life:
+            refusal = error
+    if refusal is not None:
+        # For those who may make the call to hear, and for its interceptors.
+        function = _raising(refusal.with_traceback(None))
+    elif handler.typed is None and not needs_life:
         function = _with_call(call, function)
     if needs_life:
         life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, mime)
@@ -98,6 +113,15 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
         bool(interceptors) or deadline < math.inf,
         codecs=handler.codecs,
     )
+
+
+def unmatched(interaction: Interaction) -> Handler:
+    """Return what stands for the handler of a request that no handler matches. A channel gets the least credit."""
+    return Handler(no_handler, Kind.INLINE, credit=1, interaction=interaction.value)
+
+
+def no_handler(request: object) -> None:
+    """Stand in the log for the function that a request lacks, where its interceptors fail."""
 
 
 def _deadline(content: bytes) -> float:

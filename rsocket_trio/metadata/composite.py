@@ -6,11 +6,16 @@ Each entry is a MIME type as in ``mime``, the length of the content in 24 bits, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials, shown_size
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, IDS, decode_mime, encode_mime
+from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.values import value
+
+MetadataPair: TypeAlias = tuple[str | int, BytesLike]
+"""A MIME type, and the content of an entry of that type; text is UTF-8."""
 
 DEFAULT_LIMIT = 1024
 LONGEST_CONTENT = 0xFFFFFF
@@ -31,6 +36,33 @@ class Entry:
     def __repr__(self) -> str:
         hidden = self.mime in _SECRET and may_hold_credentials(self.content, self.mime)
         return f"Entry(mime={self.mime!r}, content={shown_size(self.content) if hidden else repr(self.content)})"
+
+
+def entries_of_pairs(pairs: Iterable[MetadataPair]) -> list[Entry]:
+    """Return the entries for ``pairs`` of MIME type and content.
+
+    Raise ``TypeError`` for anything else, and ``ValueError`` for a MIME type that cannot be written.
+    """
+    entries: list[Entry] = []
+    items: Iterable[object] = pairs
+    if isinstance(items, str | bytes | bytearray | memoryview):
+        raise TypeError(f"metadata= is pairs of a MIME type and bytes or str, not {type(pairs).__name__}")
+    for item in items:
+        match item:
+            case (str() | int() as mime, str() | bytes() | bytearray() | memoryview() as content):
+                encode_mime(mime)
+                entries.append(Entry(mime, as_bytes(content)))
+            case _:
+                kind = type(item).__name__
+                raise TypeError(f"metadata= is pairs of a MIME type and bytes or str; one is of type {kind}")
+    return entries
+
+
+def check_composite(argument: str, metadata_mime: str | int) -> None:
+    """Raise ``ValueError``, which names the ``argument``, for a connection whose metadata is not composite."""
+    if metadata_mime != COMPOSITE_METADATA:
+        mime = f"metadata MIME type {metadata_mime!r}" if metadata_mime else "no metadata MIME type"
+        raise ValueError(f"{argument} needs composite metadata, and the connection has {mime}")
 
 
 def spans(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[str | int, int, int]]:

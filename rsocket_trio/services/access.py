@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.forms import Handler, Kind, Requirement
 from rsocket_trio.metadata.authentication import Authentication, decode_authentication, encode_authentication
-from rsocket_trio.metadata.composite import Entry
-from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA
+from rsocket_trio.metadata.composite import Entry, check_composite
+from rsocket_trio.metadata.mime import AUTHENTICATION
 from rsocket_trio.metadata.routes import read_request, without_entries
 from rsocket_trio.payload import Payload
 from rsocket_trio.services.call_context import Call
@@ -43,9 +43,7 @@ def check_auth(auth: object, metadata_mime: str | int) -> None:
     """Raise ``ValueError`` for credentials on a connection without composite metadata, ``TypeError`` for none."""
     if not callable(auth):
         checked_credentials(auth)
-    if metadata_mime != COMPOSITE_METADATA:
-        said = f"metadata MIME type {metadata_mime!r}" if metadata_mime else "no metadata MIME type"
-        raise ValueError(f"auth= needs composite metadata, and the connection has {said}")
+    check_composite("auth=", metadata_mime)
 
 
 def auth_entry(credentials: Authentication) -> Entry:

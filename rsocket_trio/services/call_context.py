@@ -27,9 +27,14 @@ Outcome = Literal["running", "completed", "failed", "cancelled"]
 class Call:
     """One request and its answers, on the side that serves it or on the side that makes it.
 
-    ``route`` is the route on the wire, ``None`` without one; ``interaction`` the name of the decorator, such as
-    ``"request_response"``; ``side`` is ``"server"`` for the responder and ``"client"`` for the requester, whichever of
-    them opened the connection; ``connection`` carries the call. ``parameters`` are those of the route, as text.
+    ``route`` is the route on the wire, ``None`` without one, and ``pattern`` the one that an application wrote: of the
+    handler, as it was registered (``orders.{number}``, ``**``), ``""`` for the handler of requests without a route, and
+    ``None`` where no handler matches; at the requester that of the contract, ``None`` without one. ``parameters`` are
+    those of the route, as text.
+
+    ``interaction`` is the name of the decorator, such as ``"request_response"``; ``side`` is ``"server"`` for the
+    responder and ``"client"`` for the requester, whichever of them opened the connection; ``connection`` carries the
+    call.
 
     ``entries`` are the entries of the request's composite metadata. On the requester's side the list can be changed
     until the request is sent; the route is not in it.
@@ -59,6 +64,7 @@ class Call:
         "items_sent",
         "outcome",
         "parameters",
+        "pattern",
         "route",
         "side",
         "travelling",
@@ -75,6 +81,7 @@ class Call:
         metadata_mime: str | int = "",
     ) -> None:
         self.route = route
+        self.pattern: str | None = None
         self.interaction = interaction
         self.side = side
         self.connection = connection
@@ -115,6 +122,10 @@ class Call:
         if self._trace is None and self.travelling:
             self._trace = decode_trace(self.travelling)
         return self._trace
+
+    def drop_entries(self) -> None:
+        """Hold no entries: those of the request are malformed or too many."""
+        self._entries = []
 
     def passed_on(self, said: Iterable[str | int]) -> list[Entry]:
         """Return the entries of the trace that a call inside of the handler carries, beside those of types ``said``.

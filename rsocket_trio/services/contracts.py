@@ -7,17 +7,18 @@ import inspect
 import typing
 import weakref
 from abc import ABCMeta
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
 from rsocket_trio.forms import Handler, own_signature, shape_of
+from rsocket_trio.metadata.composite import entries_of_pairs
 from rsocket_trio.payload import Payload
 from rsocket_trio.services.codec_choice import CodecChoices
 from rsocket_trio.services.payload_types import reader_of, text_type
-from rsocket_trio.services.route_patterns import RoutePattern, parse
+from rsocket_trio.services.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
 from rsocket_trio.services.typed_handlers import (
     ABSENT,
     Source,
@@ -30,6 +31,7 @@ from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
+    from rsocket_trio.metadata.composite import MetadataPair
     from rsocket_trio.services.access import Auth
 
 P = ParamSpec("P")
@@ -298,6 +300,8 @@ def _method(contract: type, name: str, function: Any, declared: Declared, prefix
     if wrong is not None:
         raise TypeError(f"{where}: *{wrong.name} has no type to decode")
     pattern = parse(".".join(part for part in (prefix, name if declared.route is None else declared.route) if part))
+    if pattern.catches_all:
+        raise ValueError(f"{where}: a contract has no route '{CATCH_ALL}', which stands for any number of routes")
     unknown = [each for each in pattern.parameters if each not in {one.name for one in parameters}]
     if unknown:
         raise TypeError(f"{where}: no parameter {unknown[0]}, which the route '{pattern.text}' names")
@@ -432,11 +436,14 @@ class Encode:
         self.argument = argument
 
 
-def remote_of(contract: Contract[ServiceT], requester: object, auth: Auth | None) -> ServiceT:
+def remote_of(
+    contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair]
+) -> ServiceT:
     """Return an object with the methods of ``contract``, which makes each call a request of ``requester``.
 
-    ``auth`` are credentials for each of its requests.
+    ``auth`` are credentials for each of its requests, ``metadata`` are entries of each.
     """
+    pairs = tuple((entry.mime, entry.content) for entry in entries_of_pairs(metadata))
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
     made = vars(contract).get(_REMOTE)
@@ -449,6 +456,7 @@ def remote_of(contract: Contract[ServiceT], requester: object, auth: Auth | None
     found: Any = made()
     found._rsocket_requester = requester
     found._rsocket_auth = auth
+    found._rsocket_metadata = pairs
     remote: ServiceT = found
     return remote
 
@@ -463,7 +471,7 @@ def _caller(method: Method) -> Callable[..., Any]:
         async def respond(self: Any, *args: Any, **keywords: Any) -> Any:
             route, payload = prepare(args, keywords)
             answer = await self._rsocket_requester.request_response(
-                payload, route=route, reply=kind, auth=self._rsocket_auth
+                payload, route=route, reply=kind, auth=self._rsocket_auth, metadata=self._rsocket_metadata
             )
             return None if nothing else answer
 
@@ -472,7 +480,9 @@ def _caller(method: Method) -> Callable[..., Any]:
 
         async def forget(self: Any, *args: Any, **keywords: Any) -> None:
             route, payload = prepare(args, keywords)
-            await self._rsocket_requester.fire_and_forget(payload, route=route, auth=self._rsocket_auth)
+            await self._rsocket_requester.fire_and_forget(
+                payload, route=route, auth=self._rsocket_auth, metadata=self._rsocket_metadata
+            )
 
         return _named(forget, method)
     name = method.interaction
@@ -480,7 +490,7 @@ def _caller(method: Method) -> Callable[..., Any]:
     def open_stream(self: Any, *args: Any, **keywords: Any) -> Any:
         route, payload = prepare(args, keywords)
         request = getattr(self._rsocket_requester, name)
-        stream = request(payload, route=route, items=received, auth=self._rsocket_auth)
+        stream = request(payload, route=route, items=received, auth=self._rsocket_auth, metadata=self._rsocket_metadata)
         if isinstance(stream, TypedChannel):
             stream._sends(method.sent)
         return stream
@@ -501,7 +511,8 @@ class _Arguments:
 
     def __init__(self, method: Method) -> None:
         self._pattern = method.pattern
-        self._literal = method.pattern.literal
+        literal = method.pattern.literal
+        self._literal = None if literal is None else MethodRoute(literal, method.pattern.text)
         self._signature = method.signature
         self._bodies = method.bodies
         self._kind = method.signature.parameters[self._bodies[0]].annotation if len(self._bodies) == 1 else ABSENT
@@ -523,7 +534,8 @@ class _Arguments:
             for name in self._pattern.parameters:
                 if name not in given:
                     given[name] = self._signature.parameters[name].default
-            route = self._pattern.format(**{name: as_text(given[name]) for name in self._pattern.parameters})
+            text = self._pattern.format(**{name: as_text(given[name]) for name in self._pattern.parameters})
+            route = MethodRoute(text, self._pattern.text)
         if not self._bodies:
             return route, b""
         if len(self._bodies) > 1:

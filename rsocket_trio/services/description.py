@@ -40,8 +40,9 @@ class Route:
     reply: Any = None
 
 
-def route_record(handler: Handler, text: str | None) -> Route:
-    """Return the record of a ``handler`` of requests, whose route was registered as ``text``."""
+def route_record(handler: Handler) -> Route:
+    """Return the record of a ``handler`` of requests."""
+    text = None if handler.route is None else handler.pattern_text
     names = () if handler.pattern is None else handler.pattern.parameters
     channel = handler.interaction == "request_channel"
     typed = handler.typed

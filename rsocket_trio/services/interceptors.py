@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import trio
@@ -41,7 +41,7 @@ class Interception:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self._entered: list[AbstractAsyncContextManager[Any]] = []
+        self._entered: list[tuple[ContextOf, AbstractAsyncContextManager[Any]]] = []
 
     async def enter(self, interceptors: Sequence[ContextOf]) -> None:
         """Enter ``interceptors``, the outermost first. Those that were entered are left if one raises."""
@@ -52,7 +52,7 @@ class Interception:
                     name, kind = function_name(interceptor), type(context).__name__
                     raise TypeError(f"interceptor {name} returned {kind}, not an async context manager")
                 await context.__aenter__()
-                self._entered.append(context)
+                self._entered.append((interceptor, context))
         except BaseException as error:
             await self.leave(error)
             raise
@@ -66,13 +66,15 @@ class Interception:
         raised = error
         self._note(raised, cancelled)
         while self._entered:
+            interceptor, context = self._entered.pop()
             try:
-                context = self._entered.pop()
                 if raised is None:
                     await context.__aexit__(None, None, None)
                 else:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
+                if _is_second_yield(context, another):
+                    another = _second_yield(interceptor, raised)
                 raised = another
                 self._note(raised, cancelled)
         try:
@@ -92,6 +94,28 @@ class Interception:
             call.outcome = "failed"  # also where the reader of a stream handled the error
         else:
             call.outcome = "cancelled" if cancelled else "completed"
+
+
+def _is_second_yield(context: object, error: BaseException) -> bool:
+    """Return whether ``context`` raised ``error`` because its generator yields more than once."""
+    # The frames are this one's caller and the context's own: deeper ones are of contexts inside of the generator.
+    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return (
+        type(error) is RuntimeError
+        and isinstance(context, _AsyncGeneratorContextManager)
+        and str(error).startswith(("generator didn't stop", "async generator ignored GeneratorExit"))
+        and (inner is None or inner.tb_next is None)
+    )
+
+
+def _second_yield(interceptor: ContextOf, error: BaseException | None) -> TypeError:
+    """Return the error for an interceptor that yields again after the call, which ended with ``error``."""
+    raised = TypeError(
+        f"interceptor {function_name(interceptor)} yields a second time: it runs round one call and can't repeat it. "
+        "To try again, repeat the request where it is made, in a loop round 'await connection.request_response(...)'"
+    )
+    raised.__cause__ = error
+    return raised
 
 
 def _is_cancellation(error: BaseException) -> bool:

@@ -4,8 +4,9 @@ A pattern is the text of a route at registration. ``{name}`` is a parameter, ``{
 route that a caller or a peer sends is text as it is. Routes consist of segments separated by dots. A parameter matches
 one or more characters of one segment, any but a dot: ``ticks.{symbol}`` matches ``ticks.ACME`` and ``ticks.a/b``, and
 neither ``ticks.`` nor ``ticks.BRK.B``. A segment may mix parameters and text, as in ``v{major}-{minor}``; there an
-earlier parameter takes as much as it can. These are the rules of Spring's route matcher for ``{name}``; its ``*``,
-``**`` and regular expressions are plain text here.
+earlier parameter takes as much as it can. These are the rules of Spring's route matcher for ``{name}``; its ``*`` and
+regular expressions are plain text here. ``**`` alone is the catch-all: every route that no other pattern matches.
+Behind a prefix, as in ``shop.**``, it is for routes that begin with ``shop.``; including alone makes such a pattern.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 SEPARATOR = "."
 """The character between two segments of a route, which no parameter matches."""
+CATCH_ALL = "**"
+"""The route at registration that takes what nothing else matches."""
 
 
 @value
@@ -101,20 +104,29 @@ class Segment:
 class RoutePattern:
     """A route with parameters, or a literal one: ``text`` as it was registered, its ``segments`` and ``parameters``.
 
-    ``parameters`` are the names in their order.
+    ``parameters`` are the names in their order. ``catches_all`` says that the pattern is a catch-all, and ``segments``
+    are those of its prefix.
     """
 
     text: str
     segments: tuple[Segment, ...]
     parameters: tuple[str, ...]
+    catches_all: bool = False
 
     @property
     def literal(self) -> str | None:
-        """The route itself, without doubled braces, if the pattern has no parameters; else ``None``."""
-        return None if self.parameters else SEPARATOR.join(segment.prefix for segment in self.segments)
+        """The route itself, without doubled braces; ``None`` if the pattern has parameters or is a catch-all."""
+        return None if self.parameters or self.catches_all else self.prefix
+
+    @property
+    def prefix(self) -> str:
+        """The text that routes of a catch-all begin with, ``""`` for all routes."""
+        return SEPARATOR.join(segment.prefix for segment in self.segments)
 
     def match(self, route: str) -> dict[str, str] | None:
         """Return the values of the parameters in ``route``, that of a request, or ``None`` if it does not match."""
+        if self.catches_all:
+            return {} if route.startswith(self.prefix) else None
         if route.count(SEPARATOR) != len(self.segments) - 1:
             return None
         values: list[str] = []
@@ -161,9 +173,16 @@ def _filled(segment: Segment, names: Iterator[str], values: dict[str, str]) -> s
     return segment.prefix + "".join(values[next(names)] + literal for literal in segment.literals[1:])
 
 
-def escaped(text: str) -> str:
-    """Return the text of a route at registration that stands for ``text`` as it is: its braces are doubled."""
-    return text.replace("{", "{{").replace("}", "}}")
+class MethodRoute(str):
+    """The route of a contract's method, as it is sent: ``pattern`` is the one that the contract declares."""
+
+    __slots__ = ("pattern",)
+    pattern: str
+
+    def __new__(cls, route: str, pattern: str) -> MethodRoute:
+        self = super().__new__(cls, route)
+        self.pattern = pattern
+        return self
 
 
 # Parsing
@@ -175,8 +194,13 @@ def parse(route: str) -> RoutePattern:
     """Return the pattern that ``route``, the text of a route at registration, stands for.
 
     Raise ``ValueError``, which names the route and the position of the character, for an unmatched brace, a name that
-    is empty, no identifier or there twice, and for two parameters without text between them.
+    is empty, no identifier or there twice, for two parameters without text between them, and for ``**`` in a longer
+    route.
     """
+    if route == CATCH_ALL:
+        return catch_all("")
+    if CATCH_ALL in route:
+        raise _wrong(route, route.index(CATCH_ALL), f"'{CATCH_ALL}' is a route by itself, and no part of a longer one")
     segments: list[list[str]] = [[""]]
     names: list[str] = []
     for found in TOKEN.finditer(route):
@@ -195,6 +219,17 @@ def parse(route: str) -> RoutePattern:
         else:
             literals[-1] += token[0] if token in ("{{", "}}") else token
     return RoutePattern(route, tuple(Segment(tuple(literals)) for literals in segments), tuple(names))
+
+
+def catch_all(prefix: str) -> RoutePattern:
+    """Return the catch-all for routes that begin with ``prefix``, text of a registration: ``shop.**`` for ``shop.``.
+
+    Raise ``ValueError`` for a prefix without a dot at its end.
+    """
+    if prefix and not prefix.endswith(SEPARATOR):
+        raise ValueError(f"prefix '{prefix}' has no '{SEPARATOR}' at its end, and '{CATCH_ALL}' can't follow it")
+    before = parse(prefix)
+    return RoutePattern(prefix + CATCH_ALL, before.segments, before.parameters, catches_all=True)
 
 
 def _check_name(route: str, at: int, name: str, names: Sequence[str]) -> None:
@@ -275,18 +310,21 @@ class PatternTable(Generic[T]):
 
     A pattern is more specific than another one if it matches only routes that the other matches. A route without
     parameters is the most specific. The time of a look-up does not depend on the number of patterns that differ from
-    the route in the text at both ends of a segment, and grows in proportion to the length of the route.
+    the route in the text at both ends of a segment, and grows in proportion to the length of the route. Catch-alls come
+    last, the one with the longest prefix first.
     """
 
     def __init__(self) -> None:
         self._literals: dict[str, tuple[RoutePattern, T]] = {}
         self._roots: dict[int, _Node[T]] = {}
+        self._catch_alls: dict[str, tuple[RoutePattern, T]] = {}
 
     def __iter__(self) -> Iterator[tuple[RoutePattern, T]]:
         """Return each pattern with its value, in no particular order."""
         yield from self._literals.values()
         for root in self._roots.values():
             yield from _entries(root)
+        yield from self._catch_alls.values()
 
     def add(self, pattern: RoutePattern, value: T) -> None:
         """Add a ``value`` under a ``pattern``.
@@ -294,6 +332,9 @@ class PatternTable(Generic[T]):
         Raise ``ValueError``, which names both patterns, if there is one that matches the same routes, or if a route can
         match both and neither is more specific.
         """
+        if pattern.catches_all:
+            self._add_catch_all(pattern, value)
+            return
         literal = pattern.literal
         if literal is not None:
             if literal in self._literals:
@@ -314,10 +355,17 @@ class PatternTable(Generic[T]):
                 )
         root.insert(pattern, value)
 
+    def _add_catch_all(self, pattern: RoutePattern, value: T) -> None:
+        prefix = pattern.prefix
+        if prefix in self._catch_alls:
+            raise ValueError(f"there is a handler for '{pattern.text}' already")
+        catch_alls = {**self._catch_alls, prefix: (pattern, value)}
+        self._catch_alls = dict(sorted(catch_alls.items(), key=lambda entry: len(entry[0]), reverse=True))
+
     def copy(self) -> PatternTable[T]:
         """Return a table with the same values, which changes by itself."""
         result = PatternTable[T]()
-        result._literals = dict(self._literals)
+        result._literals, result._catch_alls = dict(self._literals), dict(self._catch_alls)
         for depth, root in self._roots.items():
             result._roots[depth] = copied = _Node[T]()
             for entry in _entries(root):
@@ -332,6 +380,15 @@ class PatternTable(Generic[T]):
         literal = self._literals.get(route)
         if literal is not None:
             return literal[1], {}
+        match = self._find_by_segments(route)
+        if match is not None:
+            return match
+        for prefix, (_, found) in self._catch_alls.items():
+            if route.startswith(prefix):
+                return found, {}
+        return None
+
+    def _find_by_segments(self, route: str) -> tuple[T, dict[str, str]] | None:
         # Without splitting routes of a peer that have more segments than any pattern.
         root = self._roots.get(route.count(SEPARATOR) + 1)
         if root is None:

@@ -33,7 +33,7 @@ from rsocket_trio import (
 from rsocket_trio.connection.handler_tasks import Unfinished
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.services.codec_choice import ANSWERS
+from rsocket_trio.services.answer_payloads import ANSWERS
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
 

@@ -451,6 +451,18 @@ async def _twice(call: Call) -> AsyncIterator[None]:
     yield
 
 
+async def _again_and_again(call: Call) -> AsyncIterator[None]:
+    for swallowed in Exception, BaseException, Exception:
+        with contextlib.suppress(swallowed):
+            yield
+
+
+@asynccontextmanager
+async def _managed_twice(call: Call) -> AsyncIterator[None]:
+    yield
+    yield
+
+
 async def _refuses(call: Call) -> AsyncIterator[None]:
     if call.outcome == "running":
         raise Rejected("not on Sundays")
@@ -463,7 +475,10 @@ def _is_none(call: Call) -> Any:
 
 FAULTY = {
     _never: "generator didn't yield",
-    _twice: "generator didn't stop",
+    _twice: "interceptor _twice yields a second time: it runs round one call and can't repeat it. To try again, "
+    "repeat the request where it is made",
+    _again_and_again: "interceptor _again_and_again yields a second time",
+    _managed_twice: "interceptor _managed_twice yields a second time",
     _is_none: "interceptor _is_none returned NoneType, not an async context manager",
 }
 
@@ -485,7 +500,7 @@ async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
         assert pair.server.faults.handler_errors == 1
 
     assert FAULTY[faulty] in caplog.text
-    assert outer.seen[1] == f"server failed by {'TypeError' if faulty is _is_none else 'RuntimeError'}"
+    assert outer.seen[1] == f"server failed by {'RuntimeError' if faulty is _never else 'TypeError'}"
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
@@ -500,6 +515,55 @@ async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: A
 
     assert len(outer.seen) == 2
     assert "failed" in outer.seen[1]
+
+
+@pytest.mark.parametrize("round_call", [lambda function: function, asynccontextmanager], ids=["generator", "context"])
+async def test_a_retry_by_a_second_yield_is_a_type_error_caused_by_the_error_of_the_call(round_call: Any) -> None:
+    served: list[Payload] = []
+    responder = Responder()
+
+    @responder.request_response
+    def busy(request: Payload) -> bytes:
+        served.append(request)
+        raise Rejected("busy")
+
+    async def retry(call: Call) -> AsyncIterator[None]:
+        for _ in range(3):
+            try:
+                yield
+            except Rejected:
+                continue
+            else:
+                return
+
+    async with connected_pair(responder, around=[round_call(retry)]) as pair:
+        with pytest.raises(
+            TypeError, match=r"^interceptor .*retry yields a second time: .*, repeat the request"
+        ) as caught:
+            await pair.client.request_response()
+
+    assert isinstance(caught.value.__cause__, Rejected)
+    assert len(served) == 1
+
+
+async def test_a_runtime_error_of_an_interceptor_is_its_own() -> None:
+    @asynccontextmanager
+    async def inside() -> AsyncIterator[None]:
+        yield
+        yield
+
+    async def nests(call: Call) -> AsyncIterator[None]:
+        async with inside():
+            yield
+
+    async def raises(call: Call) -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("generator didn't stop")
+
+    for faulty in nests, raises:
+        async with connected_pair(of_bytes(), around=[faulty]) as pair:
+            with pytest.raises(RuntimeError, match=r"^generator didn't stop$"):
+                await pair.client.request_response()
 
 
 @every_interaction
@@ -1042,17 +1106,6 @@ async def test_the_call_of_on_error_is_that_of_the_interceptors() -> None:
     assert call.error is error
     assert call.outcome == "failed"
     assert call.connection is pair.server
-
-
-async def test_requests_that_no_handler_serves_are_no_calls() -> None:
-    journal = Journal()
-    async with connected_pair(of_bytes(journal)) as pair:
-        with pytest.raises(Rejected):
-            await pair.client.request_response(route="unknown")
-        with pytest.raises(Invalid, match="metadata"):
-            await pair.client.request_response(Payload(b"", b"\x7f malformed"))
-
-    assert journal.seen == []
 
 
 @pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft", "streamux/1"])

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, escaped, parse
+from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, catch_all, parse
+
+
+def escaped(text: str) -> str:
+    """Return the text of a route at registration that stands for ``text`` as it is: its braces are doubled."""
+    return text.replace("{", "{{").replace("}", "}}")
+
 
 # What Spring's route matchers (dots between segments) say of the same patterns and routes.
 SPRING = [
@@ -34,6 +40,9 @@ SPRING = [
     ("v{major}-{minor}", "v1-2-3", {"major": "1-2", "minor": "3"}),
     ("{name}_v{version}.doc", "a_v1_v2.doc", {"name": "a_v1", "version": "2"}),
     ("{name}@{host}", "user@", None),
+    ("a*", "a*", {}),
+    ("*.b", "a.b", None),
+    ("**", "orders.17", {}),
 ]
 
 
@@ -94,6 +103,10 @@ def test_parameters_are_named_in_their_order() -> None:
         ("{id}.{id}", 5, "there are two parameters 'id'"),
         ("{a}{b}", 3, "there is no text between two parameters"),
         ("x.y{a}{b}", 6, "there is no text between two parameters"),
+        ("orders.**", 7, "'**' is a route by itself, and no part of a longer one"),
+        ("**.place", 0, "'**' is a route by itself"),
+        ("***", 0, "'**' is a route by itself"),
+        ("{id}.a**b", 6, "'**' is a route by itself"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_position(route: str, position: int, text: str) -> None:
@@ -178,7 +191,7 @@ def test_what_is_formatted_matches_with_the_same_values(text: str, data: st.Data
     assert pattern.match(route) == values
 
 
-@given(st.text())
+@given(st.text().filter(lambda route: "**" not in route))
 def test_any_text_is_a_literal_once_its_braces_are_doubled(route: str) -> None:
     assert parse(escaped(route)).literal == route
 
@@ -226,6 +239,52 @@ def test_a_search_goes_back_to_a_parameter_where_the_literal_leads_nowhere() -> 
     table = table_of("orders.new.{kind}.now", "orders.{id}.{what}.later")
 
     assert table.find("orders.new.x.later") == ("orders.{id}.{what}.later", {"id": "new", "what": "x"})
+
+
+def test_a_catch_all_comes_behind_all_patterns_and_the_longest_prefix_first() -> None:
+    patterns = [parse("**"), catch_all("shop."), catch_all("shop.eu."), catch_all("a{{b}}."), parse("shop.eu.{id}")]
+    expected = {
+        "": "**",
+        "shop": "**",
+        "shops.x": "**",
+        "shop.": "shop.**",
+        "shop.x": "shop.**",
+        "shop..x": "shop.**",
+        "shop.eu": "shop.**",
+        "shop.eu.": "shop.eu.**",
+        "shop.eu.1": "shop.eu.{id}",
+        "shop.eu.1.2": "shop.eu.**",
+        "a{b}.c": "a{{b}}.**",
+        "a{{b}}.c": "**",
+        "**": "**",
+    }
+
+    for order in itertools.permutations(patterns):
+        table: PatternTable[str] = PatternTable()
+        for pattern in order:
+            table.add(pattern, pattern.text)
+        for each in table, table.copy():
+            assert {route: (each.find(route) or ("", {}))[0] for route in expected} == expected
+            assert sorted(pattern.text for pattern, _ in each) == sorted(pattern.text for pattern in patterns)
+    assert [pattern.literal for pattern in patterns] == [None] * len(patterns)
+
+
+def test_two_catch_alls_of_one_prefix_are_refused() -> None:
+    table: PatternTable[int] = PatternTable()
+    table.add(catch_all("shop."), 1)
+    table.add(parse("**"), 2)
+
+    with pytest.raises(ValueError, match=re.escape("there is a handler for 'shop.**' already")):
+        table.add(catch_all("shop."), 3)
+    assert table.find("shop.x") == (1, {})
+
+
+@pytest.mark.parametrize("prefix", ["shop", "shop.eu", "shop.**"])
+def test_a_catch_all_follows_a_dot_only(prefix: str) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape(f"prefix '{prefix}' has no '.' at its end, and '**' can't follow it")
+    ):
+        catch_all(prefix)
 
 
 @pytest.mark.parametrize(
