@@ -202,8 +202,8 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
             setups.close()
             self._setups = None
             while self._setups is None:
-                until = trio.current_time() + PAUSE
-                while trio.current_time() < until:
+                paused_at = trio.current_time()
+                while trio.current_time() - paused_at < PAUSE:
                     yield
                 self._refused = driver.refused
                 try:
