@@ -17,9 +17,12 @@ import trio
 from qa import hostile_payloads
 from rsocket_trio.mux.framing import Framing24, Framing32
 from tests.reliability import timed
+from tests.transports.aeron.crowd import cost_at_rest, cost_of_connecting
 
 LIFETIME = 1.5
 LARGEST = 15_000_000
+AERON_CONNECT = 0.003
+"""CPU seconds of either side for a client that connects, asks and leaves over Aeron."""
 
 
 class Bar(NamedTuple):
@@ -107,6 +110,22 @@ def payloads(name: str) -> list[Bar]:
     ]
 
 
+def aeron_connects() -> list[Bar]:
+    cost = trio.run(cost_of_connecting, 100)
+    return [
+        Bar("CPU of a connect at the client, with 100 open", cost.client, AERON_CONNECT),
+        Bar("CPU of a connect at the server, with 100 open", cost.server, AERON_CONNECT),
+    ]
+
+
+def aeron_rests() -> list[Bar]:
+    return [
+        Bar(f"CPU of a second at the {side}, with {count} idle over Aeron", seconds, most)
+        for count, most in ((1, 0.03), (100, 0.12))
+        for side, seconds in trio.run(cost_at_rest, count)._asdict().items()
+    ]
+
+
 SCENES = [
     Scene("kill", kill),
     Scene("stop", stop),
@@ -115,6 +134,8 @@ SCENES = [
     *(Scene(f"handshakes-{scheme}", partial(handshakes, scheme)) for scheme in ("tls", "ws")),
     Scene("gathering", gathering),
     *(Scene(f"payloads-{name}", partial(payloads, name)) for name in hostile_payloads.FORMATS),
+    Scene("aeron-connects", aeron_connects),
+    Scene("aeron-rests", aeron_rests),
 ]
 
 

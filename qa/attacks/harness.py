@@ -20,6 +20,7 @@ from typing import Any, Self
 import attrs
 
 from qa.attacks.line import Line
+from rsocket_trio.transports.aeron.directories import remove_leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("probe.py")
@@ -79,8 +80,7 @@ class Victim:
             self.__exit__(None, None, None)
             raise RuntimeError(f"the server did not start: {text}")
         for uri in json.loads(line):
-            scheme, _, rest = uri.partition("://127.0.0.1:")
-            self.ports[scheme] = int(rest.rstrip("/"))
+            self.ports[uri.partition(":")[0]] = int(uri.rpartition("127.0.0.1:")[2].rstrip("/"))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -90,6 +90,8 @@ class Victim:
             if pipe is not None:
                 with suppress(BrokenPipeError):  # it closes all the same
                     pipe.close()
+        if "aeron" in self.ports:
+            remove_leftovers()  # a driver that was killed leaves its files in shared memory
         self._log.close()
 
     def order(self, do: str, **more: object) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qa.attacks import beginnings, floods, multiplexing, payloads, streams, typed
+from qa.attacks import aeron, beginnings, floods, multiplexing, payloads, streams, typed
 from qa.attacks.harness import Attack
 
 ATTACKS: list[Attack] = [
@@ -12,4 +12,5 @@ ATTACKS: list[Attack] = [
     *streams.ATTACKS,
     *floods.ATTACKS,
     *multiplexing.ATTACKS,
+    *aeron.ATTACKS,
 ]

@@ -212,7 +212,12 @@ async def main(options: dict[str, Any]) -> None:
     """Serve, and obey the lines of the standard input until it ends."""
     work, calls = Work(), Calls()
     schemes = options.get("schemes", ["tcp"])
-    uris = [f"{scheme}://127.0.0.1:0" + ("/" if scheme.startswith("ws") else "") for scheme in schemes]
+    uris = [
+        "aeron:udp?endpoint=127.0.0.1:0"
+        if scheme == "aeron"
+        else f"{scheme}://127.0.0.1:0" + ("/" if scheme.startswith("ws") else "")
+        for scheme in schemes
+    ]
     if "ws" in schemes:
         import rsocket_trio.transports.websocket.transport  # what the first handshake would import
     if "h2" in schemes:

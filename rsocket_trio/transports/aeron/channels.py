@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
 
@@ -133,12 +134,16 @@ def with_port(endpoint: Endpoint, port: int) -> Endpoint:
 
 
 def address_of(channel: str) -> str:
-    """Return the address in a channel that a peer or the driver wrote. Raise ``ValueError`` if it is none over UDP."""
+    """Return the address in a channel that a peer or the driver wrote. Raise ``ValueError`` if it is none over UDP.
+
+    A name instead of an address is refused: Aeron would stop the loop while it resolves what a peer made up.
+    """
     media, _, query = channel.partition("?")
     found = dict(part.partition("=")[::2] for part in query.split("|"))
     if media != "aeron:udp" or "endpoint" not in found:
         raise ValueError(f"the channel {channel[:100]!r} has no endpoint over UDP")
     host, port = parse_host_and_port(channel[:100], found["endpoint"], EXAMPLE)
+    ipaddress.ip_address(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

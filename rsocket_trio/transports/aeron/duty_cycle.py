@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Generator
 from functools import partial
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable
@@ -42,6 +42,8 @@ TICK = 0.04
 """Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
 """Seconds between two steps of the client, while no object is being added."""
+ROUNDS = 4
+"""Steps of the client after which every task looks again, whether its peer has ended, also if nothing came for it."""
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
@@ -87,25 +89,27 @@ class DutyCycle:
         self.hurried = 0
         """The number of tasks that add objects, or accept: the client does its work in each step for them."""
         self.rounds = 0
-        """The number of times the client did its work: images open, end and close at no other time."""
+        """The number of times the client did its work because that was due: images end and close at no other time."""
         self.readable: int | None = None
         """The descriptor that is readable when anything has come; ``None`` if it may come without one."""
 
-    async def until(self, attempt: Callable[[], bool], *, is_patient: bool = False) -> None:
+    async def until(self, attempt: Callable[[], bool], *, is_patient: bool = False, watched: Any = None) -> None:
         """Wait until ``attempt`` returns True. It is tried in steps of any task. What it raises is raised here.
 
-        ``is_patient`` says that this need not lead as soon as nobody does: another is likely to be back at once. Raise
-        ``BrokenResourceError`` once driver or client are gone.
+        ``is_patient`` says that this need not lead as soon as nobody does: another is likely to be back at once.
+        ``watched`` points to a number of the driver's that changes when something comes for this task: as long as it
+        stays, steps do not try. Raise ``BrokenResourceError`` once driver or client are gone.
         """
         await checkpoint_if_cancelled()
         if self._work.fault is not None:
             raise trio.BrokenResourceError(self._work.fault)
+        seen = 0 if watched is None else watched[0]
         if attempt() or self._spin(attempt):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
                 await cancel_shielded_checkpoint()  # what came is the caller's, and must not be lost
             return
-        waiter = _Waiter(attempt, is_patient)
+        waiter = _Waiter(attempt, is_patient, watched, seen)
         self._waiters[waiter] = None
         try:
             while not waiter.is_over:
@@ -159,14 +163,23 @@ class DutyCycle:
                 self._drive_on()
             self._last = now = monotonic()
             looking = worked or self._is_unlooked or self.readable is None
-            if now >= self._client_due or self.hurried:
-                self._client_due = now + CLIENT_INTERVAL
+            is_due = now >= self._client_due
+            if is_due or self.hurried:
                 looking = True
-                self.rounds += 1
                 worked |= work.attend_client()
+                if is_due:
+                    self._client_due = now + CLIENT_INTERVAL
+                    self.rounds += 1
             if looking:
                 self._is_unlooked = self._has_served = False
+                everywhere = is_due and self.rounds % ROUNDS == 0
                 for waiter in tuple(self._waiters):
+                    watched = waiter.watched
+                    if watched is not None:
+                        # Of many connections few have something: to try all would take longer than all else.
+                        if watched[0] == waiter.seen and not everywhere and work.fault is None:
+                            continue
+                        waiter.seen = watched[0]
                     if not waiter.is_over and waiter.attempt(work.fault):
                         worked = self._has_served = True
         finally:
@@ -307,11 +320,15 @@ class DutyCycle:
 class _Waiter:
     """A task that waits in ``until``."""
 
-    __slots__ = ("_attempt", "_task", "error", "is_over", "is_patient", "ring")
+    __slots__ = ("_attempt", "_task", "error", "is_over", "is_patient", "ring", "seen", "watched")
 
-    def __init__(self, attempt: Callable[[], bool], is_patient: bool) -> None:
+    def __init__(self, attempt: Callable[[], bool], is_patient: bool, watched: Any, seen: int) -> None:
         self._attempt = attempt
         self.is_patient = is_patient
+        self.watched = watched
+        """Points to a number that changes when something comes; ``None`` if nothing tells."""
+        self.seen = seen
+        """That number before the last attempt."""
         self._task: trio.lowlevel.Task | None = None
         self.ring: Callable[[], None] | None = None
         """Ends the rest of a leader."""

@@ -12,11 +12,17 @@ import attrs
 import trio
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.aeron.channels import Channel, resolved, written
+from rsocket_trio.transports.aeron.channels import EXAMPLE, Channel, resolved, written
 from rsocket_trio.transports.aeron.media_driver import MediaDriver, driver_of
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
-from rsocket_trio.transports.aeron.setup_exchange import HANDSHAKE_TIMEOUT, connect
-from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
+from rsocket_trio.transports.aeron.setup_exchange import HANDSHAKE_TIMEOUT, Progress, connect
+from rsocket_trio.transports.schemes import ConnectOptions, Endpoint, parse_host_and_port
+
+MAX_ANSWERED = 1024
+"""Servers of which a run remembers at most that they, or their drivers, have ever answered."""
+SILENT = "no answer within {0:g} s, though a server has answered there before: it is busy, or has gone"
+
+_ANSWERED: trio.lowlevel.RunVar[dict[str, None]] = trio.lowlevel.RunVar("Aeron servers that have answered")
 
 
 async def dial(endpoint: Endpoint) -> AeronTransport:
@@ -27,17 +33,46 @@ async def dial(endpoint: Endpoint) -> AeronTransport:
 async def _dial(endpoint: Endpoint, driver: MediaDriver) -> AeronTransport:
     channel = Channel.of(endpoint)
     driver.acquire(blind=channel.is_ipc)
+    reached = Progress.ADDING
+
+    def advance(progress: Progress) -> None:
+        nonlocal reached
+        reached = progress
+
     try:
         local = ""
         if not channel.is_ipc:
             address, family = await resolved(endpoint.host, endpoint.port)
-            local = channel.control or f"{_local_host(family, address)}:0"
+            if channel.control is None:
+                local = f"{_local_host(family, address)}:0"
+            else:
+                control, _ = await resolved(*parse_host_and_port(str(endpoint), channel.control, EXAMPLE))
+                local = written(*control)
             channel = attrs.evolve(channel, endpoint=written(*address))
         with trio.move_on_after(HANDSHAKE_TIMEOUT):
-            return await driver.duty.complete(connect(driver, channel, local, secrets.randbits(64)))
+            return await driver.duty.complete(connect(driver, channel, local, secrets.randbits(64), advance))
     finally:
+        has_answered = _remember(channel.endpoint or driver.directory, reached in (Progress.HEARD, Progress.ANSWERED))
         driver.release(blind=channel.is_ipc)
-    raise ConnectionRefusedError(errno.ECONNREFUSED, f"no answer within {HANDSHAKE_TIMEOUT:g} s: nobody listens there")
+    if reached is not Progress.ASKING:
+        raise TimeoutError(errno.ETIMEDOUT, reached.value.format(HANDSHAKE_TIMEOUT))
+    if has_answered:
+        raise TimeoutError(errno.ETIMEDOUT, SILENT.format(HANDSHAKE_TIMEOUT))
+    raise ConnectionRefusedError(errno.ECONNREFUSED, reached.value.format(HANDSHAKE_TIMEOUT))
+
+
+def _remember(server: str, answers: bool) -> bool:
+    """Note that a server, or its driver, answers, if it does. Return whether it ever did."""
+    try:
+        answered = _ANSWERED.get()
+    except LookupError:
+        answered = {}
+        _ANSWERED.set(answered)
+    if answers:
+        answered[server] = None
+        if len(answered) > MAX_ANSWERED:
+            del answered[next(iter(answered))]
+    return server in answered
 
 
 @asynccontextmanager

@@ -41,6 +41,9 @@ int aeron_start(void *client);
 int aeron_main_do_work(void *client);
 int aeron_close(void *client);
 int64_t aeron_next_correlation_id(void *client);
+void *aeron_counters_reader(void *client);
+int32_t aeron_counters_reader_find_by_type_id_and_registration_id(void *reader, int32_t type, int64_t registration);
+int64_t *aeron_counters_reader_addr(void *reader, int32_t counter);
 
 int aeron_async_add_subscription(
     void **adding, void *client, const char *channel, int32_t stream, void *, void *, void *, void *);
@@ -121,6 +124,12 @@ int aeron_driver_context_set_network_publication_max_messages_per_send(void *con
 int aeron_driver_context_set_socket_so_rcvbuf(void *context, size_t bytes);
 int aeron_driver_context_set_sender_io_vector_capacity(void *context, uint32_t datagrams);
 int aeron_driver_context_set_receiver_io_vector_capacity(void *context, uint32_t datagrams);
+int aeron_driver_context_set_stream_session_limit(void *context, int32_t images);
+typedef int (*supplier_t)(
+    void **, void *, int32_t stream, int32_t, int64_t, int32_t term_length, int32_t, void *, void *, void *, void *);
+supplier_t aeron_driver_context_get_congestioncontrol_supplier(void *context);
+int aeron_driver_context_set_congestioncontrol_supplier(void *context, supplier_t supplier);
+void aeron_err_set(int code, const char *function, const char *file, int line, const char *format, ...);
 int aeron_driver_init(void **driver, void *context);
 int aeron_driver_start(void *driver, bool manual_main_loop);
 int aeron_driver_main_do_work(void *driver);

@@ -42,6 +42,17 @@ LINGER = 2
 """Seconds that a closed publication answers those who missed something."""
 TIMER_INTERVAL = 0.1
 """Seconds between two looks of the driver at everything that has a timeout."""
+MANAGEMENT_TERM_LENGTH = 64 * 1024
+"""Bytes of a term of a publication with one message of a handshake: a peer's may not have more."""
+MAX_TERM_LENGTH = 128 * 1024 * 1024
+"""Bytes of a term that a peer may send by: an eighth of it is the largest frame."""
+MAX_MANAGEMENT_IMAGES = 512
+"""Publications that may be received at a time on the streams of the handshake. Each is gone a second after its end."""
+REFUSED = b"a peer's publication was refused: its terms are too long, or there are too many. ".ljust(8192, b".")
+"""Fills Aeron's buffer for an error: what Aeron would append, the session, would make each refusal an error of its own,
+in a log that is searched for each, and goes to the standard error once it is full."""
+CLIENT_TURNS = 64
+"""Turns of the client at most, in each of which it hears one thing of the driver, before other work goes on."""
 BLOCKED = "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})"
 FATAL: Final = {
     1000: "the media driver in {directory} is gone ({text})",
@@ -65,6 +76,15 @@ class Resource(Protocol):
         ...
 
 
+class Management(Resource, Protocol):
+    """A subscription to a stream of the handshake."""
+
+    @property
+    def image_count(self) -> int:
+        """Return how many publications it receives."""
+        ...
+
+
 class MediaDriver:
     """A client of a media driver, and that driver if it is embedded. Connections over it share their duty cycle.
 
@@ -81,6 +101,9 @@ class MediaDriver:
         self.timeout = PEER_TIMEOUT
         self.duty = DutyCycle(self)
         self.resources: set[Resource] = set()
+        self.management: set[Management] = set()
+        self.refused = 0
+        """The number of publications of peers that the driver was told not to receive."""
         self.orphans: list[Generator[None, None, Resource]] = []
         self.users = 0
         self.streams = 0
@@ -94,6 +117,9 @@ class MediaDriver:
         self._context: Any = None
         self._lock: DirectoryLock | None = None
         self._epoll: Any = None
+        self._admitted = 0
+        self._supplier: Any = None
+        self._on_image: Any = None
         self._on_error: Any = library.ffi.callback("void(void *, int, const char *)", self._hear)
         self.received: list[bytes] = []
         """The messages that the last poll handed out, in their order."""
@@ -129,7 +155,12 @@ class MediaDriver:
 
     def attend_client(self) -> bool:
         """Have the client do its work, and close what was no longer wanted. Return whether there was any."""
-        worked: bool = self.library.client.aeron_main_do_work(self._client) > 0
+        work, client = self.library.client.aeron_main_do_work, self._client
+        turns = 0
+        while turns < CLIENT_TURNS and work(client) > 0:
+            turns += 1
+        if turns < CLIENT_TURNS:
+            self._admitted = 0  # it knows of all images
         for adding in tuple(self.orphans):
             try:
                 next(adding)
@@ -138,7 +169,7 @@ class MediaDriver:
                 self.orphans.remove(adding)
             except OSError:
                 self.orphans.remove(adding)
-        return worked
+        return turns > 0
 
     def acquire(self, *, blind: bool) -> None:
         """Count a user; ``blind`` says that what it receives comes by memory, and makes no socket readable."""
@@ -214,6 +245,7 @@ class MediaDriver:
         check(driver.aeron_driver_context_set_socket_so_rcvbuf(context, RECEIVE_BUFFER))
         check(driver.aeron_driver_context_set_sender_io_vector_capacity(context, VECTOR))
         check(driver.aeron_driver_context_set_receiver_io_vector_capacity(context, VECTOR))
+        self._bound_images(context)
         before = _epolls()
         self._has_directory = self._private  # of another's, the lock alone says that it may be removed
         check(driver.aeron_driver_init(made, context))
@@ -226,6 +258,34 @@ class MediaDriver:
         self._lock = DirectoryLock(Path(self.directory))
         self._watch(_epolls() - before)
         self._choose_rest()
+
+    def _bound_images(self, context: Any) -> None:
+        """Bound what peers can have the driver make: each publication that it receives is a file of three terms."""
+        library, driver = self.library, self.library.driver
+        with suppress(AttributeError):  # older drivers have no limit
+            driver.aeron_driver_context_set_stream_session_limit(context, MAX_MANAGEMENT_IMAGES)
+        # It gives each image its congestion control, and an image that gets none is not made.
+        self._supplier = driver.aeron_driver_context_get_congestioncontrol_supplier(context)
+        self._on_image = library.ffi.callback("supplier_t", self._admit, error=-1)
+        library.check(
+            driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit", driver
+        )
+
+    def _admit(self, strategy: Any, channel: Any, stream: int, *more: Any) -> int:
+        """Give an image its congestion control, unless its terms are too long or there are too many."""
+        term_length: int = more[2]
+        is_management = stream < 0
+        if term_length > (MANAGEMENT_TERM_LENGTH if is_management else MAX_TERM_LENGTH) or (
+            is_management
+            and self._admitted + sum(each.image_count for each in self.management) >= MAX_MANAGEMENT_IMAGES
+        ):
+            self.refused += 1
+            ffi = self.library.ffi
+            self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", ffi.from_buffer("char[]", REFUSED))
+            return -1
+        self._admitted += is_management
+        result: int = self._supplier(strategy, channel, stream, *more)
+        return result
 
     def _join(self) -> None:
         """Become a client of the driver. Raise ``OSError``."""

@@ -97,7 +97,7 @@ class AeronTransport(trio.abc.AsyncResource):
         ``receive`` delivers them again.
         """
         while self._shown == len(self._ready) and not self._ended:
-            await self._duty.until(self._take)
+            await self._duty.until(self._take, watched=self._subscription.received)
         ended = self._shown == len(self._ready)
         self._shown += not ended
         return b"".join(self._ready[: self._shown]), ended
@@ -130,7 +130,7 @@ class AeronTransport(trio.abc.AsyncResource):
             if self._ended:
                 await checkpoint()
                 return ()
-            await self._duty.until(self._take)
+            await self._duty.until(self._take, watched=self._subscription.received)
         frames, self._ready = self._ready, []
         self._shown = 0
         return frames

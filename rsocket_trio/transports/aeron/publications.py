@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import trio
 
-from rsocket_trio.transports.aeron.media_driver import MediaDriver
+from rsocket_trio.transports.aeron.media_driver import MAX_TERM_LENGTH, MediaDriver
 
 NOT_CONNECTED = -1
 BACK_PRESSURED = -2
@@ -15,6 +17,8 @@ ADMIN_ACTION = -3
 FRAGMENTS = 256
 """Fragments of messages that one poll takes at most."""
 MANAGEMENT_FRAGMENTS = 16
+RECEIVER_POSITION = 5
+"""The type of the counters with positions up to which a driver has received."""
 
 Added = TypeVar("Added", "Publication", "Subscription")
 
@@ -75,7 +79,7 @@ class Publication:
 class Subscription:
     """The messages of a channel and stream."""
 
-    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_length", "_pointer", "_poll", "channel")
+    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_length", "_pointer", "_poll", "channel", "received")
 
     def __init__(self, driver: MediaDriver, pointer: Any, channel: str) -> None:
         self._driver = driver
@@ -85,8 +89,16 @@ class Subscription:
         self._assembler: Any = None
         self._handler: Any = None
         self._length = 0
+        self.received: Any = None
+        """Points to the position up to which the one publisher's messages are here; ``None`` if it is not known."""
         self._poll = driver.library.client.aeron_image_poll
         driver.resources.add(self)
+
+    @property
+    def image_count(self) -> int:
+        """Return how many publications it receives."""
+        count: int = self._driver.library.client.aeron_subscription_image_count(self._pointer)
+        return count
 
     @property
     def resolved_channel(self) -> str:
@@ -125,7 +137,21 @@ class Subscription:
         constants = ffi.new("aeron_image_constants_t *")
         library.check(client.aeron_image_constants(self._image, constants), "no image")
         self._length = constants.mtu_length
+        if self._driver.is_embedded:
+            self.received = self._position(constants.correlation_id)
         return True
+
+    def _position(self, image: int) -> Any:
+        """Return a pointer to the counter with the position of what a driver of this process has received."""
+        library = self._driver.library
+        reader = library.client.aeron_counters_reader(self._driver.client)
+        with suppress(AttributeError):  # older clients don't look for counters
+            found = library.client.aeron_counters_reader_find_by_type_id_and_registration_id(
+                reader, RECEIVER_POSITION, image
+            )
+            if found >= 0:
+                return library.client.aeron_counters_reader_addr(reader, found)
+        return None  # over shared memory there is none
 
     def take(self) -> list[bytes]:
         """Return the next messages of the one publisher, whole, as a list that nobody else uses if there are any.
@@ -166,11 +192,19 @@ class Subscription:
 
     def lose(self) -> None:
         """Forget the object: it is gone already."""
-        self._pointer = self._image = None
+        self._pointer = self._image = self.received = None
         if self._assembler is not None:
             self._driver.library.client.aeron_image_fragment_assembler_delete(self._assembler)
             self._assembler = None
         self._driver.resources.discard(self)
+        self._driver.management.discard(self)
+
+
+def add_management(driver: MediaDriver, channel: str, stream: int) -> Generator[None, None, Subscription]:
+    """Add a subscription to a stream of the handshake, as ``add_subscription`` does."""
+    subscription = yield from add_subscription(driver, channel, stream)
+    driver.management.add(subscription)
+    return subscription
 
 
 def add_subscription(driver: MediaDriver, channel: str, stream: int) -> Generator[None, None, Subscription]:
@@ -190,7 +224,11 @@ def add_publication(driver: MediaDriver, channel: str, stream: int) -> Generator
     add = library.client.aeron_async_add_exclusive_publication
     library.check(add(adding, driver.client, channel.encode(), stream), channel)
     poll = library.client.aeron_async_add_exclusive_publication_poll
-    return (yield from _finished(driver, adding, poll, channel, Publication))
+    publication = yield from _finished(driver, adding, poll, channel, Publication)
+    if publication.term_length > MAX_TERM_LENGTH:
+        publication.close()
+        raise OSError(errno.EINVAL, f"the term-length {publication.term_length} is above {MAX_TERM_LENGTH}")
+    return publication
 
 
 def _finished(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from enum import Enum
 from typing import TypeVar
 
 import attrs
@@ -15,6 +16,7 @@ from rsocket_trio.transports.aeron.message_transport import AeronTransport
 from rsocket_trio.transports.aeron.publications import (
     Publication,
     Subscription,
+    add_management,
     add_publication,
     add_subscription,
 )
@@ -31,7 +33,7 @@ HEADER = struct.Struct("<HIQI")
 LENGTH = struct.Struct("<I")
 LONGEST_CHANNEL = 1024
 HANDSHAKE_TIMEOUT = 5.0
-"""Seconds until one who connects takes it that nobody listens, and until one who accepts gives a client up."""
+"""Seconds until one who connects gives up, and until one who accepts gives a client up."""
 
 Result = TypeVar("Result")
 
@@ -74,17 +76,29 @@ def decode_setup_message(data: bytes) -> SetupMessage:
     return SetupMessage(kind, connection, stream, data[start:].decode())
 
 
+class Progress(Enum):
+    """How far a client has come with its handshake: each says what an error does that ends it after a time."""
+
+    ADDING = "the media driver of this side has not added its channels within {0:g} s: it is busy"
+    ASKING = "no answer within {0:g} s: nobody listens there"
+    HEARD = "its media driver answers, but no server has within {0:g} s: it is busy"
+    ANSWERED = "the server has answered, but the handshake has not ended within {0:g} s"
+
+
 def connect(
-    driver: MediaDriver, channel: Channel, local: str, connection: int
+    driver: MediaDriver, channel: Channel, local: str, connection: int, advance: Callable[[Progress], None]
 ) -> Generator[None, None, AeronTransport]:
-    """Connect as a client, in as many steps as that takes; ``local`` is the address to receive at."""
+    """Connect as a client, in as many steps as that takes; ``local`` is the address to receive at.
+
+    ``advance`` is called with what has been reached.
+    """
     opened: list[Publication | Subscription] = []
     try:
         driver.streams += 2
         # A port that the system chooses is found again by its tag only.
         tag = driver.library.client.aeron_next_correlation_id(driver.client) if local.endswith(":0") else None
         setup = SetupMessage(SETUP, connection, driver.streams)
-        answers = yield from _kept(opened, add_subscription(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT))
+        answers = yield from _kept(opened, add_management(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT))
         receiving = yield from _kept(
             opened, add_subscription(driver, channel.at(local, setup.session, tag), setup.stream)
         )
@@ -93,8 +107,11 @@ def connect(
                 yield
             local = address_of(resolved)
         asking = yield from _kept(opened, add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT))
+        advance(Progress.ASKING)
         yield from _offered(asking, encode_setup_message(attrs.evolve(setup, channel=channel.address(local))))
+        advance(Progress.HEARD)
         answer = yield from _answer(answers, connection)
+        advance(Progress.ANSWERED)
         sending = yield from _kept(
             opened, add_publication(driver, channel.to(channel.endpoint, setup.session), answer.stream)
         )

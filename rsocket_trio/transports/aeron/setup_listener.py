@@ -12,20 +12,27 @@ import trio
 
 from rsocket_trio.transports.aeron.channels import Channel, address_of, resolved, with_port, written
 from rsocket_trio.transports.aeron.directories import hold_ipc
-from rsocket_trio.transports.aeron.media_driver import MediaDriver, driver_of
+from rsocket_trio.transports.aeron.media_driver import MAX_MANAGEMENT_IMAGES, MediaDriver, driver_of
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
-from rsocket_trio.transports.aeron.publications import Subscription, add_subscription
+from rsocket_trio.transports.aeron.publications import Subscription, add_management, add_subscription
 from rsocket_trio.transports.aeron.setup_exchange import (
     HANDSHAKE_TIMEOUT,
     SERVER_MANAGEMENT,
     SETUP,
     answer,
+    close_all,
     decode_setup_message,
 )
 from rsocket_trio.transports.schemes import AnyListener, Endpoint, ListenOptions
 
 HANDSHAKES = 128
 """Handshakes at a time. Beyond: SETUPs are dropped."""
+MAX_REFUSED = 64
+"""Publications to the stream of SETUPs that the driver is let refuse in a flood of them, before none are asked for."""
+PAUSE = 1.0
+"""Seconds without a subscription to that stream: the driver ignores a flood, and drops what it has made of it."""
+ANCHOR = 0
+"""A stream that nobody sends on: a subscription to it keeps the port meanwhile."""
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -51,6 +58,8 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
         self._channel = Channel.of(endpoint)
         self._tag = 0
         self._setups: Subscription | None = None
+        self._refused = 0
+        self._shedding: Generator[None, None, None] | None = None
         self._name: socket.socket | None = None
         self._streams = -1
         self._handshakes: dict[int, tuple[float, Generator[None, None, AeronTransport]]] = {}
@@ -70,8 +79,8 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
                 self._name = hold_ipc(driver.directory)
             self._channel = channel
             self._tag = driver.library.client.aeron_next_correlation_id(driver.client)
-            adding = add_subscription(driver, channel.at(channel.endpoint, tag=self._tag), SERVER_MANAGEMENT)
-            self._setups = await driver.duty.complete(adding)
+            self._refused = driver.refused
+            self._setups = await driver.duty.complete(self._subscribe(driver))
             if not channel.is_ipc:
                 self.endpoint = with_port(self.endpoint, await driver.duty.complete(_port(self._setups)))
         except trio.BrokenResourceError as error:
@@ -80,6 +89,10 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
         except BaseException:
             self._leave_driver()
             raise
+
+    def _subscribe(self, driver: MediaDriver) -> Generator[None, None, Subscription]:
+        """Subscribe to the stream of SETUPs."""
+        return add_management(driver, self._channel.at(self._channel.endpoint, tag=self._tag), SERVER_MANAGEMENT)
 
     async def accept(self) -> AeronTransport:
         """Return the next connection. Raise ``OSError`` if the driver is gone, and nothing can be listened on anew."""
@@ -108,6 +121,9 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
         for transport in self._accepted:
             transport.cut()
         self._accepted.clear()
+        if self._shedding is not None:
+            self._shedding.close()
+            self._shedding = None
         if self._setups is not None:
             self._setups.close()
             self._setups = None
@@ -124,13 +140,18 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
     def _progress(self) -> bool:
         """Take SETUPs, and go on with all handshakes. Return whether a connection is there to be accepted."""
         driver = self._driver
-        if driver is None or self._setups is None:
+        if driver is None:
             raise trio.ClosedResourceError("the listener was closed")
         if not self._handshakes and self._round == driver.duty.rounds:
             return bool(self._accepted)
         self._round = driver.duty.rounds
-        for data in self._setups.poll():
-            self._begin(data, driver)
+        if self._setups is not None:
+            for data in self._setups.poll():
+                self._begin(data, driver)
+            if self._shedding is None and self._is_flooded(self._setups, driver):
+                self._shedding = self._shed(self._setups, driver)
+        if self._shedding is not None and next(self._shedding, True):
+            self._shedding = None
         now = trio.current_time()
         for connection, (deadline, steps) in tuple(self._handshakes.items()):
             try:
@@ -164,6 +185,33 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
         self._handshakes[setup.connection] = (trio.current_time() + HANDSHAKE_TIMEOUT, steps)
         driver.duty.hurried += 1
         driver.duty.hurry()
+
+    def _is_flooded(self, setups: Subscription, driver: MediaDriver) -> bool:
+        """Return whether so many publish to the stream of SETUPs that others find no place."""
+        return driver.refused - self._refused > MAX_REFUSED or setups.image_count >= MAX_MANAGEMENT_IMAGES
+
+    def _shed(self, setups: Subscription, driver: MediaDriver) -> Generator[None, None, None]:
+        """Ask for no SETUPs for a while. Handshakes and connections go on."""
+        logger.warning("%s: a flood of publications; nobody is accepted for %g s", self.endpoint, PAUSE)
+        channel = self._channel
+        kept: list[Subscription] = []
+        try:
+            if not channel.is_ipc:
+                port = channel.at(channel.endpoint, ANCHOR, self._tag)
+                kept.append((yield from add_subscription(driver, port, ANCHOR)))
+            setups.close()
+            self._setups = None
+            while self._setups is None:
+                paused_at = trio.current_time()
+                while trio.current_time() - paused_at < PAUSE:
+                    yield
+                self._refused = driver.refused
+                try:
+                    self._setups = yield from self._subscribe(driver)
+                except OSError as error:
+                    logger.warning("%s: nobody is accepted yet: %s", self.endpoint, error)
+        finally:
+            close_all(kept)
 
     def _leave(self, connection: int, driver: MediaDriver) -> None:
         """End a handshake."""

@@ -116,5 +116,11 @@ def test_a_channel_of_a_peer_without_an_address_is_refused(channel: str) -> None
         address_of(channel)
 
 
+def test_a_channel_of_a_peer_with_a_name_is_refused_since_resolving_it_would_stop_the_loop() -> None:
+    with pytest.raises(ValueError, match="'localhost' does not appear to be an IPv4 or IPv6 address"):
+        address_of("aeron:udp?endpoint=localhost:7")
+    assert address_of("aeron:udp?endpoint=[fe80::1]:7") == "[fe80::1]:7"
+
+
 def test_nothing_but_the_address_of_a_peers_channel_is_used() -> None:
     assert address_of("aeron:udp?endpoint=10.0.0.9:7|term-length=1g|session-id=1") == "10.0.0.9:7"

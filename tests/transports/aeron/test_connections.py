@@ -26,6 +26,7 @@ from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
 from rsocket_trio.transports.aeron.publications import Publication
 from rsocket_trio.transports.connect import open_transport
+from tests.transports.aeron.crowd import crowd
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server
 from tests.transports.pairs import receive_frames, transport_pair
@@ -89,6 +90,13 @@ async def test_twenty_connections_share_a_server(
 
     assert sorted(answers) == sorted(b"%d" % number for number in range(20) for _ in range(5))
     nursery.cancel_scope.cancel()
+
+
+async def test_a_hundred_clients_connect_four_at_a_time_while_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rsocket_trio.transports.aeron.endpoints.HANDSHAKE_TIMEOUT", 60)  # on a busy machine
+    async with crowd() as clients:
+        await clients.open(100)
+        await clients.come_and_go(20)
 
 
 async def test_messages_are_frames_and_the_end_comes_behind_them(uri: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,18 @@ import trio
 
 from rsocket_trio import ConnectionLost, open_connection, serve
 from rsocket_trio.transports.aeron import duty_cycle, library, media_driver, open_media_driver
+from rsocket_trio.transports.aeron.channels import address_of
 from rsocket_trio.transports.aeron.endpoints import dial
 from rsocket_trio.transports.aeron.media_driver import shared_driver
+from rsocket_trio.transports.aeron.publications import add_publication, add_subscription
+from rsocket_trio.transports.aeron.setup_exchange import (
+    CLIENT_MANAGEMENT,
+    SERVER_MANAGEMENT,
+    SETUP_COMPLETE,
+    SetupMessage,
+    decode_setup_message,
+    encode_setup_message,
+)
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
@@ -195,11 +206,80 @@ async def test_listening_can_be_cancelled_at_every_step(uri: str, monkeypatch: p
     assert turns >= 2
 
 
-async def test_nobody_at_a_port_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsocket_trio.transports.aeron.endpoints.HANDSHAKE_TIMEOUT", 0.2)
-    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1: no answer within 0.2 s: nobody listens there"):
-        async with open_transport("aeron:udp?endpoint=127.0.0.1:1"):
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the seconds after which a client gives its handshake up."""
+    return partial(monkeypatch.setattr, "rsocket_trio.transports.aeron.endpoints.HANDSHAKE_TIMEOUT")
+
+
+async def failure_of(uri: str) -> str:
+    """Return what an error says of a server that can't be connected to, without its URI."""
+    with pytest.raises(ConnectionLost) as caught:
+        async with open_transport(uri):
             pass
+    return str(caught.value).removeprefix(f"{uri}: ")
+
+
+async def test_nobody_at_a_port_is_said_after_a_while(impatient: Callable[[float], None]) -> None:
+    impatient(0.2)
+    text = "no answer within 0.2 s: nobody listens there"
+    assert await failure_of("aeron:udp?endpoint=127.0.0.1:1") == text
+    assert await failure_of("aeron:udp?endpoint=127.0.0.1:1") == text
+
+
+async def test_nobody_listens_is_not_said_of_a_server_that_has_ever_answered(
+    impatient: Callable[[float], None],
+) -> None:
+    async with listening(UDP) as bound, open_connection(bound) as connection:
+        await connection.request_response(b"hello")
+    impatient(0.2)
+    text = "no answer within 0.2 s, though a server has answered there before: it is busy, or has gone"
+    assert await failure_of(bound) == text
+
+
+async def test_nobody_listens_is_not_said_of_a_server_whose_driver_answers(
+    impatient: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsocket_trio.transports.aeron.setup_listener.HANDSHAKES", 0)
+    async with listening(UDP) as bound:
+        impatient(1)
+        assert await failure_of(bound) == "its media driver answers, but no server has within 1 s: it is busy"
+
+
+async def test_nobody_listens_is_not_said_of_a_server_that_has_answered(impatient: Callable[[float], None]) -> None:
+    uri = "aeron:udp?endpoint=127.0.0.1:0"
+    async with open_media_driver() as driver:
+        setups = await driver.duty.complete(add_subscription(driver, uri, SERVER_MANAGEMENT))
+        await driver.duty.until(lambda: bool(setups.resolved_channel))
+        asked: list[SetupMessage] = []
+
+        def answered() -> bool:
+            asked.extend(map(decode_setup_message, setups.poll()))
+            return bool(asked)
+
+        async def answer() -> None:
+            await driver.duty.until(answered)
+            channel = f"{asked[0].channel}|term-length=64k"
+            sending = await driver.duty.complete(add_publication(driver, channel, CLIENT_MANAGEMENT))
+            complete = encode_setup_message(SetupMessage(SETUP_COMPLETE, asked[0].connection, 1))
+            await driver.duty.until(lambda: sending.offer(complete) > 0)
+
+        impatient(2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            bound = f"aeron:udp?endpoint={address_of(setups.resolved_channel)}"
+            assert await failure_of(bound) == "the server has answered, but the handshake has not ended within 2 s"
+
+
+async def test_nobody_listens_is_not_said_before_anybody_was_asked(impatient: Callable[[float], None]) -> None:
+    impatient(0)
+    text = "the media driver of this side has not added its channels within 0 s: it is busy"
+    assert await failure_of("aeron:udp?endpoint=127.0.0.1:1") == text
+
+
+async def test_the_address_of_a_client_may_be_a_name() -> None:
+    async with listening(UDP) as bound, open_connection(f"{bound}|control=localhost:0") as connection:
+        assert (await connection.request_response(b"hello")).data == b"hello"
 
 
 async def test_the_time_of_connecting_is_that_of_the_caller_where_it_is_shorter() -> None:
