@@ -221,7 +221,7 @@ def test_the_named_arguments_are_those_of_a_connection() -> None:
         return {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
     assert set(ConnectionOptions.__annotations__) == keywords(open_connection)
-    assert keywords(Connection.request_response) == {"route", "entries", "reply", "auth"}
+    assert keywords(Connection.request_response) == {"route", "entries", "reply", "auth", "metadata"}
     assert keywords(Connection.request_stream) - keywords(Connection.request_channel) == {"pushes"}
 
 
