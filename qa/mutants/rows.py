@@ -310,9 +310,16 @@ MUTANTS = (
     Mutant(
         "an error does not end the stream",
         "StreamSender.send_error",
-        "error.data)))\n        self._table.end(stream)",
-        "error.data)))",
+        "self._encode(frame))\n        self._table.end(stream)",
+        "self._encode(frame))",
         CANCELS,
+    ),
+    Mutant(
+        "an application can give the sign of a drain",
+        "StreamSender.send_error",
+        "if frame.code == Rejected.default_code and",
+        "if frame.code == 0 and",
+        ("tests/rsocket/test_drain_sign.py",),
     ),
     Mutant(
         "a completion closes nothing",

@@ -238,8 +238,8 @@ class Session:
 
     @property
     def draining(self) -> bool:
-        """Return whether new requests are refused, if they expect an answer, and not sent."""
-        return self.receiver.draining
+        """Return whether no new requests are sent, because either side drains."""
+        return self.receiver.draining or self.receiver.peer_draining
 
     @property
     def awaits_setup(self) -> bool:
@@ -491,8 +491,12 @@ class Session:
         self.control.entries(entries, ignore=ignore)
 
     def drain(self) -> None:
-        """Refuse new requests that expect an answer from now on; what is open may finish."""
+        """Refuse new requests that expect an answer from now on, and send none; what is open may finish."""
         self.receiver.draining = True
+        self._stop_requests()
+
+    def _stop_requests(self) -> None:
+        """Send no more requests. Those of a peer that gave the sign are taken: it may have overtaken them."""
         self.opens_at_once = False
         self.attention = True
 
@@ -585,8 +589,8 @@ class Session:
         handler = STREAM_HANDLERS.get(kind) or (SHARED_HANDLERS.get(kind) if frame.stream_id else None)
         if handler is not None:
             handler(receiver, frame)
-            if kind is ErrorFrame and receiver.draining:
-                self.drain()  # the error may have been the peer's sign
+            if kind is ErrorFrame and receiver.peer_draining:
+                self._stop_requests()  # the error may have been the peer's sign
         else:
             self._take_connection_frame(frame, now)
         if not control.established:
@@ -597,7 +601,7 @@ class Session:
             if isinstance(event, PeerDraining):
                 if not event.closing:
                     self.receiver.on_drain_sign()
-                    self.drain()
+                    self._stop_requests()
                     continue
                 self.drain()
             elif isinstance(event, LeaseReceived):

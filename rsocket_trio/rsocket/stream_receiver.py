@@ -63,9 +63,10 @@ EMPTY = Payload()
 class StreamReceiver:
     """The rules for received frames on streams. Events are collected in ``events``.
 
-    ``now`` is the time of the frames at hand, ``draining`` refuses new requests that expect an answer, ``leases`` are
-    those of both sides (``None`` without leases), ``detached`` are handlers that still run although their stream is
-    over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
+    ``now`` is the time of the frames at hand, ``draining`` refuses new requests that expect an answer,
+    ``peer_draining`` says that the peer gave the sign that it does so. ``leases`` are those of both sides (``None``
+    without leases), ``detached`` are handlers that still run although their stream is over: they count as streams.
+    ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class StreamReceiver:
         "leases",
         "limits",
         "now",
+        "peer_draining",
         "refused",
         "table",
     )
@@ -97,6 +99,7 @@ class StreamReceiver:
         self._cancels = CancelBudget(limits.cancels, limits.cancel_rate)
         self.now = 0.0
         self.draining = False
+        self.peer_draining = False
         self.leases: Leases | None = None
         self.detached = 0
         self.refused = 0
@@ -186,8 +189,8 @@ class StreamReceiver:
 
     def on_drain_sign(self) -> None:
         """Note that the peer drains, unless it is known, or this side drains itself: some peers echo its sign."""
-        if not self.draining:
-            self.draining = True
+        if not self.draining and not self.peer_draining:
+            self.peer_draining = True
             self.events.append(PeerDraining(closing=not self.dialect.has_connection_close))
 
     def on_cancel(self, frame: CancelFrame) -> None:

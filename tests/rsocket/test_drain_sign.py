@@ -109,6 +109,20 @@ def test_a_side_that_drains_itself_takes_an_echo_of_its_sign_for_nothing(dialect
 
 
 @each_dialect
+def test_a_request_that_the_sign_of_its_own_side_overtakes_is_taken(dialect: Dialect) -> None:
+    pair = SessionPair(dialect)
+    pair.client.commands.open(RR, Payload(b"x"))
+    pair.client.drain()
+    pair.client.announce_drain()
+
+    signed, taken = pair.exchange()[1]
+
+    assert isinstance(signed, PeerDraining)
+    assert isinstance(taken, RequestReceived)
+    assert pair.server.draining
+
+
+@each_dialect
 def test_requests_without_an_answer_are_taken_after_the_sign(dialect: Dialect) -> None:
     pair = SessionPair(dialect)
     drain(pair)
