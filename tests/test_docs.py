@@ -205,7 +205,7 @@ def test_a_how_to_opens_with_a_whole_program(path: str) -> None:
 
 @pytest.fixture
 def runnable(request: pytest.FixtureRequest) -> str:
-    """A how-to, if the libraries are here that its program needs. A skip from inside Trio's run would lose the reason."""
+    """A how-to whose program has its libraries here. A skip from inside Trio's run would lose the reason."""
     path: str = request.param
     require(missing_module(NEEDED[path]) if path in NEEDED else None)
     return path

@@ -28,7 +28,8 @@ def rsocket_js() -> None:
 @pytest.mark.usefixtures("rsocket_js")
 async def test_the_client_of_the_page_talks_to_its_server(tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "for_browsers"}
-    exec(compile(definitions(opening(PAGE).programs["for_browsers.py"]), "browser.md", "exec", dont_inherit=True), names)
+    program = definitions(opening(PAGE).programs["for_browsers.py"])
+    exec(compile(program, "docs/howto/browser.md", "exec", dont_inherit=True), names)
     [client] = [block.text for block in blocks(PAGE) if block.language == "js" and "RSocketConnector" in block.text]
     (tmp_path / "node_modules").symlink_to(MODULES)
 
