@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ PORTS = ("7878", "7879", "7880", "7881")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_FILE = re.compile(r"# (\w+\.py)\n")
+_COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -26,6 +29,53 @@ class Block(NamedTuple):
     text: str
     heading: str
     line: int
+
+
+class Opening(NamedTuple):
+    """The head of a page: its programs by file name, and the console session that runs them."""
+
+    programs: dict[str, Block]
+    session: str
+
+
+def opening(text: str) -> Opening:
+    """Return the programs of a page up to its first console session, and that session."""
+    programs: dict[str, Block] = {}
+    for block in blocks(text):
+        name = file_name(block)
+        if name is not None:
+            programs[name] = block
+        else:
+            return Opening(programs, block.text if block.language == "console" else "")
+    return Opening(programs, "")
+
+
+def file_name(block: Block) -> str | None:
+    """Return the file that a block is, as its first line says: ``# NAME.py``."""
+    found = _FILE.match(block.text) if block.language == "python" else None
+    return found and found[1]
+
+
+def snippets(text: str) -> list[Block]:
+    """Return the Python of a page that is no file of its own."""
+    return [block for block in blocks(text) if block.language == "python" and file_name(block) is None]
+
+
+def definitions(block: Block) -> ast.Module:
+    """Return a program without its ``trio.run(main)``."""
+    tree = ast.parse("\n" * (block.line - 1) + block.text)
+    tree.body = [each for each in tree.body if ast.unparse(each) != "trio.run(main)"]
+    return tree
+
+
+def commands(session: str) -> list[tuple[str, str]]:
+    """Return the commands of a console session, each with the output that it shows."""
+    return _COMMAND.findall(session)
+
+
+def is_shown(output: str, shown: str) -> bool:
+    """Return whether a page shows this output; ``...`` on the page stands for any text."""
+    return re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*"), output, re.DOTALL) is not None
 
 
 def page(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from typing import NoReturn
 
 import pytest
@@ -25,6 +26,11 @@ def missing_aeron() -> str | None:
     except (ModuleNotFoundError, OSError) as error:
         return str(error)
     return None if library.driver is not None else f"{library.path} has no media driver"
+
+
+def missing_module(name: str) -> str | None:
+    """What is missing of a library that has this name."""
+    return None if find_spec(name) else f"{name} is not installed"
 
 
 def give_up(missing: str) -> NoReturn:

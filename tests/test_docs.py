@@ -40,9 +40,25 @@ from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.schemes import REGISTRY, SPELLINGS
-from tests.blocks import ROOT, Block, anchors, blocks, links, make_certificates, page, with_free_ports
+from tests.blocks import (
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    commands,
+    definitions,
+    file_name,
+    is_shown,
+    links,
+    make_certificates,
+    opening,
+    page,
+    snippets,
+    with_free_ports,
+)
 from tests.each_row import each_row
-from tests.missing import give_up, missing_aeron, require
+from tests.missing import give_up, missing_aeron, missing_module, require
+from tests.programs import run_program
 
 PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
@@ -70,7 +86,7 @@ CHAPTERS = {
     "Errors": [r"\+0\.25", "-by zero", "-internal error"],
 }
 """What the snippets of the page on Streamux print."""
-RUN_ELSEWHERE = {"analytics", "capture", "index", "loadgen", "replay", "server", "spark", "testing"}
+RUN_ELSEWHERE = {"analytics", "asyncio", "capture", "index", "loadgen", "replay", "server", "spark", "testing"}
 """Pages whose code is run by tests of their own, as that of the pages for those who come from other libraries, or that
 only say what the others begin with. What the page on servers shows are lines of programs, such as the README's."""
 TASKS = {
@@ -79,9 +95,14 @@ TASKS = {
     if path.startswith(("docs/howto/", "docs/reference/"))
     and Path(path).stem not in RUN_ELSEWHERE
     and not Path(path).stem.startswith("from-")
-    and (code := [block for block in blocks(page(path)) if block.language == "python"])
+    and (code := snippets(page(path)))
 }
-"""The code of each how-to, and of the reference."""
+"""The snippets of each how-to, and of the reference."""
+OPENINGS = [path for path in HOWTO if path != "docs/howto/index.md"]
+NEEDED = {"docs/howto/asyncio.md": "anyio"}
+"""Libraries that programs of these pages need, beside the extras."""
+RUN_UNDER_JAVA = "docs/howto/spark.md"
+"""The page whose programs run in tests/spark/jvm."""
 TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat", "services"))
 
 
@@ -116,9 +137,9 @@ def play_all(text: str, folder: Path) -> list[str]:
     started: list[subprocess.Popen[str]] = []
     with background(started) as afterwards:
         for block in blocks(text):
-            name = re.match(r"# (\w+\.py)\n", block.text)
-            if block.language == "python" and name:
-                (folder / name[1]).write_text(block.text)
+            name = file_name(block)
+            if name is not None:
+                (folder / name).write_text(block.text)
             elif block.language == "console":
                 play(block.text, folder, started)
     return afterwards
@@ -138,7 +159,7 @@ def background(started: list[subprocess.Popen[str]]) -> Iterator[list[str]]:
 
 def play(session: str, folder: Path, started: list[subprocess.Popen[str]]) -> None:
     """Type each command of a console session, and compare what it prints."""
-    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
+    for command, shown in commands(session):
         words = as_here(shlex.split(command.removesuffix(" &")))
         if not command.endswith(" &"):
             done = subprocess.run(
@@ -150,7 +171,8 @@ def play(session: str, folder: Path, started: list[subprocess.Popen[str]]) -> No
                 check=False,
                 stdin=subprocess.DEVNULL,
             )
-            assert (done.stdout, done.stderr) == (shown, ""), command
+            assert done.stderr == "", command
+            assert is_shown(done.stdout, shown), (command, done.stdout)
             continue
         process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         started.append(process)
@@ -169,18 +191,61 @@ def as_here(words: list[str]) -> list[str]:
     return [found, *words[1:]]
 
 
-# How to: each task in a namespace of its own, against a running server
+# How to: a whole program, and then snippets in a namespace of their own, against a running server
+
+
+@each_row("path", OPENINGS)
+def test_a_how_to_opens_with_a_whole_program(path: str) -> None:
+    programs, session = opening(page(path))
+
+    assert programs
+    assert all(" import " in block.text for block in programs.values())
+    assert any(name in session or f"{Path(name).stem}:" in session for name in programs)
+
+
+@pytest.fixture
+def runnable(request: pytest.FixtureRequest) -> str:
+    """A how-to whose program has its libraries here. A skip from inside Trio's run would lose the reason."""
+    path: str = request.param
+    require(missing_module(NEEDED[path]) if path in NEEDED else None)
+    return path
+
+
+@pytest.mark.parametrize("runnable", [path for path in OPENINGS if path != RUN_UNDER_JAVA], indirect=True)
+async def test_the_program_of_a_how_to_runs_as_it_stands(runnable: str, tmp_path: Path) -> None:
+    programs, session = opening(with_free_ports(page(runnable)))
+    for name, block in programs.items():
+        (tmp_path / name).write_text(block.text)
+
+    started: list[subprocess.Popen[str]] = []
+    with background(started):
+        for command, shown in commands(session):
+            python, _, program = command.partition(" ")
+            if python == "python" and program in programs:
+                done = await run_program(tmp_path / program, cwd=tmp_path)
+                assert (done.code, done.stderr) == (0, ""), command
+                assert is_shown(done.stdout, shown), done.stdout
+            else:
+                play(f"$ {command}\n{shown}", tmp_path, started)
+
+
+def program_names(task: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Return the names that the programs of a page define."""
+    defined: dict[str, Any] = {}
+    for block in opening(page(task)).programs.values():
+        exec(compile(definitions(block), task, "exec", dont_inherit=True), defined)
+    return names | defined
 
 
 async def run_task(task: str, write: Callable[..., None]) -> None:
-    """Run the snippets of a task; ``write`` takes the place of ``print`` in them."""
-    responder = stocked_responder()
+    """Run the snippets of a task behind its program; ``write`` takes the place of ``print`` in them."""
+    names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+    names = program_names(task, names | {"trio": trio, "ssl": ssl}) | {"print": write}
+    responder = stocked(names.get("responder") or Responder())
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
             async with open_connection(uri) as connection:
-                names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
-                names |= {"trio": trio, "ssl": ssl, "print": write}
                 names |= {"uri": uri, "connection": connection, "responder": responder, "nursery": nursery}
                 for block in TASKS[task]:
                     await execute(block, names, task)
@@ -208,7 +273,7 @@ PRINTED = {
         "ada",
         "eve",
     ],
-    "deadlines": ["too slow, and the server has stopped as well", "5", "20"],  # the last one is that of the test
+    "deadlines": ["5", "20"],  # the last one is that of the test
     "interceptors": [
         r"greet took 0\.\d+ s",
         "hello, world",
@@ -326,10 +391,10 @@ def test_every_how_to_is_in_their_list() -> None:
 
 async def test_handlers_of_the_how_to_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    responder = stocked_responder()
+    responder = stocked(Responder())
     names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
-    names |= {"trio": trio, "responder": responder}
     for task, code in TASKS.items():
+        names = program_names(task, names) | {"trio": trio, "responder": responder}
         for block in code:
             if not re.search(r"await connection|open_connection", block.text) and "@responder." in block.text:
                 await execute(block, names, task)
@@ -358,25 +423,29 @@ async def execute(block: Block, names: dict[str, Any], path: str) -> None:
         await waiting
 
 
-def stocked_responder() -> Responder:
-    responder = Responder()
+def stocked(responder: Responder) -> Responder:
+    """Return the responder with the routes that snippets use, where its program has not defined them."""
 
-    @responder.request_response("greet")
     def greet(request: Payload) -> str:
         return f"hello, {request.text}"
 
-    @responder.request_response("slow")
     async def slow(request: Payload) -> bytes:
         await trio.sleep_forever()
         raise AssertionError
 
-    @responder.request_stream("numbers")
     async def numbers(request: Payload) -> AsyncIterator[str]:
         number = 0
         while True:
             number += 1
             yield str(number)
 
+    taken = {route.route for route in responder.routes}
+    if "greet" not in taken:
+        responder.request_response("greet")(greet)
+    if "slow" not in taken:
+        responder.request_response("slow")(slow)
+    if "numbers" not in taken:
+        responder.request_stream("numbers")(numbers)
     return responder
 
 

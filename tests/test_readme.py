@@ -15,17 +15,27 @@ import pytest
 
 from rsocket_trio import Invalid, Responder
 from rsocket_trio.testing import connected_pair
-from tests.blocks import ROOT, blocks, links, page, with_free_ports
+from tests.blocks import ROOT, blocks, commands, links, page, with_free_ports
+from tests.test_docs import play
 
 README = page("README.md")
 PATIENCE = 20.0
 
 
-def test_the_client_of_the_readme_talks_to_its_server(tmp_path: Path) -> None:
+def test_the_readme_has_what_a_reader_needs_in_this_order() -> None:
+    headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
+
+    assert headings[:5] == ["Install", "A server", "A client", "Run", "Look"]
+    assert README.startswith("# rsocket_trio\n\nRSocket for ")
+
+
+def test_the_programs_and_commands_of_the_readme_show_what_it_says(tmp_path: Path) -> None:
     text = with_free_ports(README)
     server, client, _typed = (block.text for block in blocks(text) if block.language == "python")
+    run, look = (commands(block.text) for block in blocks(text) if block.language == "console")
     [uri] = re.findall(r'"(tcp://\S+)"', client)
     assert uri in server
+    assert [command for command, _ in run] == ["python server.py &", "python client.py"]
 
     with running(tmp_path / "server.py", server):
         # The server of the README says nothing, so the client tries until it is there.
@@ -38,7 +48,11 @@ def test_the_client_of_the_readme_talks_to_its_server(tmp_path: Path) -> None:
                 break
             sleep(0.1)
 
-    assert (done.stdout, done.stderr) == ("hello, Ada\n0\n1\n2\n", "")
+        for command, shown in look:
+            play(f"$ {command}\n{shown}", tmp_path, [])
+
+    assert (done.stdout, done.stderr) == (run[1][1], "")
+    assert len(look) == 2
 
 
 async def test_the_typed_service_of_the_readme_answers() -> None:
@@ -70,7 +84,10 @@ def test_the_commands_of_the_readme_exist() -> None:
     for target in ("demo", "test"):
         assert any(line.startswith(f"make {target} ") for line in commands)
         assert f"\n{target}: " in makefile
-    for extra in re.findall(r"'\.\[(\w+)\]'", README):
+    rows = re.findall(r"^\| (`.+?`) \|", README.partition("\n## Extras\n")[2].partition("\n## ")[0], re.MULTILINE)
+    extras = re.findall(r"`([\w-]+)`", " ".join(rows))
+    assert len(extras) > 5
+    for extra in [*re.findall(r"'\.\[([a-z]+)\]'", README), *extras]:
         assert f"\n{extra} = [" in page("pyproject.toml")
 
 

@@ -16,7 +16,7 @@ from rsocket_trio.cli.analyze import command as analyze
 from rsocket_trio.spark import analytics
 from tests.analytics.handwritten import TABLES_BY_HAND
 from tests.analytics.writing import write_parquet
-from tests.blocks import blocks, page
+from tests.blocks import blocks, page, snippets
 from tests.each_row import ALL_CASES
 from tests.rows import Rows
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAGE = page("docs/howto/analytics.md")
 REFERENCE = page("docs/reference/analytics.md")
 SQL = [block.text for block in blocks(PAGE) if block.language == "sql"]
-CODE = [block for block in blocks(PAGE) if block.language == "python"]
+CODE = snippets(PAGE)
 
 
 def cells(heading: str, text: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio import Payload, Responder, open_connection, serve
 from rsocket_trio.capture.schema import STREAMUX_NAMES, TABLES
-from tests.blocks import blocks, page
+from tests.blocks import page, snippets
 from tests.capture.reading import read
 from tests.each_row import each_row
 
@@ -46,12 +46,11 @@ async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
             [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
             names: dict[str, Any] = {"uri": uri, "open_connection": open_connection, "trio": trio}
             names["print"] = lambda *words: printed.append(words)
-            for block in blocks(PAGE):
-                if block.language == "python":
-                    code = compile(block.text, "docs/howto/capture.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-                    result = eval(code, names)
-                    if result is not None:
-                        await result
+            for block in snippets(PAGE):
+                code = compile(block.text, "docs/howto/capture.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                result = eval(code, names)
+                if result is not None:
+                    await result
             nursery.cancel_scope.cancel()
 
     assert printed == [(0, None)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -20,7 +19,7 @@ from rsocket_trio import (
     Payload,
     Responder,
 )
-from tests.blocks import blocks, page
+from tests.blocks import definitions, opening, page
 from tests.conformance.raw import (
     INVALID,
     RS10,
@@ -226,13 +225,9 @@ async def test_where_there_is_no_credit_room_is_what_a_grant_can_say(autojump_cl
 
 def documented() -> Any:
     """The function ``forward`` of the page on forwarding."""
-    [text] = [
-        block.text
-        for block in blocks(page("docs/howto/forwarding.md"))
-        if block.heading == "Forwarding credit" and "def forward(" in block.text
-    ]
-    names: dict[str, Any] = {"trio": trio, "responder": Responder()}
-    exec(compile(ast.parse(text), "docs/howto/forwarding.md", "exec"), names)
+    program = opening(page("docs/howto/forwarding.md")).programs["forwarder.py"]
+    names: dict[str, Any] = {}
+    exec(compile(definitions(program), "docs/howto/forwarding.md", "exec", dont_inherit=True), names)
     return names["forward"]
 
 

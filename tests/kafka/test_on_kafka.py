@@ -30,7 +30,7 @@ from rsocket_trio.replay import (
     read_source_payload,
 )
 from rsocket_trio.replay.packs import flattened, pack_elements
-from tests.blocks import blocks, page
+from tests.blocks import page, snippets
 from tests.kafka.broker import Broker, free_ports
 
 if TYPE_CHECKING:
@@ -433,9 +433,8 @@ async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic:
 
 async def test_the_page_serves_topics(broker: Broker) -> None:
     names: dict[str, Any] = {}
-    for block in blocks(page("docs/howto/replay.md")):
-        if block.language == "python":
-            exec(block.text, names)
+    for block in snippets(page("docs/howto/replay.md")):
+        exec(block.text, names)
 
     async def serve_topics(*, task_status: trio.TaskStatus[list[str]]) -> None:
         await names["serve_topics"](broker.servers, task_status)

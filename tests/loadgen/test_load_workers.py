@@ -19,7 +19,7 @@ from rsocket_trio.loadgen.load_messages import START, encode, receive
 from rsocket_trio.loadgen.load_worker import Told
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary
-from tests.blocks import blocks, page
+from tests.blocks import page, snippets
 from tests.each_row import each_row
 from tests.loadgen.loads import summary_of
 
@@ -200,7 +200,7 @@ def test_counts_up_to_now_make_a_summary_like_those_of_the_end(uri: str) -> None
 
 
 async def test_the_page_shows_what_works(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    snippet, search, _ = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
+    snippet, search, _ = snippets(page("docs/howto/loadgen.md"))
     names: dict[str, Any] = {}
     exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), names)
 

@@ -11,12 +11,12 @@ import trio
 
 from rsocket_trio import open_connection, replay
 from rsocket_trio.replay import ReplayableLog, ReplayError, element_metadata, segment_records
-from tests.blocks import blocks, page
+from tests.blocks import page, snippets
 from tests.each_row import each_row
 
 PAGE = page("docs/howto/replay.md")
 REFERENCE = page("docs/reference/replay.md")
-CODE = [block for block in blocks(PAGE) if block.language == "python"]
+CODE = snippets(PAGE)
 
 
 def functions() -> dict[str, Any]:

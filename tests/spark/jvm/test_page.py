@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.blocks import ROOT, blocks, page, with_free_ports
+from tests.blocks import ROOT, commands, opening, page, snippets, with_free_ports
 from tests.spark.jvm.servers import SourceServer
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 PAGE = with_free_ports(page("docs/howto/spark.md"))
-CODE = [block for block in blocks(PAGE) if block.language == "python"]
-FILES = {name: block for block in CODE for name in ("server.py", "job.py") if block.text.startswith(f"# {name}\n")}
-SNIPPETS = [block for block in CODE if block not in FILES.values()]
+FILES, SESSION = opening(PAGE)
+SNIPPETS = snippets(PAGE)
 
 
 def wait_for(server: str) -> None:
@@ -51,9 +50,7 @@ def test_the_first_rows_come(spark: SparkSession, tmp_path: Path, capsys: pytest
         finally:
             process.kill()
 
-    assert capsys.readouterr().out.endswith(
-        "[Row(partition=0, count=500), Row(partition=1, count=500)]\n[Row(sum(id)=499500)]\n"
-    )
+    assert capsys.readouterr().out.endswith(dict(commands(SESSION))["python job.py"])
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.heading)
