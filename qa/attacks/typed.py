@@ -129,7 +129,7 @@ def long_text(scene: Scene) -> str:
         (
             (b"typed.order", b'"', b'"'),
             (b"typed.order", b'{"symbol":"a","amount":"', b'"}'),
-            (b"typed.length", b'"', b'"'),
+            (b"typed.length", b"", b""),
         )
     ):
         stream_id = 2 * number + 1

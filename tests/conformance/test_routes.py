@@ -104,13 +104,11 @@ def test_the_usual_setup_has_the_credentials() -> None:
     assert written == head + b"\x03a/b" + b"\x00\x00\x0b" + ENTRY
 
 
-def guarded(*, echoes_metadata: bool = False) -> Responder:
+def guarded() -> Responder:
     """One that asks for credentials, and has every interaction by route."""
     made = Responder(auth_required=True)
     made.authenticate(lambda credentials, where: "ann" if credentials == TOKEN else None)
     made.include(routed())
-    if echoes_metadata:
-        made.request_response(lambda request: request)
     return made
 
 
@@ -134,9 +132,10 @@ async def test_a_server_that_asks_for_credentials_passes_the_cases_that_apply(cl
 
 async def test_nothing_that_is_told_has_the_credentials_also_where_the_server_sends_them_back() -> None:
     cases = chosen("rsocket/1.0", role="server", patterns=(SPARE,))
+    echo = Responder()  # takes no credentials, so that they are in what it sends back
+    echo.request_response(lambda request: request)
     async with trio.open_nursery() as nursery:
-        server = partial(serve, guarded(echoes_metadata=True), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"])
-        [uri] = await nursery.start(server)
+        [uri] = await nursery.start(partial(serve, echo, "tcp://127.0.0.1:0", dialects=["rsocket/1.0"]))
         target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes({}, credentials=TOKEN))
         results = await run(cases, target)
         nursery.cancel_scope.cancel()
