@@ -17,8 +17,9 @@ import trio
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.backlog import DEFAULT_BACKLOG, take_waiting
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
+from rsocket_trio.transports.byte_stream import ByteStreamTransport, turn_away
+from rsocket_trio.transports.error_text import HandshakeFailed, NoAlpn, NoTls, OriginRefused, reason
+from rsocket_trio.transports.first_bytes import TLS_ALERT, client_protocol
 from rsocket_trio.transports.schemes import (
     AcceptedConnection,
     AcceptOptions,
@@ -147,10 +148,16 @@ class Accepted:
         if not row.uses_tls:
             return carrier, handshake
         assert self._ssl_context is not None
-        if row.alpn:
-            self._ssl_context.set_alpn_protocols(list(row.alpn))
         secured = server_tls(self._ssl_context, carrier)
-        return secured, await secure(secured, handshake, row.alpn)
+        try:
+            return secured, await secure(secured, handshake, row.alpn)
+        except NoTls as error:
+            protocol = client_protocol(error.first) or "an unknown protocol"
+            await turn_away(carrier, TLS_ALERT)
+            raise HandshakeFailed(f"{protocol} without TLS") from error
+        except NoAlpn:
+            await turn_away(secured, row.alpn_refusal)
+            raise
 
     def _options(self, limits: Limits | None) -> AcceptOptions:
         return AcceptOptions(limits or Limits(), self._origins)
