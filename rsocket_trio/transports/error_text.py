@@ -47,6 +47,8 @@ def reason(exc: BaseException) -> str:
     if isinstance(exc, BaseExceptionGroup):
         # A name with several addresses: mostly all failed for the same reason.
         return "; ".join(dict.fromkeys(reason(each) for each in exc.exceptions))
+    if isinstance(exc, WrongProtocol):
+        return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {exc.verify_message}"
     if isinstance(exc, ssl.SSLEOFError):

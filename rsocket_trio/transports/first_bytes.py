@@ -9,18 +9,20 @@ from rsocket_trio.errors import readable
 from rsocket_trio.transports.error_text import WrongProtocol
 
 RSOCKET: Final = "RSocket"
+STREAMUX: Final = "Streamux"
 HTTP_1: Final = "HTTP/1.1"
 HTTP_2: Final = "HTTP/2"
 TLS: Final = "TLS"
 
 SCHEMES: Final = {
-    #                clear   over TLS
-    RSOCKET: ("tcp", "tls"),
-    HTTP_1:  ("ws",  "wss"),
-    HTTP_2:  ("h2",  "h2s"),
+    #          clear  over TLS
+    RSOCKET:  ("tcp", "tls"),
+    STREAMUX: ("tcp", "tls"),
+    HTTP_1:   ("ws",  "wss"),
+    HTTP_2:   ("h2",  "h2s"),
 }  # fmt: skip
 """The schemes of URIs whose servers speak a protocol."""
-TRY_TLS: Final = f"try {', '.join(over_tls for _, over_tls in SCHEMES.values())}"
+TRY_TLS: Final = "try tls://, wss:// or h2s://"
 TLS_ALERT: Final = bytes.fromhex("15 0301 0002 02 0A")
 """The answer of a server of TLS to other bytes: a fatal alert, unexpected_message (RFC 8446, 5 and 6)."""
 HTTP_2_REFUSAL: Final = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000000 00000000 00000001")
@@ -28,11 +30,22 @@ HTTP_2_REFUSAL: Final = bytes.fromhex("000000 04 00 00000000  000008 07 00 00000
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client of HTTP/2 (RFC 9113, 3.4)."""
 DECIDING: Final = 9
-"""Bytes that tell the protocol of a server: the header of a frame of HTTP/2, the least frame of RSocket."""
+"""Bytes that tell whether a server speaks RSocket: as many as the header of a frame of HTTP/2 has."""
 HEAD_SIZE: Final = 1024
 """Bytes of a server that are kept to name it: those of an error page of HTTP may tell that TLS is needed."""
-FIRST_TYPES: Final = frozenset({0x08, 0x0C, 0x2C})
-"""The sixth byte of a LEASE, a KEEPALIVE and an ERROR of RSocket 1.0, without the flags in its lower two bits."""
+SERVERS: Final = tuple(
+    (protocol, re.compile(pattern, re.DOTALL))
+    for protocol, pattern in (
+        (TLS, rb"\x15\x03.\x00\x02"),  # an alert: before a ClientHello a server sends nothing else
+        (HTTP_1, rb"HTTP/"),
+        (HTTP_2, rb"\x00..\x04\x00\x00{4}"),  # SETTINGS on stream 0
+        (RSOCKET, rb".{3}\x00{4}[\x08-\x0F\x2C-\x2F]"),  # 1.0: LEASE, KEEPALIVE or ERROR on stream 0
+        (RSOCKET, rb"\x00...\x00\x0C..\x00{4}"),  # 0.1: ERROR on stream 0
+        (RSOCKET, rb"\x00...\x00.\x00\x02\x00{4}"),  # 0.0: the same
+        (STREAMUX, rb"\x01[\x00-\x3F].(?!\x00\x00).."),  # an initialize message
+    )
+)
+"""The first bytes of servers, in the order in which they are tried."""
 METHOD: Final = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH) ")
 NEEDS_TLS: Final = re.compile(rb"HTTP/1\.[01] 400 .*(HTTPS|SSL-enabled)", re.DOTALL)
 """The page of nginx, Apache and Go for a request without TLS at a port of HTTPS."""
@@ -40,17 +53,7 @@ NEEDS_TLS: Final = re.compile(rb"HTTP/1\.[01] 400 .*(HTTPS|SSL-enabled)", re.DOT
 
 def server_protocol(first: bytes) -> str:
     """Return the protocol of a server that sends these first bytes; an empty text if it is none of the known ones."""
-    if first[:2] == b"\x15\x03" and first[3:5] == b"\0\2":
-        return TLS  # an alert: without a ClientHello a server sends nothing else
-    if first.startswith(b"HTTP/"):
-        return HTTP_1
-    if len(first) < DECIDING or first[0]:
-        return ""
-    if first[3:9] == b"\4\0\0\0\0\0":
-        return HTTP_2  # SETTINGS on stream 0
-    if first[3:7] == bytes(4) and first[7] & 0xFC in FIRST_TYPES:
-        return RSOCKET  # a frame on stream 0, behind its length
-    return ""
+    return next((protocol for protocol, pattern in SERVERS if pattern.match(first)), "")
 
 
 def client_protocol(first: bytes) -> str:
@@ -75,13 +78,13 @@ def wrong_protocol(first: bytes, expected: str, *, over_tls: bool) -> WrongProto
     if not over_tls and NEEDS_TLS.match(first):
         return WrongProtocol(f"a server of HTTP over TLS answered, {_status_line(first)}: {TRY_TLS}")
     protocol = server_protocol(first)
-    if protocol in {"", expected}:
+    if not protocol or SCHEMES.get(protocol) == SCHEMES.get(expected):
         return None
     if protocol == TLS:
         return WrongProtocol(f"TLS answered: {TRY_TLS}")
     line = f", {_status_line(first)}" if protocol == HTTP_1 else ""
     place = "over" if over_tls else "without"
-    return WrongProtocol(f"{protocol} {place} TLS answered{line}: try {SCHEMES[protocol][over_tls]}")
+    return WrongProtocol(f"{protocol} {place} TLS answered{line}: try {SCHEMES[protocol][over_tls]}://")
 
 
 def _status_line(first: bytes) -> str:

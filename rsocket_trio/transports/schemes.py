@@ -83,6 +83,8 @@ class ListenOptions:
     backlog: int = DEFAULT_BACKLOG
     over: object | None = None
     """The object that listeners share, in a scheme that has one: the media driver of Aeron."""
+    shares_ipv4: bool = False
+    """True if all addresses of IPv6, ``[::]``, include those of IPv4."""
 
 
 @attrs.frozen
@@ -345,7 +347,7 @@ def _dial_tcp(endpoint: Endpoint) -> Awaitable[Carrier]:
 
 
 async def _listen_tcp(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
-    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog)
+    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog, shares_ipv4=options.shares_ipv4)
     return attrs.evolve(endpoint, port=listeners[0].socket.getsockname()[1]), listeners
 
 

@@ -124,7 +124,7 @@ class _FirstRead(trio.abc.Stream):
         self._stream = stream
         self.data = b""
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray | memoryview:
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         chunk = await self._stream.receive_some(max_bytes)
         if not self.data:
             self.data = bytes(chunk[:HEAD_SIZE])
@@ -140,16 +140,17 @@ class _FirstRead(trio.abc.Stream):
         await self._stream.aclose()
 
 
-async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
+async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = False) -> list[SocketListener]:
     """Bind every address that a name has, all on one port; port 0 takes one that is free on all.
 
-    Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains.
+    Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains. With
+    ``shares_ipv4`` the address ``::`` is that of all interfaces over IPv4, too.
     """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for tries_left in reversed(range(COMMON_PORT_TRIES)):
         try:
-            sockets = _bind_all(addresses, port, backlog)
+            sockets = _bind_all(addresses, port, backlog, shares_ipv4)
         except OSError as exc:
             # A port that is free on the first address need not be free on the others.
             if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
@@ -160,7 +161,7 @@ async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
 
 
 def _bind_all(
-    addresses: Sequence[tuple[socket.AddressFamily, tuple[object, ...]]], port: int, backlog: int
+    addresses: Sequence[tuple[socket.AddressFamily, tuple[object, ...]]], port: int, backlog: int, shares_ipv4: bool
 ) -> list[socket.socket]:
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -176,7 +177,7 @@ def _bind_all(
             bound.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not (shares_ipv4 and address[0] == "::"))
             try:
                 one.bind((address[0], port, *address[2:]))
             except OSError as exc:
