@@ -57,9 +57,9 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
 class _Announcement:
     """Tells the users of a program where it listens."""
 
-    def started(self, uris: list[str]) -> None:
+    def started(self, value: Iterable[str] = ()) -> None:
         """Log the URIs, and write them to stderr if that is a terminal."""
-        for uri in uris:
+        for uri in value:
             logger.info("listening %s", uri)
             if sys.stderr is not None and sys.stderr.isatty():
                 print(f"listening {uri}", file=sys.stderr)
@@ -84,8 +84,8 @@ async def serve(
     * ``resume``: ``ResumeOptions``; clients that ask for it may resume their sessions.
     * ``limits``: the bounds of each connection, ``Limits()``.
     * ``fragment_size``: bytes of the largest frame to send, 65536.
-    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``: a context, a function that makes one, called once for each
-      scheme, or a mapping of schemes to these. ``h2`` is set as ALPN on the context of ``h2s``, which is one of its own.
+    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``: a context, a function that makes one and is called once for
+      each scheme, or a mapping of schemes to these. The context of ``h2s`` is no other scheme's: its ALPN is set here.
     * ``unix_mode``: permissions of a Unix socket.
     * ``origins``: origins of pages in browsers that may open a WebSocket, beside pages of the server's own host: full
       origins as in ``"https://app.example:8443"``, or ``"*"`` for all. Other pages get HTTP 403.
@@ -102,10 +102,11 @@ async def serve(
     When cancelled, it accepts the clients that wait, stops listening, drains every connection for at most ``grace``
     seconds, and closes it.
 
-    Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
-    name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and
-    again, ``RuntimeError`` for ``signals`` outside of the main thread. A ``ValueError`` is also a responder of which a
-    handler has ``requires=``, and which finds no users: it has neither ``authenticate`` nor ``setup``.
+    Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin,
+    ``ssl_context`` or name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers
+    end again and again, ``RuntimeError`` for ``signals`` outside of the main thread. A ``ValueError`` is also a
+    responder of which a handler has ``requires=``, and which finds no users: it has neither ``authenticate`` nor
+    ``setup``.
     """
     need_trio()
     terms = serve_options(**completed(serve, options))

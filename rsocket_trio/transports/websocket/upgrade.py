@@ -117,7 +117,7 @@ async def grant_upgrade(
         request = await heads.request()
         key = _check_request(request)
     except BadHandshake as error:
-        await _refuse(stream, error.status, error.headers)
+        await turn_away(stream, _refusal(error.status, error.headers))  # which may have more to send
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
     target, authority = _resource(request.path)
     if _path(target) != _path(endpoint.path):
@@ -268,9 +268,14 @@ def _check_answer(headers: Headers, key: str, offered: Sequence[str]) -> tuple[t
     return _others(headers, *of_the_handshake, "sec-websocket-extensions")
 
 
-async def _refuse(stream: trio.abc.Stream, status: int, headers: Pairs = ()) -> None:
+async def _refuse(stream: trio.abc.Stream, status: int) -> None:
     """Refuse the WebSocket over HTTP, if the peer still reads."""
-    await turn_away(stream, _response(status, [*headers, ("Content-Length", "0"), ("Connection", "close")]))
+    with suppress(HandshakeFailed):
+        await _say(stream, _refusal(status))
+
+
+def _refusal(status: int, headers: Pairs = ()) -> bytes:
+    return _response(status, [*headers, ("Content-Length", "0"), ("Connection", "close")])
 
 
 def _response(status: int, headers: Pairs) -> bytes:
