@@ -345,7 +345,7 @@ async def _first_answer(stream: trio.abc.Stream, time_limit: ConnectTimeout) -> 
 
     RFC 9113, 3.4: the preface is such that servers of HTTP/1 don't go on.
     """
-    with time_limit.step("HTTP/2 was not agreed on"), trio.move_on_after(PROBE_TIMEOUT):
+    with time_limit.scope(), trio.move_on_after(PROBE_TIMEOUT):
         try:
             await stream.send_all(PREFACE)
             return bytes(await stream.receive_some(HEAD_SIZE))

@@ -116,13 +116,13 @@ PEM = {"tls": "server.pem"}
 # fmt: off
 WRONG: list[tuple[list[str], Any, type[Exception], str]] = [
     # schemes         ssl_context                      error
-    (["tls", "h2s"],  SHARED,                          ValueError, "one ssl_context for tls and h2s, which offer diffe"),
-    (["h2s", "wss"],  {"h2s": SHARED, "wss": SHARED},  ValueError, "one ssl_context for h2s and wss, which offer diffe"),
-    (["h2s", "wss"],  lambda: SHARED,                  ValueError, "give a mapping {'h2s': ..., 'wss': ...} of two con"),
-    (["tls"],         None,                            ValueError, "tls://127.0.0.1:0: serving TLS needs an ssl_contex"),
-    (["tls", "wss"],  {"tls": SHARED},                 ValueError, "wss://127.0.0.1:0: serving TLS needs an ssl_contex"),
-    (["tls"],         {"tls": SHARED, "tcp": SHARED},  ValueError, "for 'tcp': the schemes of TLS are tls, tcp+tls, ws"),
-    (["tls"],         PEM,                             TypeError,  "'tls' is an ssl.SSLContext or a function that make"),
+    (["tls", "h2s"],  SHARED,                          ValueError, "one ssl_context for tls and h2s, which offer diff"),
+    (["h2s", "wss"],  {"h2s": SHARED, "wss": SHARED},  ValueError, "one ssl_context for h2s and wss, which offer diff"),
+    (["h2s", "wss"],  lambda: SHARED,                  ValueError, "give a mapping {'h2s': ..., 'wss': ...} of two co"),
+    (["tls"],         None,                            ValueError, "tls://127.0.0.1:0: serving TLS needs an ssl_conte"),
+    (["tls", "wss"],  {"tls": SHARED},                 ValueError, "wss://127.0.0.1:0: serving TLS needs an ssl_conte"),
+    (["tls"],         {"tls": SHARED, "tcp": SHARED},  ValueError, "for 'tcp': the schemes of TLS are tls, tcp+tls, w"),
+    (["tls"],         PEM,                             TypeError,  "'tls' is an ssl.SSLContext or a function that mak"),
     (["tls"],         lambda: None,                    TypeError,  "not NoneType of its function"),
 ]
 # fmt: on
