@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
+from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder, split_name
 from rsocket_trio.server.processes.messages import Run
@@ -30,10 +30,6 @@ from rsocket_trio.server.signals import Stop
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.transports.websocket.origins import parse_origins
-
-DEFAULT_COLLECTION = gc.get_threshold()
-COLLECTION = (10_000, 10, 10)
-"""New objects before a collection, and how many of those before one of older ones: see ``gc.set_threshold``."""
 
 
 def mode(text: str) -> int:
@@ -243,21 +239,9 @@ async def serve_as_worker(
 ) -> None:
     """Serve in a worker process of the command, which shows the log and captures as one process does."""
     show_log(log)
-    collect_rarely()
     with captured(capture, capture_format) as recording:
         here: ServeOptions = {**options, "capture": recording}
         await serve_inherited(here, responder, inherited, retiring=retiring, task_status=task_status)
-
-
-def collect_rarely() -> None:
-    """Have the collector look for cycles less often, unless the application has set its thresholds.
-
-    Requests in flight outlive several collections and are then freed without the collector: with 64,000 requests at
-    once the default spends half of the time looking at them.
-    """
-    if gc.get_threshold() == DEFAULT_COLLECTION:
-        gc.freeze()
-        gc.set_threshold(*COLLECTION)
 
 
 def serve_until_stopped(serve: Callable[..., Awaitable[object]], count_routes: Callable[[], int]) -> None:
@@ -265,7 +249,6 @@ def serve_until_stopped(serve: Callable[..., Awaitable[object]], count_routes: C
 
     Raise ``Failure`` for a SIGINT that comes before it serves.
     """
-    collect_rarely()
     serves = False
 
     def announce(uris: list[str]) -> None:
@@ -277,7 +260,7 @@ def serve_until_stopped(serve: Callable[..., Awaitable[object]], count_routes: C
             if uris:
                 write_text(f"routes {count_routes()}")
 
-    with Stop() as stop:
+    with Stop() as stop, collecting_rarely():
         trio.run(stop.run, _serve_and_announce, serve, announce)
     if not serves and stop.number == signal.SIGINT:
         raise Failure("interrupted", INTERRUPTED)

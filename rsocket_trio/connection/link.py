@@ -12,7 +12,7 @@ from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.error_text import NO_FRAME
+from rsocket_trio.transports.error_text import NO_FRAME, WrongProtocol
 
 READ_AFTER_BREAK_TIMEOUT = 1.0
 """Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
@@ -317,6 +317,9 @@ class Link:
                         # Without its traceback, which would keep the frames that read for as long as the error is kept.
                         owner.on_broken(error.with_traceback(None))
                         break
+                    except WrongProtocol as error:
+                        self._lose(str(error), error)
+                        break
                     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                         self._lose(f"the transport broke: {reason(error)}", error)
                         break
@@ -418,7 +421,7 @@ class Link:
     def _lose(self, text: str, cause: Exception | None) -> None:
         if not self._lost:
             self._lost = True
-            if self._session.client and not self._reads:
+            if self._session.client and not self._reads and not isinstance(cause, WrongProtocol):
                 text += f", and {NO_FRAME}"
             lost = ConnectionLost(text)
             lost.__cause__ = cause

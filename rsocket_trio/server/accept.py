@@ -34,10 +34,12 @@ from rsocket_trio.connection.resumption import ResumableConnection, ResumedTrans
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.first_bytes import client_protocol
 from rsocket_trio.transports.listen import AcceptedTransport
 
 if TYPE_CHECKING:
@@ -359,9 +361,13 @@ class Server:
 
     async def _turn_away(self, transport: Transport, data: bytes, found: Detected | None) -> None:
         self._turned_away += 1
+        protocol = client_protocol(data)
         if self._turned_away == 1:
-            logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
+            start = f"{data[:16].hex()}{f' ({protocol})' if protocol else ''}"
+            logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", start)
         answer = found or answer_for(data, message=transport.is_message_based)
+        if answer is None and protocol:
+            answer = RSOCKET_1_0  # a client of another protocol may tell by it what answers here
         if answer is None or isinstance(answer, str):
             # Streamux can't express a refusal.
             if transport.is_message_based:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypedDict, Unpack
 
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.protocols import ALL
@@ -13,9 +12,7 @@ from rsocket_trio.limits import DRAIN_TIMEOUT, Limits, checked_grace
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
-
-SSLContextLike: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext]
-"""The context of served TLS, or a function that makes it."""
+from rsocket_trio.transports.server_contexts import SSLContextLike
 
 
 class StreamServeOptions(TypedDict, total=False):
@@ -51,11 +48,7 @@ def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
         complete[name] = (given,) if isinstance(given, str) else tuple(given)
     if not isinstance(complete["quirks"], str):
         complete["quirks"] = tuple(complete["quirks"])
+    if isinstance(complete["ssl_context"], Mapping):
+        complete["ssl_context"] = dict(complete["ssl_context"])
     result: ServeOptions = complete
     return result
-
-
-def tls_context(options: ServeOptions) -> ssl.SSLContext | None:
-    """Return the TLS context, made by the given function if it is one."""
-    given = options["ssl_context"]
-    return given if given is None or isinstance(given, ssl.SSLContext) else given()

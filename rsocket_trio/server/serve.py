@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Unpack
@@ -17,13 +19,17 @@ from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.limits import checked_grace
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options, tls_context
+from rsocket_trio.server.collector import collecting_rarely
+from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import find_responder
 from rsocket_trio.server.processes.messages import RETIRE_DELAY, Run
 from rsocket_trio.server.signals import Stop
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
+from rsocket_trio.transports.server_contexts import server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
+
+logger = logging.getLogger("rsocket_trio")
 
 Where = str | trio.abc.Listener[Any]
 """A URI, or a listener of the application's own that accepts Trio streams."""
@@ -34,14 +40,29 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
 
     This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops it: clients that wait are
     accepted and answered, every connection drains for at most ``grace`` seconds, and this returns. A second one ends
-    the process at once. Nothing is printed.
+    the process at once.
+
+    The log has a line ``listening URI`` for each URI, with the port that was bound, and so has stderr if it is a
+    terminal. Until this returns, Python's collector looks for cycles less often, unless the application has set its
+    thresholds.
 
     Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
     or asyncio.
     """
     refuse_asyncio()
-    with Stop() as stop:
-        trio.run(stop.run, partial(serve, responder, uris, **options))
+    with Stop() as stop, collecting_rarely():
+        trio.run(stop.run, partial(serve, responder, uris, task_status=_Announcement(), **options))
+
+
+class _Announcement:
+    """Tells the users of a program where it listens."""
+
+    def started(self, value: Iterable[str] = ()) -> None:
+        """Log the URIs, and write them to stderr if that is a terminal."""
+        for uri in value:
+            logger.info("listening %s", uri)
+            if sys.stderr is not None and sys.stderr.isatty():
+                print(f"listening {uri}", file=sys.stderr)
 
 
 @shows_options
@@ -63,7 +84,8 @@ async def serve(
     * ``resume``: ``ResumeOptions``; clients that ask for it may resume their sessions.
     * ``limits``: the bounds of each connection, ``Limits()``.
     * ``fragment_size``: bytes of the largest frame to send, 65536.
-    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``: a context, or a function that makes one.
+    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``: a context, a function that makes one and is called once for
+      each scheme, or a mapping of schemes to these. The context of ``h2s`` is no other scheme's: its ALPN is set here.
     * ``unix_mode``: permissions of a Unix socket.
     * ``origins``: origins of pages in browsers that may open a WebSocket, beside pages of the server's own host: full
       origins as in ``"https://app.example:8443"``, or ``"*"`` for all. Other pages get HTTP 403.
@@ -80,10 +102,11 @@ async def serve(
     When cancelled, it accepts the clients that wait, stops listening, drains every connection for at most ``grace``
     seconds, and closes it.
 
-    Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
-    name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and
-    again, ``RuntimeError`` for ``signals`` outside of the main thread. A ``ValueError`` is also a responder of which a
-    handler has ``requires=``, and which finds no users: it has neither ``authenticate`` nor ``setup``.
+    Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin,
+    ``ssl_context`` or name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers
+    end again and again, ``RuntimeError`` for ``signals`` outside of the main thread. A ``ValueError`` is also a
+    responder of which a handler has ``requires=``, and which finds no users: it has neither ``authenticate`` nor
+    ``setup``.
     """
     need_trio()
     terms = serve_options(**completed(serve, options))
@@ -123,7 +146,7 @@ async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListene
     named = [uri for uri in wanted if isinstance(uri, str)]
     opened = await open_listeners(
         named,
-        ssl_context=tls_context(options),
+        ssl_context=options["ssl_context"],
         unix_mode=options["unix_mode"],
         origins=parse_origins(options["origins"]),
         over=options["over"],
@@ -181,8 +204,9 @@ async def serve_inherited(
     """Serve, in a worker process, the listeners that its supervisor bound."""
 
     async def take_over() -> list[BoundListener]:
-        context, origins = tls_context(options), parse_origins(options["origins"])
-        return [each.listener(context, origins) for each in inherited]
+        contexts = server_contexts([each.endpoint for each in inherited], options["ssl_context"])
+        origins = parse_origins(options["origins"])
+        return [each.listener(contexts, origins) for each in inherited]
 
     await serve_here(responder, take_over, options, retiring=retiring, task_status=task_status)
 
@@ -193,7 +217,8 @@ async def _serve_by_workers(
     """Have worker processes serve the responder of this name. Raise ``TypeError`` if an option can't be sent."""
     if not all(isinstance(uri, str) for uri in uris):
         raise TypeError("with workers all that is served is named by URIs")
-    if isinstance(options["ssl_context"], ssl.SSLContext):
+    given = options["ssl_context"]
+    if any(isinstance(each, ssl.SSLContext) for each in (given.values() if isinstance(given, Mapping) else [given])):
         raise TypeError("with workers ssl_context is a function of a module that makes it: each process needs its own")
     if options["capture"] is not None and hasattr(options["capture"], "opened"):
         raise TypeError("with workers capture is a directory: each process writes files of its own")
@@ -224,7 +249,7 @@ async def serve_named(
         run,
         workers=workers,
         grace=options["grace"],
-        make_context=partial(tls_context, options),
+        ssl_context=options["ssl_context"],
         unix_mode=options["unix_mode"],
         resumes=options["resume"] is not None,
         on_routes=on_routes,

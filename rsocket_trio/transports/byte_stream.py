@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
 from trio.lowlevel import checkpoint, wait_readable
 
 from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.first_bytes import FirstBytes
 from rsocket_trio.transports.socket_stream import SocketStream
 
 READ_SIZE = 65536
@@ -25,6 +27,8 @@ LARGE_FRAME = 32768
 """Bytes of a frame from which it counts as large there."""
 LARGE = 10
 """Frames in one write up to which bodies that were not copied so far go to the system as they are."""
+TURN_AWAY_TIMEOUT = 1.0
+"""Seconds that a refused peer gets to read the answer, and to close."""
 TAKES_PARTS = hasattr(socket.socket, "sendmsg")
 DISCARD_LIMIT = 4 * 1024 * 1024
 """Bytes that ``finish`` reads and drops while it waits for the peer to close."""
@@ -34,10 +38,12 @@ class ByteStreamTransport:
     """Frames over a stream of bytes, cut by the framing that ``use_framing`` sets.
 
     One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
+    With ``first`` the bytes that come first are checked to be RSocket's.
     """
 
     __slots__ = (
         "_ended",
+        "_first",
         "_framing",
         "_peeked",
         "_read_size",
@@ -49,10 +55,13 @@ class ByteStreamTransport:
 
     is_message_based = False
 
-    def __init__(self, stream: trio.abc.Stream, handshake: Handshake | None = None) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, handshake: Handshake | None = None, first: FirstBytes | None = None
+    ) -> None:
         self.handshake = Handshake() if handshake is None else handshake
         self._stream = stream
         self._socket = stream if isinstance(stream, SocketStream) else None
+        self._first = first
         self._framing: Framing = NoFraming()
         self._peeked = b""
         self._read_size = FIRST_READ_SIZE
@@ -117,6 +126,8 @@ class ByteStreamTransport:
                 if frames := framing.feed(b""):
                     return frames
             if chunk:
+                if self._first is not None and self._first.take(chunk):
+                    self._first = None
                 frames = framing.feed(chunk)
                 if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
                     largest = LARGEST_READ if framing.portions else READ_SIZE
@@ -241,6 +252,13 @@ async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
     # Closing a socket that holds unread bytes resets it, and the peer may lose the last bytes sent.
     while discard > 0 and (chunk := await stream.receive_some(READ_SIZE)):
         discard -= len(chunk)
+
+
+async def turn_away(stream: trio.abc.Stream, answer: bytes) -> None:
+    """Send a last answer, and the end of the stream, to a peer that may have gone already."""
+    with trio.move_on_after(TURN_AWAY_TIMEOUT), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.send_all(answer)
+        await say_the_end(stream, DISCARD_LIMIT)
 
 
 async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import trio
@@ -16,7 +16,8 @@ from rsocket_trio.masking import shown_header
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout
-from rsocket_trio.transports.error_text import reason
+from rsocket_trio.transports.error_text import NoAlpn, NoTls, reason
+from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, TLS, FirstBytes, wrong_protocol
 from rsocket_trio.transports.schemes import (
     REGISTRY,
     Carrier,
@@ -30,6 +31,10 @@ from rsocket_trio.transports.sockets import client_tls, secure
 
 HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers for the request that opens a connection over HTTP: a mapping, or pairs, where a name may come again."""
+
+
+PROBE_TIMEOUT: Final = 1.0
+"""Seconds in which a server without HTTP/2 may name its protocol."""
 
 
 def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
@@ -237,7 +242,7 @@ class _Plain(AbstractAsyncContextManager[Transport, None]):
             carrier = await _dial(endpoint, self._time_limit)
         except (OSError, trio.BrokenResourceError) as exc:
             raise ConnectionLost(f"{self._uri}: {reason(exc)}") from exc
-        self._transport = transport = scheme.transport(endpoint, carrier)
+        self._transport = transport = scheme.transport(endpoint, carrier, FirstBytes(self._uri, over_tls=False))
         return transport
 
     async def __aexit__(self, *_: object) -> None:
@@ -274,7 +279,7 @@ async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions
                     with options.time_limit.step("the WebSocket upgrade was not answered"):
                         transport = await stack.enter_async_context(opening)
                 else:
-                    transport = ByteStreamTransport(stream, handshake)
+                    transport = ByteStreamTransport(stream, handshake, FirstBytes(uri, over_tls=row.uses_tls))
         yield transport
 
 
@@ -325,5 +330,25 @@ async def _open_stream(
         return carrier, handshake
     context = ssl.create_default_context() if options.ssl_context is None else options.ssl_context
     secured = client_tls(context, carrier, endpoint.host, row.alpn)
-    with options.time_limit.step("no TLS handshake"):
-        return secured, await secure(secured, handshake, row.alpn)
+    try:
+        with options.time_limit.step("no TLS handshake"):
+            return secured, await secure(secured, handshake, row.alpn)
+    except NoTls as error:
+        raise wrong_protocol(error.first, TLS, over_tls=False) or error from error.__cause__
+    except NoAlpn as error:
+        first = await _first_answer(secured, options.time_limit)
+        raise wrong_protocol(first, HTTP_2, over_tls=True) or error from None
+
+
+async def _first_answer(stream: trio.abc.Stream, time_limit: ConnectTimeout) -> bytes:
+    """Return the first bytes that a server sends to the preface of HTTP/2, which others refuse; none if it is silent.
+
+    RFC 9113, 3.4: the preface is such that servers of HTTP/1 don't go on.
+    """
+    with time_limit.scope(), trio.move_on_after(PROBE_TIMEOUT):
+        try:
+            await stream.send_all(PREFACE)
+            return bytes(await stream.receive_some(HEAD_SIZE))
+        except trio.BrokenResourceError:
+            return b""
+    return b""

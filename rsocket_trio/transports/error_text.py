@@ -22,6 +22,22 @@ class PeerLeft(HandshakeFailed):
         super().__init__(f"{text}, and {NO_FRAME}")
 
 
+class WrongProtocol(HandshakeFailed):
+    """A server answered in another protocol. The text names it, and the schemes of its URIs."""
+
+
+class NoTls(HandshakeFailed):
+    """The ``first`` bytes of the peer are not those of TLS."""
+
+    def __init__(self, text: str, first: bytes) -> None:
+        super().__init__(text)
+        self.first = first
+
+
+class NoAlpn(HandshakeFailed):
+    """The peer did the TLS handshake, and agreed on no protocol that is spoken here."""
+
+
 class OriginRefused(HandshakeFailed):
     """A page asked for a WebSocket, and its origin is not allowed."""
 
@@ -31,6 +47,8 @@ def reason(exc: BaseException) -> str:
     if isinstance(exc, BaseExceptionGroup):
         # A name with several addresses: mostly all failed for the same reason.
         return "; ".join(dict.fromkeys(reason(each) for each in exc.exceptions))
+    if isinstance(exc, WrongProtocol):
+        return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {exc.verify_message}"
     if isinstance(exc, ssl.SSLEOFError):

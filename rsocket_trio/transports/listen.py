@@ -6,7 +6,7 @@ import errno
 import logging
 import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NoReturn, TypeAlias
@@ -17,8 +17,9 @@ import trio
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.backlog import DEFAULT_BACKLOG, take_waiting
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
+from rsocket_trio.transports.byte_stream import ByteStreamTransport, turn_away
+from rsocket_trio.transports.error_text import HandshakeFailed, NoAlpn, NoTls, OriginRefused, reason
+from rsocket_trio.transports.first_bytes import TLS_ALERT, client_protocol
 from rsocket_trio.transports.schemes import (
     AcceptedConnection,
     AcceptOptions,
@@ -29,12 +30,8 @@ from rsocket_trio.transports.schemes import (
     close_at_once,
     parse_uri,
 )
-from rsocket_trio.transports.sockets import (
-    SharedListener,
-    SocketListener,
-    secure,
-    server_tls,
-)
+from rsocket_trio.transports.server_contexts import SSLContextLike, server_contexts
+from rsocket_trio.transports.sockets import SharedListener, SocketListener, secure, server_tls
 from rsocket_trio.transports.websocket.origins import OWN, Origins
 
 FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -147,10 +144,16 @@ class Accepted:
         if not row.uses_tls:
             return carrier, handshake
         assert self._ssl_context is not None
-        if row.alpn:
-            self._ssl_context.set_alpn_protocols(list(row.alpn))
         secured = server_tls(self._ssl_context, carrier)
-        return secured, await secure(secured, handshake, row.alpn)
+        try:
+            return secured, await secure(secured, handshake, row.alpn)
+        except NoTls as error:
+            protocol = client_protocol(error.first) or "an unknown protocol"
+            await turn_away(carrier, TLS_ALERT)
+            raise HandshakeFailed(f"{protocol} without TLS") from error
+        except NoAlpn:
+            await turn_away(secured, row.alpn_refusal)
+            raise
 
     def _options(self, limits: Limits | None) -> AcceptOptions:
         return AcceptOptions(limits or Limits(), self._origins)
@@ -206,11 +209,10 @@ class Inherited:
     endpoint: Endpoint
     descriptors: tuple[int, ...]
 
-    def listener(self, ssl_context: ssl.SSLContext | None, origins: Origins = OWN) -> BoundListener:
+    def listener(self, contexts: Mapping[str, ssl.SSLContext], origins: Origins = OWN) -> BoundListener:
         """Return a listener in the process that was given the descriptors. It does not remove a Unix socket's path."""
-        return BoundListener(
-            self.endpoint, [SharedListener(each) for each in self.descriptors], ssl_context, origins=origins
-        )
+        listeners = [SharedListener(each) for each in self.descriptors]
+        return BoundListener(self.endpoint, listeners, contexts.get(self.endpoint.scheme), origins=origins)
 
 
 class BoundListener(trio.abc.AsyncResource):
@@ -386,7 +388,7 @@ class ListenerAdapter(trio.abc.AsyncResource):
 async def open_listeners(
     uris: Iterable[str],
     *,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: SSLContextLike | None = None,
     unix_mode: int | None = None,
     backlog: int = DEFAULT_BACKLOG,
     origins: Origins = OWN,
@@ -396,25 +398,31 @@ async def open_listeners(
 
     A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
     path of a Unix socket, by default those that the umask leaves; ``origins`` are those of pages that may open a
-    WebSocket; ``over`` is a media driver of Aeron. Raise ``OSError`` naming the URI, ``ValueError`` for an invalid URI,
-    or for one that needs an ``ssl_context`` if there is none, and ``ModuleNotFoundError`` if a scheme needs what is not
-    installed. The caller serves or closes each.
+    WebSocket; ``over`` is a media driver of Aeron. ``[::]`` is bound for IPv4, too, unless another URI has the same
+    port and no address of IPv6. Raise ``OSError`` naming the URI, ``ValueError`` for an invalid URI, and for an
+    ``ssl_context`` that is missing or can't serve all of them, and ``ModuleNotFoundError`` if a scheme needs what is
+    not installed. The caller serves or closes each.
     """
     endpoints = [parse_uri(uri) for uri in uris]
     for endpoint in endpoints:
         endpoint.row.check_extra()
-        if endpoint.uses_tls and ssl_context is None:
-            raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate")
+    contexts = server_contexts(endpoints, ssl_context)
     bound: list[BoundListener] = []
     shortage = Shortage()
     try:
         for endpoint in endpoints:
-            bound.append(await _bind(endpoint, ssl_context, ListenOptions(unix_mode, backlog, over), shortage, origins))
+            options = ListenOptions(unix_mode, backlog, over, shares_ipv4=not _has_ipv4(endpoint.port, endpoints))
+            bound.append(await _bind(endpoint, contexts.get(endpoint.scheme), options, shortage, origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()
         raise
     return bound
+
+
+def _has_ipv4(port: int, endpoints: Iterable[Endpoint]) -> bool:
+    """Return whether a URI has this port on an address of IPv4, or on a name, which may have one. 0 is no port yet."""
+    return port != 0 and any(each.port == port and ":" not in each.host for each in endpoints)
 
 
 async def _bind(

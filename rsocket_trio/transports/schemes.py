@@ -20,6 +20,7 @@ from rsocket_trio.transports.backlog import DEFAULT_BACKLOG
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
+from rsocket_trio.transports.first_bytes import HTTP_2_REFUSAL, FirstBytes
 from rsocket_trio.transports.memory import connect_memory, listen_memory
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
@@ -82,6 +83,8 @@ class ListenOptions:
     backlog: int = DEFAULT_BACKLOG
     over: object | None = None
     """The object that listeners share, in a scheme that has one: the media driver of Aeron."""
+    shares_ipv4: bool = False
+    """True if all addresses of IPv6, ``[::]``, include those of IPv4."""
 
 
 @attrs.frozen
@@ -196,6 +199,8 @@ class Scheme:
     uses_tls: bool = False
     alpn: tuple[str, ...] = ()
     """The protocols that TLS has to agree on, where it has to agree on one."""
+    alpn_refusal: bytes = b""
+    """The answer of a server to a client that agreed on none of them."""
     is_websocket: bool = False
     cuts: bool = False
     """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
@@ -221,10 +226,10 @@ class Scheme:
         """Return what is known of a peer before its first byte."""
         return Handshake(transport=self.name, peer=self.peer(endpoint, stream))
 
-    def transport(self, endpoint: Endpoint, carrier: Carrier) -> Transport:
-        """Return a connection that needs no handshake as a transport."""
+    def transport(self, endpoint: Endpoint, carrier: Carrier, first: FirstBytes | None = None) -> Transport:
+        """Return a connection that needs no handshake as a transport, with the check of what a server sends first."""
         if isinstance(carrier, trio.abc.Stream):
-            return ByteStreamTransport(carrier, self.handshake(endpoint, carrier))
+            return ByteStreamTransport(carrier, self.handshake(endpoint, carrier), first)
         return carrier
 
 
@@ -342,7 +347,7 @@ def _dial_tcp(endpoint: Endpoint) -> Awaitable[Carrier]:
 
 
 async def _listen_tcp(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
-    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog)
+    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog, shares_ipv4=options.shares_ipv4)
     return attrs.evolve(endpoint, port=listeners[0].socket.getsockname()[1]), listeners
 
 
@@ -409,7 +414,7 @@ H2 = attrs.evolve(
     share=LoadedLate("rsocket_trio.transports.http2.http2_client", "share_http2"),
     accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_server", "accept_http2"),
 )
-H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",))
+H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",), alpn_refusal=HTTP_2_REFUSAL)
 AERON = Scheme(
     name="aeron",
     separator=":",

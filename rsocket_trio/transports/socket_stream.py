@@ -22,6 +22,8 @@ READ_SIZE = 65536
 """Bytes that one read brings when nothing else is asked for."""
 UNSENT = 16384
 """Bytes that the system holds before it has sent them, as with Trio's streams: an urgent frame waits behind no more."""
+MAPPED = "::ffff:"
+"""The beginning of an address of IPv4 at a socket of IPv6 (RFC 4291, 2.5.5.2)."""
 IN_A_ROW = 4
 """Writes that may follow each other before others run."""
 
@@ -52,14 +54,17 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     @property
     def peer(self) -> str:
-        """``host:port`` of the other end; empty if that is gone already, or for a Unix socket."""
+        """``host:port`` of the other end; empty if that is gone already, or for a Unix socket.
+
+        A client of IPv4 at a socket of IPv6 has its address of IPv4.
+        """
         address = self._address
         if address is None:
             with suppress(OSError):
                 address = self.socket.getpeername()
         if not isinstance(address, tuple):
             return ""
-        host, port = address[:2]
+        host, port = address[0].removeprefix(MAPPED) if "." in address[0] else address[0], address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def read(self, size: int) -> bytes | None:

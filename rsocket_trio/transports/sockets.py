@@ -17,7 +17,8 @@ import trio
 
 from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed, PeerLeft, reason
+from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed, NoAlpn, NoTls, PeerLeft, reason
+from rsocket_trio.transports.first_bytes import HEAD_SIZE, is_tls
 from rsocket_trio.transports.socket_stream import SocketStream
 
 COMMON_PORT_TRIES = 16
@@ -96,29 +97,60 @@ def _family(host: str) -> socket.AddressFamily | None:
 async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, alpn: Sequence[str] = ()) -> Handshake:
     """Do the TLS handshake at once, not at the first read. Return the handshake with the peer's certificate.
 
-    Raise ``HandshakeFailed``, also if ``alpn`` names protocols and the peer agreed on none of them.
+    Raise ``HandshakeFailed``: ``NoTls`` for a peer whose first bytes are others, ``NoAlpn`` if ``alpn`` names protocols
+    and the peer agreed on none of them.
     """
+    below = stream.transport_stream
+    stream.transport_stream = first = _FirstRead(below)
     try:
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
         cause = exc if exc.__cause__ is None else exc.__cause__
+        if first.data and not is_tls(first.data):
+            raise NoTls(reason(cause), first.data) from cause
         is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
         raise (HandshakeFailed if is_fault else PeerLeft)(reason(cause)) from cause
+    finally:
+        stream.transport_stream = below
     if alpn and stream.selected_alpn_protocol() not in alpn:
-        raise HandshakeFailed(f"the peer did not agree on {' or '.join(alpn)} by ALPN")
+        raise NoAlpn(f"TLS answered, and did not agree on {' or '.join(alpn)} by ALPN")
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)
 
 
-async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
+class _FirstRead(trio.abc.Stream):
+    """The stream below TLS during the handshake. ``data`` is the beginning of what was read first."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self.data = b""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        chunk = await self._stream.receive_some(max_bytes)
+        if not self.data:
+            self.data = bytes(chunk[:HEAD_SIZE])
+        return chunk
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = False) -> list[SocketListener]:
     """Bind every address that a name has, all on one port; port 0 takes one that is free on all.
 
-    Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains.
+    Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains. With
+    ``shares_ipv4`` the address ``::`` is that of all interfaces over IPv4, too.
     """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for tries_left in reversed(range(COMMON_PORT_TRIES)):
         try:
-            sockets = _bind_all(addresses, port, backlog)
+            sockets = _bind_all(addresses, port, backlog, shares_ipv4)
         except OSError as exc:
             # A port that is free on the first address need not be free on the others.
             if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
@@ -129,7 +161,7 @@ async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
 
 
 def _bind_all(
-    addresses: Sequence[tuple[socket.AddressFamily, tuple[object, ...]]], port: int, backlog: int
+    addresses: Sequence[tuple[socket.AddressFamily, tuple[object, ...]]], port: int, backlog: int, shares_ipv4: bool
 ) -> list[socket.socket]:
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -145,7 +177,7 @@ def _bind_all(
             bound.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not (shares_ipv4 and address[0] == "::"))
             try:
                 one.bind((address[0], port, *address[2:]))
             except OSError as exc:

@@ -190,9 +190,8 @@ async def test_another_websocket_path_gets_404(app: Path) -> None:
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 404")
 
 
-@each_row("uri", OVER_TLS)
 @each_row("split", [True, False], ids=["two files", "one file"])
-async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path) -> None:
+async def test_all_schemes_of_tls_are_served_with_a_certificate(split: bool, app: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(app / "ca.pem")
@@ -205,11 +204,11 @@ async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path
         files = ["--cert", "both.pem"]
     context = ssl.create_default_context(cafile=app / "ca.pem")
 
-    async with (
-        serve(app, "--listen", uri, *files) as (_, (bound,)),
-        open_connection(bound, ssl_context=context) as connection,
-    ):
-        assert (await connection.request_response()).data == b"rsocket/1.0"
+    async with serve(app, *OVER_TLS, *files) as (_, uris):
+        assert len(uris) == len(OVER_TLS)
+        for uri in uris:
+            async with open_connection(uri, ssl_context=context) as connection:
+                assert (await connection.request_response()).data == b"rsocket/1.0"
 
 
 @each_row(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import logging
 import os
+import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from rsocket_trio import (
 from rsocket_trio.server.options import ServeOptions
 from rsocket_trio.server.signals import STOP, Stop
 from tests.cli.test_serve import until_it_drains
+from tests.each_row import each_row
 from tests.programs import Running, program
 
 APP = """
@@ -277,6 +282,85 @@ async def test_a_server_that_is_stopped_while_it_starts_reports_no_uris(monkeypa
     monkeypatch.setattr("rsocket_trio.server.serve._open", forever)
     async with trio.open_nursery() as nursery:
         assert await nursery.start(partial(serve, Responder(), "memory://never", signals=True)) == []
+
+
+class StopAtOnce(logging.Handler):
+    """Stops the server of ``run`` by a signal once it listens, and notes the collector's thresholds then."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(logging.INFO)
+        self.count = count
+        self.lines: list[tuple[str, str]] = []
+        self.thresholds: tuple[int, ...] = ()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "listening %s":
+            self.lines.append((record.levelname, record.getMessage()))
+            self.thresholds = gc.get_threshold()
+            if len(self.lines) == self.count:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def at_once() -> Iterator[StopAtOnce]:
+    handler, logger = StopAtOnce(2), logging.getLogger("rsocket_trio")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+class Terminal(StringIO):
+    """A stderr that is a terminal, or is none."""
+
+    def __init__(self, is_one: bool) -> None:
+        super().__init__()
+        self._is_one = is_one
+
+    def isatty(self) -> bool:
+        return self._is_one
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_run_says_where_it_listens_with_the_ports_that_it_bound(
+    is_terminal: bool, at_once: StopAtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = Terminal(is_terminal)
+    monkeypatch.setattr("sys.stderr", stderr)
+
+    run(Responder(), ["tcp://127.0.0.1:0", "memory://said"])
+
+    (info, first), second = at_once.lines
+    assert info == "INFO"
+    assert re.fullmatch(r"listening tcp://127\.0\.0\.1:[1-9]\d+", first)
+    assert second == ("INFO", "listening memory://said")
+    assert stderr.getvalue() == (f"{first}\nlistening memory://said\n" if is_terminal else "")
+
+
+# fmt: off
+COLLECTIONS = [
+    # thresholds of the application  while it serves
+    ((700, 10, 10),                  (10_000, 10, 10)),
+    ((500, 5, 5),                    (500, 5, 5)),
+]
+# fmt: on
+
+
+@each_row(("own", "during"), COLLECTIONS)
+def test_run_collects_rarely_while_it_serves_unless_the_application_has_a_wish(
+    own: tuple[int, int, int], during: tuple[int, int, int], at_once: StopAtOnce
+) -> None:
+    before = gc.get_threshold()
+    at_once.lines.clear()
+    gc.set_threshold(*own)
+    try:
+        run(Responder(), ["memory://one", "memory://two"])
+        assert gc.get_threshold() == own
+    finally:
+        gc.set_threshold(*before)
+    assert at_once.thresholds == during
 
 
 def test_run_takes_what_serve_takes() -> None:

@@ -148,7 +148,7 @@ async def test_a_worker_that_retires_leaves_those_that_wait_to_the_others() -> N
     retiring = trio.Event()
 
     async def listeners() -> list[BoundListener]:
-        return [Inherited(endpoint, (os.dup(descriptor),)).listener(None)]
+        return [Inherited(endpoint, (os.dup(descriptor),)).listener({})]
 
     async def ask() -> None:
         async with open_connection(bound.uri) as connection:

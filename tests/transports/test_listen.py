@@ -6,18 +6,21 @@ import errno
 import os
 import re
 import socket
+import ssl
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trustme
 from trio.testing import MockClock
 
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import ACCEPT_RETRY_DELAY, Accepted, BoundListener, ListenerAdapter, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+from tests.each_row import each_row
 from tests.transports.pairs import receive_frames, transport_pair
 
 
@@ -79,6 +82,75 @@ async def test_an_ipv6_address_is_served() -> None:
         await client.send([b"over six"])
         assert await receive_frames(server, 1) == [b"over six"]
         assert server.handshake.peer.startswith("[::1]:")
+
+
+DUAL = [f"{scheme}://[::]:0" for scheme in ("tcp", "tls", "ws", "wss", "h2", "h2s")]
+
+
+@needs_ipv6
+@each_row("uri", DUAL)
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(uri: str) -> None:
+    authority = trustme.CA()
+    server_context, client_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1", "::1").configure_cert(server_context)
+    authority.configure_trust(client_context)
+    tell, told = trio.open_memory_channel[str](2)
+
+    async def note(accepted: Accepted) -> None:
+        async with accepted.open() as transport:
+            await tell.send(transport.handshake.peer)
+            await trio.sleep_forever()
+
+    (listener,) = await open_listeners([uri], ssl_context=server_context)
+    scheme, port = parse_uri(listener.uri).scheme, parse_uri(listener.uri).port
+    assert listener.uri == f"{scheme}://[::]:{port}"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listener.serve, note)
+        for host in ("127.0.0.1", "[::1]"):
+            async with open_transport(f"{scheme}://{host}:{port}", ssl_context=client_context):
+                assert (await told.receive()).startswith(f"{host}:")
+        nursery.cancel_scope.cancel()
+
+
+@needs_ipv6
+@each_row("order", [1, -1])
+@each_row(
+    ("scheme", "other"),
+    [("tcp", "tcp://127.0.0.1"), ("tcp", "tcp://0.0.0.0"), ("ws", "tcp://127.0.0.1"), ("tcp", "h2://0.0.0.0")],
+)
+async def test_beside_an_ipv4_uri_of_its_port_the_other_is_ipv6_only(order: int, scheme: str, other: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    uris = [f"{other}:{port}", f"{scheme}://[::]:{port}"][::order]
+    listeners = await open_listeners(uris)
+
+    assert [listener.uri for listener in listeners] == uris
+    async with trio.open_nursery() as nursery:
+        for listener in listeners:
+            await nursery.start(listener.serve, hold)
+        for uri in (other.replace("0.0.0.0", "127.0.0.1"), f"{scheme}://[::1]"):
+            async with open_transport(f"{uri}:{port}"):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+@needs_ipv6
+async def test_an_ipv4_uri_of_another_port_leaves_ipv6_both_families() -> None:
+    listeners = await open_listeners(["tcp://127.0.0.1:0", "tcp://[::]:0"])
+    port = parse_uri(listeners[1].uri).port
+    with socket.create_connection(("127.0.0.1", port)):
+        pass
+    await close_all(listeners)
+
+
+@needs_ipv6
+async def test_ipv6_that_finds_its_port_taken_on_ipv4_is_an_error() -> None:
+    (taken,) = await open_listeners(["tcp://127.0.0.1:0"])
+    port = parse_uri(taken.uri).port
+    with pytest.raises(OSError, match=rf"cannot listen on tcp://\[::\]:{port}: address already in use"):
+        await open_listeners([f"tcp://[::]:{port}"])
+    await taken.aclose()
 
 
 async def test_a_name_with_several_addresses_is_bound_on_all_of_them_with_one_port(

@@ -9,7 +9,6 @@ import json
 import logging
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from rsocket_trio.server.processes.messages import (
 )
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.server_contexts import SSLContextLike
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -59,7 +59,7 @@ async def serve_in_processes(
     *,
     workers: int,
     grace: float,
-    make_context: Callable[[], ssl.SSLContext | None],
+    ssl_context: SSLContextLike | None,
     unix_mode: int | None = None,
     resumes: bool = False,
     on_routes: Callable[[int], object] = lambda routes: None,
@@ -81,7 +81,7 @@ async def serve_in_processes(
     wanted = list(uris)
     check_workers(workers, name, [parse_uri(uri).scheme for uri in wanted], resumes=resumes)
     encoded = encode_run(run)
-    listeners = await open_listeners(wanted, ssl_context=make_context(), unix_mode=unix_mode)
+    listeners = await open_listeners(wanted, ssl_context=ssl_context, unix_mode=unix_mode)
     async with AsyncExitStack() as stack:
         for listener in listeners:
             stack.push_async_callback(listener.aclose)

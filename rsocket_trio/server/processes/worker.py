@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 
+from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.processes.import_responder import find_responder
 from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, decode_run, receive_start
 from rsocket_trio.server.signals import Stop
@@ -98,7 +99,7 @@ def main() -> None:
         supervisor.report(failure(error))
         sys.exit(1)
     failures: list[Exception] = []
-    with Stop() as stop:
+    with Stop() as stop, collecting_rarely():
         # A signal to this one process lets it drain; the supervisor starts a successor.
         trio.run(stop.run, partial(_work, work, len(responder.routes), supervisor, failures.append))
     if failures:

@@ -16,6 +16,7 @@ from h2.errors import ErrorCodes
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import CROWD, Gathering
+from rsocket_trio.transports.first_bytes import PREFACE
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 """The types of frames (RFC 9113, 6)."""
@@ -25,7 +26,6 @@ HEADER_SIZE: Final = 9
 END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 STREAM: Final = 0x7FFFFFFF
 """The bits of a stream id, a window's increment and a last stream; the one above them is reserved."""
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 JUDGED: Final = 12
 """DATA frames that take as long as one that h2 handles."""
 BEGUN: Final = 64
@@ -248,10 +248,7 @@ class FrameIntake:
         if not self._begun:
             # RFC 9113, 3.4: both prefaces have a SETTINGS frame, which comes first.
             if kind != SETTINGS or flags & ACK or length > MAX_FRAME:
-                start = chunk[offset : offset + 32]
-                if start.startswith(b"HTTP/"):
-                    raise PeerFault(f"the peer speaks HTTP/1: {readable(start)!r}")
-                raise PeerFault(f"the first frame is no SETTINGS: {start.hex()}")
+                raise PeerFault(f"the first frame is no SETTINGS: {chunk[offset : offset + 32].hex()}")
             self._begun = True
         if length > MAX_FRAME:
             raise PeerFault(f"frame of {length} bytes, limit {MAX_FRAME}", ErrorCodes.FRAME_SIZE_ERROR)

@@ -10,7 +10,8 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
 
-from rsocket_trio.transports.http2.frame_intake import HEAD_LIMIT, MAX_FRAME, PREFACE
+from rsocket_trio.transports.first_bytes import PREFACE
+from rsocket_trio.transports.http2.frame_intake import HEAD_LIMIT, MAX_FRAME
 from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW
 
 CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW

@@ -14,6 +14,7 @@ from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.first_bytes import HTTP_2, wrong_protocol
 from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
 from rsocket_trio.transports.http2.lanes import Waiter
@@ -168,7 +169,11 @@ async def share_http2(
 ) -> AsyncIterator[SharedHttp2]:
     """Carry streams to a server for as long as the block. Raise ``HandshakeFailed`` if it does not speak HTTP/2."""
     shared = SharedHttp2(stream, endpoint, handshake, options)
-    async with running(shared.connection):
+    connection = shared.connection
+    async with running(connection):
         with options.time_limit.step("no SETTINGS of HTTP/2"):
-            await shared.connection.wait_begun()
+            try:
+                await connection.wait_begun()
+            except HandshakeFailed as error:
+                raise wrong_protocol(connection.first, HTTP_2, over_tls=endpoint.uses_tls) or error from None
         yield shared

@@ -26,6 +26,7 @@ from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
+from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, server_protocol
 from rsocket_trio.transports.http2.frame_intake import (
     DATA,
     END_STREAM,
@@ -70,6 +71,8 @@ class Multiplexed:
         self.leaving = ""
         """The peer's GOAWAY as text: it opens and accepts no more streams. Empty until it comes."""
         self.has_begun = False
+        self.first = b""
+        """The beginning of what was read until then."""
         self.watcher = Waiter()
         """Woken when the peer's SETTINGS came, when a stream is over, and at the end of the connection."""
         self.is_alone = False
@@ -158,6 +161,11 @@ class Multiplexed:
 
     def _feed(self, chunk: bytes) -> bool:
         """Handle the frames of a chunk, then write what is due. Return whether frames are left."""
+        if not self.has_begun:
+            self.first = (self.first + chunk)[:HEAD_SIZE]
+            if self._client and server_protocol(self.first) not in {"", HTTP_2}:
+                # It may be less than a header of HTTP/2, and all that comes. No farewell would be understood.
+                raise trio.BrokenResourceError("the server speaks another protocol")
         try:
             return self._intake.feed(chunk)
         except ProtocolError as error:

@@ -25,7 +25,9 @@ from websockets.streams import StreamReader
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.byte_stream import turn_away
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft
+from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_1, wrong_protocol
 from rsocket_trio.transports.schemes import Endpoint
 from rsocket_trio.transports.websocket.origins import Origins
 
@@ -92,10 +94,13 @@ async def request_upgrade(
                 raise BadHandshake(f"{skipped} answers below 200, and none of them 101")
             answer = await heads.response()
         if answer.status_code != 101:
-            raise HandshakeFailed(f"the server answered HTTP {answer.status_code} to the WebSocket handshake")
+            raise heads.wrong_protocol(over_tls=endpoint.uses_tls) or HandshakeFailed(
+                f"the server answered HTTP {answer.status_code} to the WebSocket handshake"
+            )
         known = _check_answer(answer.headers, key, subprotocols)
     except BadHandshake as error:
-        raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
+        wrong = heads.wrong_protocol(over_tls=endpoint.uses_tls)
+        raise wrong or HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
     return attrs.evolve(handshake, path=path, headers=known), heads.rest
 
 
@@ -112,7 +117,7 @@ async def grant_upgrade(
         request = await heads.request()
         key = _check_request(request)
     except BadHandshake as error:
-        await _refuse(stream, error.status, error.headers)
+        await turn_away(stream, _refusal(error.status, error.headers))  # which may have more to send
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
     target, authority = _resource(request.path)
     if _path(target) != _path(endpoint.path):
@@ -140,6 +145,11 @@ class _Heads:
         self._stream = stream
         self._reader = StreamReader()
         self._size = 0
+        self._first = b""
+
+    def wrong_protocol(self, *, over_tls: bool) -> HandshakeFailed | None:
+        """Return the error for a server of another protocol, from its first bytes; ``None`` if none is due."""
+        return wrong_protocol(self._first, HTTP_1, over_tls=over_tls)
 
     @property
     def rest(self) -> bytes:
@@ -179,6 +189,7 @@ class _Heads:
         if not chunk:
             raise PeerLeft(NO_HANDSHAKE) if self._size < HEAD_LIMIT else HandshakeFailed(NO_HANDSHAKE)
         self._size += len(chunk)
+        self._first = self._first or chunk[:HEAD_SIZE]
         self._reader.feed_data(chunk)
 
 
@@ -257,10 +268,14 @@ def _check_answer(headers: Headers, key: str, offered: Sequence[str]) -> tuple[t
     return _others(headers, *of_the_handshake, "sec-websocket-extensions")
 
 
-async def _refuse(stream: trio.abc.Stream, status: int, headers: Pairs = ()) -> None:
+async def _refuse(stream: trio.abc.Stream, status: int) -> None:
     """Refuse the WebSocket over HTTP, if the peer still reads."""
     with suppress(HandshakeFailed):
-        await _say(stream, _response(status, [*headers, ("Content-Length", "0"), ("Connection", "close")]))
+        await _say(stream, _refusal(status))
+
+
+def _refusal(status: int, headers: Pairs = ()) -> bytes:
+    return _response(status, [*headers, ("Content-Length", "0"), ("Connection", "close")])
 
 
 def _response(status: int, headers: Pairs) -> bytes:

@@ -35,6 +35,7 @@ from tests.each_row import each_row
 
 PATIENCE = 60.0
 MODULE = """
+import gc
 import os
 import ssl
 import trio
@@ -49,6 +50,10 @@ async def who(request):
 @responder.request_response("stay")
 async def stay(request):
     await trio.sleep_forever()
+
+@responder.request_response("thresholds")
+def thresholds(request):
+    return str(gc.get_threshold())
 
 def make_context():
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -117,25 +122,30 @@ async def test_nobody_waits_at_a_port_whose_workers_drain(module: str) -> None:
                 assert connection.status != "closed"
 
 
-async def test_each_worker_makes_its_own_tls(module: str) -> None:
+@each_row("by_scheme", [False, True])
+async def test_each_worker_makes_its_own_tls_and_collects_rarely(by_scheme: bool, module: str) -> None:
     authority = trustme.CA()
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path("server.pem")
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     make_context = importlib.import_module(module).make_context
+    given = {"tls": make_context, "h2s": make_context} if by_scheme else make_context
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            start = partial(serve, workers=1, ssl_context=make_context, grace=1)
-            [uri] = await nursery.start(start, f"{module}:responder", "tls://localhost:0")
-            async with open_connection(uri, ssl_context=trusting) as connection:
-                assert int((await connection.request_response()).text) != os.getpid()
+            start = partial(serve, workers=1, ssl_context=given, grace=1)
+            uris = await nursery.start(start, f"{module}:responder", ["tls://localhost:0", "h2s://localhost:0"])
+            for uri in uris:
+                async with open_connection(uri, ssl_context=trusting) as connection:
+                    assert int((await connection.request_response()).text) != os.getpid()
+                    assert (await connection.request_response(route="thresholds")).text == "(10000, 10, 10)"
             nursery.cancel_scope.cancel()
 
 
 # fmt: off
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context is a function"),
+    ({"ssl_context": {"tls": ssl.create_default_context()}}, TypeError, "ssl_context is a function"),
     ({"workers": 0},                                ValueError, "at least 1"),
     ({"responder": Responder()},                    TypeError, "the responder is named"),
     ({"responder": "absent_module:responder"},      ValueError, "no module named 'absent_module'"),

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import pytest
 import trio
-import trustme
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import (
@@ -221,56 +220,7 @@ async def test_a_stream_that_its_client_ended_is_ended_and_not_reset() -> None:
             peer.events = peer.h2.receive_data(bytes(await stream.receive_some()))
 
 
-# Other protocols
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def server_side(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    return context
-
-
-# fmt: off
-MISTAKEN = (
-    #  client  server  says
-    ("h2",     "tcp",  "the peer closed the HTTP/2 connection"),
-    ("h2",     "ws",   "the peer speaks HTTP/1: 'HTTP/1.1 400"),
-    ("h2",     "tls",  "the peer closed the HTTP/2 connection"),
-    ("h2",     "h2s",  "the peer closed the HTTP/2 connection"),
-    ("h2s",    "h2",   "TLS: "),
-    ("h2s",    "tls",  "the peer did not agree on h2 by ALPN"),
-    ("h2s",    "wss",  "the peer did not agree on h2 by ALPN"),
-    ("tcp",    "h2",   "the peer broke the protocol"),
-    ("ws",     "h2",   "the peer did no WebSocket handshake"),
-    ("tls",    "h2",   "TLS: "),
-    ("tls",    "h2s",  "the peer closed the transport"),
-    ("wss",    "h2s",  "the peer did no WebSocket handshake"),
-)
-# fmt: on
-
-
-@pytest.mark.parametrize(("client", "server", "says"), MISTAKEN, ids=[f"{row[0]}-{row[1]}" for row in MISTAKEN])
-async def test_another_protocol_is_told_apart_and_disturbs_nobody(
-    client: str, server: str, says: str, authority: trustme.CA, server_side: ssl.SSLContext
-) -> None:
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    async with our_server(f"{server}://127.0.0.1:0", ssl_context=server_side) as [uri]:
-        mistaken = uri.replace(f"{server}:", f"{client}:", 1)
-        with pytest.raises(ConnectionLost) as caught:
-            async with open_connection(mistaken, ssl_context=trusting) as connection:
-                await connection.request_response(b"hi")
-        assert says in str(caught.value)
-        fresh = ssl.create_default_context()
-        authority.configure_trust(fresh)
-        async with open_connection(uri, ssl_context=fresh) as connection:
-            assert (await connection.request_response(b"hi")).data == b"hi"
+# Credentials
 
 
 async def test_no_credentials_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -208,8 +208,9 @@ async def test_a_server_that_breaks_the_rules_is_left_with_the_code(
 
 # fmt: off
 FIRST = [
-    (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "the peer speaks HTTP/1: 'HTTP/1.1 400 Bad Request"),
-    (b"\x00\x00\x20\x00\x00\x00\x00\x2c\x00\x00\x00\x00\x01",  "the first frame is no SETTINGS: 0000200000000"),
+    (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 without TLS answered, 'HTTP/1.1 400 Bad Request'"),
+    (b"\x00\x00\x20\x00\x00\x00\x00\x2c\x00\x00\x00\x00\x01",  "RSocket without TLS answered: try tcp://"),
+    (b"\x00\x00\x20\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01",  "the first frame is no SETTINGS: 0000200000000"),
     (frame(SETTINGS, 1),                                       "the first frame is no SETTINGS: "),
     (frame(PING, body=bytes(8)),                               "the first frame is no SETTINGS: "),
     (b"",                                                      "the peer closed the HTTP/2 connection"),

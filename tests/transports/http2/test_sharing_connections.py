@@ -317,7 +317,7 @@ async def test_a_peer_of_http_1_is_told_apart() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(trio.serve_listeners, answer, listeners)
         port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(ConnectionLost, match=r"the peer speaks HTTP/1: 'HTTP/1\.1 400 Bad Request"):
+        with pytest.raises(ConnectionLost, match=r"HTTP/1\.1 without TLS answered, 'HTTP/1\.1 400 Bad Request'"):
             async with open_connection(f"h2://127.0.0.1:{port}"):
                 pass
         nursery.cancel_scope.cancel()

@@ -1,0 +1,314 @@
+"""A client at a port of another protocol gets an error with the URI and with what answered there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+import trustme
+
+from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
+from rsocket_trio.transports import connect
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
+from tests.each_row import each_row
+
+AUTHORITY = trustme.CA()
+CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1")
+SCHEMES = ("tcp", "tls", "ws", "wss", "h2", "h2s")
+BAD_REQUEST = "'HTTP/1.1 400 Bad Request'"
+ALERT = bytes.fromhex("15 03 03 00 02 02 46")  # RFC 8446, 6: fatal, protocol_version
+SETTINGS = bytes.fromhex("000006 04 00 00000000 0003 00000064")  # RFC 9113, 6.5
+ERROR = bytes.fromhex("00000B 00000000 2C00 00000001") + b"x"  # 1.0, INVALID_SETUP
+PATIENCE = 30
+
+# fmt: off
+TLS = "TLS answered: try tls://, wss:// or h2s://"
+ANSWERS = {
+    "tcp": "RSocket without TLS answered: try tcp://",
+    "tls": "RSocket over TLS answered: try tls://",
+    "ws":  f"HTTP/1.1 without TLS answered, {BAD_REQUEST}: try ws://",
+    "wss": f"HTTP/1.1 over TLS answered, {BAD_REQUEST}: try wss://",
+    "h2":  "HTTP/2 without TLS answered: try h2://",
+    "h2s": "HTTP/2 over TLS answered: try h2s://",
+}
+WRONG_PORTS = (
+    # client  server: tcp     tls     ws     wss     h2     h2s
+    ("tcp",  (        None,  "TLS",  "ws",  "TLS",  "h2",  "TLS")),
+    ("tls",  (       "tcp",   None,  "ws",  "wss",  "h2",  "h2s")),
+    ("ws",   (       "tcp",  "TLS",   None, "TLS",  "h2",  "TLS")),
+    ("wss",  (       "tcp",  "tls",  "ws",   None,  "h2",  "h2s")),
+    ("h2",   (       "tcp",  "TLS",  "ws",  "TLS",   None, "TLS")),
+    ("h2s",  (       "tcp",  "tls",  "ws",  "wss",  "h2",   None)),
+)
+# fmt: on
+COMBINATIONS = [
+    (client, server, TLS if answer == "TLS" else ANSWERS[answer])
+    for client, answers in WRONG_PORTS
+    for server, answer in zip(SCHEMES, answers, strict=True)
+    if answer is not None
+]
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    CERTIFICATE.configure_cert(context)
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    return context
+
+
+@asynccontextmanager
+async def our_server(scheme: str, dialect: str | None = None) -> AsyncIterator[str]:
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> bytes:
+        return request.data
+
+    start = partial(serve, ssl_context=server_context)
+    if dialect is not None:
+        start = partial(start, dialects=dialect)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(start, responder, f"{scheme}://127.0.0.1:0")
+            yield uri
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def raw_server(answer: bytes, *, stays: bool = False, tls: bool = False) -> AsyncIterator[int]:
+    """A server of these bytes, which closes behind them or stays. Its port."""
+
+    async def talk(stream: trio.abc.Stream) -> None:
+        if tls:
+            stream = trio.SSLStream(stream, server_context(), server_side=True, https_compatible=True)
+        await stream.receive_some()
+        await stream.send_all(answer)
+        if stays:
+            await trio.sleep_forever()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [listener] = await nursery.start(partial(trio.serve_tcp, talk, 0, host="127.0.0.1"))
+            yield listener.socket.getsockname()[1]
+            nursery.cancel_scope.cancel()
+
+
+async def failure_at(uri: str, dialect: str | None = None) -> str:
+    """The text of the error of a first request there."""
+    start = partial(open_connection, uri, ssl_context=client_context(), connect_timeout=PATIENCE)
+    with pytest.raises(ConnectionLost) as caught:
+        async with start() if dialect is None else start(dialect=dialect) as connection:
+            await connection.request_response(b"hi")
+    return str(caught.value)
+
+
+def test_the_table_has_all_combinations() -> None:
+    assert len({(client, server) for client, server, _ in COMBINATIONS}) == 30
+
+
+@each_row(("client", "server", "answer"), COMBINATIONS)
+async def test_a_client_at_a_port_of_another_scheme_names_what_answered(client: str, server: str, answer: str) -> None:
+    async with our_server(server) as uri:
+        mistaken = uri.replace(f"{server}:", f"{client}:", 1)
+        assert await failure_at(mistaken) == f"{mistaken}: {answer}"
+        async with open_connection(uri, ssl_context=client_context()) as connection:
+            assert (await connection.request_response(b"hi")).data == b"hi"
+
+
+# fmt: off
+ONE_DIALECT = [
+    ("rsocket/1.0",        "RSocket"),
+    ("reactivesocket/0.2", "RSocket"),
+    ("reactivesocket/0.1", "RSocket"),
+    ("reactivesocket/0.0", "RSocket"),
+    ("streamux/1",         "Streamux"),
+]
+# fmt: on
+
+
+@each_row(("dialect", "protocol"), ONE_DIALECT)
+@each_row(
+    ("client", "server", "place"),
+    [("tls", "tcp", "without"), ("ws", "tcp", "without"), ("h2", "tcp", "without"), ("wss", "tls", "over")],
+)
+async def test_a_server_of_one_dialect_answers_in_it(
+    dialect: str, protocol: str, client: str, server: str, place: str
+) -> None:
+    async with our_server(server, dialect) as uri:
+        mistaken = uri.replace(f"{server}:", f"{client}:", 1)
+        assert await failure_at(mistaken) == f"{mistaken}: {protocol} {place} TLS answered: try {server}://"
+
+
+@each_row("dialect", [dialect for dialect, _ in ONE_DIALECT])
+async def test_a_client_of_each_dialect_names_what_answered(dialect: str) -> None:
+    for server in ("tls", "ws", "h2"):
+        async with our_server(server) as uri:
+            mistaken = uri.replace(f"{server}:", "tcp:", 1)
+            assert await failure_at(mistaken, dialect) == f"{mistaken}: {TLS if server == 'tls' else ANSWERS[server]}"
+
+
+# fmt: off
+PAGES = [
+    # Without TLS at a port of HTTPS
+    b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n\r\n<h1>The plain HTTP request was sent to HTTPS port</h1>",
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
+    b"HTTP/1.1 400 Bad Request\r\n\r\nReason: You're speaking plain HTTP to an SSL-enabled server port.<br />",
+]
+# fmt: on
+
+
+@each_row("page", PAGES, ids=["nginx", "Go", "Apache"])
+async def test_a_page_that_asks_for_tls_is_understood(page: bytes) -> None:
+    for scheme in ("tcp", "ws", "h2"):
+        async with raw_server(page) as port:
+            failure = await failure_at(f"{scheme}://127.0.0.1:{port}")
+        line = page.partition(b"\r\n")[0].decode()
+        assert failure == (
+            f"{scheme}://127.0.0.1:{port}: a server of HTTP over TLS answered, '{line}': try tls://, wss:// or h2s://"
+        )
+
+
+NGINX = b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n"
+
+
+# fmt: off
+OTHERS = [
+    # client  answer     over TLS  error
+    ("tcp",   NGINX,     False,    ANSWERS["ws"]),
+    ("tls",   NGINX,     False,    ANSWERS["ws"]),
+    ("tls",   NGINX,     True,     ANSWERS["wss"]),
+    ("h2",    NGINX,     False,    ANSWERS["ws"]),
+    ("h2s",   NGINX,     True,     ANSWERS["wss"]),
+    ("wss",   NGINX,     False,    ANSWERS["ws"]),
+    ("ws",    NGINX,     False,    "the server answered HTTP 400 to the WebSocket handshake"),
+    ("wss",   NGINX,     True,     "the server answered HTTP 400 to the WebSocket handshake"),
+    ("tcp",   ALERT,     False,    TLS),
+    ("ws",    ALERT,     False,    TLS),
+    ("h2",    ALERT,     False,    TLS),
+    ("tcp",   SETTINGS,  False,    ANSWERS["h2"]),
+    ("ws",    SETTINGS,  False,    ANSWERS["h2"]),
+    ("wss",   SETTINGS,  True,     ANSWERS["h2s"]),
+    ("ws",    ERROR,     False,    ANSWERS["tcp"]),
+    ("h2",    ERROR,     False,    ANSWERS["tcp"]),
+    ("h2s",   ERROR,     True,     ANSWERS["tls"]),
+    ("tls",   ERROR,     False,    ANSWERS["tcp"]),
+    ("tls",   b"SSH-2.0-OpenSSH_9.6\r\n", False, "TLS: wrong version number"),
+]
+# fmt: on
+
+
+@each_row(("scheme", "answer", "tls", "error"), OTHERS)
+@each_row("stays", [False, True])
+async def test_servers_that_are_not_ours_are_named_also_if_they_stay(
+    scheme: str, answer: bytes, tls: bool, error: str, stays: bool
+) -> None:
+    async with raw_server(answer, stays=stays, tls=tls) as port:
+        assert await failure_at(f"{scheme}://127.0.0.1:{port}") == f"{scheme}://127.0.0.1:{port}: {error}"
+
+
+@each_row("stays", [False, True])
+async def test_a_server_of_tls_that_says_nothing_to_http_2_did_not_agree_on_it(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "PROBE_TIMEOUT", 0.01)
+    async with raw_server(b"", stays=stays, tls=True) as port:
+        uri = f"h2s://127.0.0.1:{port}"
+        assert await failure_at(uri) == f"{uri}: TLS answered, and did not agree on h2 by ALPN"
+
+
+# fmt: off
+CLIENTS = [
+    # first bytes                                                         protocol
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40), "TLS"),
+    (b"GET /rsocket HTTP/1.1\r\nHost: h\r\n\r\n",                      "HTTP/1.1"),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",                            "HTTP/2"),
+    (b"noise of a peer that is none of these",                         ""),
+]
+# fmt: on
+
+
+@each_row(("first", "protocol"), CLIENTS)
+async def test_a_server_of_frames_answers_other_protocols_with_an_error_and_logs_which(
+    first: bytes, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with our_server("tcp") as uri:
+        answer = await answer_to(uri, first)
+    assert answer[3:13].hex(" ") == ("00 00 00 00 2c 00 00 00 00 01" if protocol else "")
+    [warning] = [record.getMessage() for record in caplog.records if "first bytes that fit no dialect" in record.msg]
+    assert f"{first[:16].hex()}{f' ({protocol})' if protocol else ''};" in warning
+
+
+@each_row("scheme", ["tls", "wss", "h2s"])
+async def test_a_server_of_tls_answers_other_bytes_with_an_alert(scheme: str) -> None:
+    setup = bytes.fromhex("000043 00000000 0400 0001 0000") + bytes(60)
+    async with our_server(scheme) as uri:
+        for first in (setup, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"):
+            # RFC 8446, 6: alert, fatal, unexpected_message
+            assert (await answer_to(uri, first)).hex(" ") == "15 03 01 00 02 02 0a"
+
+
+async def answer_to(uri: str, first: bytes) -> bytes:
+    """All that a server sends to these first bytes until it closes."""
+    answer = b""
+    async with await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2])) as stream:
+        await stream.send_all(first)
+        while chunk := await stream.receive_some():
+            answer += chunk
+    return answer
+
+
+# fmt: off
+OF_SERVERS = [
+    # first bytes                               protocol
+    ("15 0303 0002 02 28",                      "TLS"),
+    ("48 54 54 50 2f 31",                       "HTTP/1.1"),
+    ("00 00 00 04 00 00 00 00 00",              "HTTP/2"),
+    ("00 00 2a 04 00 00 00 00 00 00 03",        "HTTP/2"),
+    ("00 00 0b 00 00 00 00 2c 00 00 00 00 01",  "RSocket"),  # 1.0, ERROR
+    ("00 00 0e 00 00 00 00 0c 80 00 00 00 00",  "RSocket"),  # 1.0, KEEPALIVE
+    ("00 00 0e 00 00 00 00 08 00 00 00 00 00",  "RSocket"),  # 1.0, LEASE
+    ("00 00 00 37 00 0c 00 00 00 00 00 00",     "RSocket"),  # 0.1, ERROR
+    ("00 00 00 3b 00 00 00 02 00 00 00 00",     "RSocket"),  # 0.0, ERROR
+    ("",                                        ""),
+    ("15 03 03",                                ""),
+    ("00 00 2a 04 00 00 00 00",                 ""),
+    ("00 00 06 00 00 00 01 28 60",              ""),         # 1.0, PAYLOAD on stream 1
+    ("00 00 00 04 01 00 00 00 00",              ""),         # HTTP/2, SETTINGS with ACK
+    ("53 53 48 2d 32 2e 30 2d 4f",              ""),         # SSH
+]
+# fmt: on
+
+
+@each_row(("first", "protocol"), OF_SERVERS)
+def test_servers_are_told_apart_by_their_first_bytes(first: str, protocol: str) -> None:
+    assert server_protocol(bytes.fromhex(first)) == protocol
+
+
+@each_row(("first", "protocol"), CLIENTS)
+def test_clients_are_told_apart_by_their_first_bytes(first: bytes, protocol: str) -> None:
+    assert client_protocol(first) == protocol
+
+
+def test_the_first_bytes_of_a_server_may_come_one_by_one() -> None:
+    first = FirstBytes("tcp://h:1", over_tls=False)
+    head, last = SETTINGS[:8], SETTINGS[8:9]
+    for number in range(len(head)):
+        assert not first.take(head[number : number + 1])
+    with pytest.raises(HandshakeFailed, match=r"^tcp://h:1: HTTP/2 without TLS answered: try h2://$"):
+        first.take(last)
+
+
+def test_frames_of_rsocket_pass() -> None:
+    first = FirstBytes("tcp://h:1", over_tls=False)
+    assert not first.take(ERROR[:4])
+    assert first.take(ERROR[4:])
