@@ -8,7 +8,7 @@ the table ``trades``: it is read as a stream, cut into windows of a minute, and 
 each counts exactly once. The job runs twice, as one that is started every hour would, and goes on where it was. In the
 end the bars are a table of SQL, and the service tells them to anybody who asks.
 
-Needs `pip install '.[spark,services]'`, and Java 17 or newer, or the extra `spark-jre`.
+Needs `pip install '.[spark]'`, and Java 17 or newer, or the extra `spark-jre`.
 """
 
 from __future__ import annotations

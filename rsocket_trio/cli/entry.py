@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rsocket_trio.extras import install_command
-
-MISSING = f"rsocket-trio needs its command line extra: {install_command('cli')}"
-
 
 def main() -> None:
     """Run the command line. Exits with 2 where click is not installed, with 130 after Ctrl-C."""
@@ -24,6 +20,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        print(MISSING, file=sys.stderr)
+        from rsocket_trio.extras import install_command
+
+        print(f"rsocket-trio needs its command line extra: {install_command('cli')}", file=sys.stderr)
         sys.exit(2)
     command()

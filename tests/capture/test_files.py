@@ -114,7 +114,7 @@ def test_without_pyarrow_parquet_names_the_extra_and_json_lines_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rsocket-trio\[capture\]'.*jsonl"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[capture\]'.*jsonl"):
         Capture(tmp_path)
     with Capture(tmp_path, format="jsonl") as capture:
         converse(capture)

@@ -461,6 +461,6 @@ def test_a_log_without_confluent_kafka_names_the_extra(monkeypatch: pytest.Monke
     import sys
 
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rsocket-trio\[kafka\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[kafka\]'"):
         KafkaLog("127.0.0.1:9092", "orders")
     assert logging.getLogger("rsocket_trio.replay.kafka").level > logging.CRITICAL

@@ -35,14 +35,15 @@ def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
 
 @attrs.define
 class Collected:
-    """A list of chunks in place of a conveyor. ``hook`` is called with each chunk."""
+    """A list of chunks in place of a conveyor. ``hook`` is called with each chunk, which takes ``pause`` seconds."""
 
     chunks: list[Rows] = attrs.field(factory=list)
     hook: Callable[[Rows], object] = lambda chunk: None
+    pause: float = 0.0
 
     async def put(self, item: Rows, weight: int) -> None:
         """Take a chunk."""
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.pause)
         self.chunks.append(item)
         self.hook(item)
 
