@@ -100,7 +100,7 @@ async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: Moc
             nursery.start_soon(serve, responder, [URI])
 
         nursery.start_soon(come_back)
-        await fetch(connections, options(credit=64), Range(0, 0, 20000), found)
+        await fetch(connections, options(credit=2), Range(0, 0, 20000), found)
         nursery.cancel_scope.cancel()
 
     assert found.positions == list(range(20000))
