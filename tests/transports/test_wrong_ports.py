@@ -13,7 +13,7 @@ import trustme
 
 from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
 from rsocket_trio.transports import connect
-from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed
 from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
 from tests.each_row import each_row
 
@@ -224,6 +224,14 @@ async def test_a_server_of_tls_that_says_nothing_to_http_2_did_not_agree_on_it(
     async with raw_server(b"", stays=stays, tls=True) as port:
         uri = f"h2s://127.0.0.1:{port}"
         assert await failure_at(uri) == f"{uri}: TLS answered, and did not agree on h2 by ALPN"
+
+
+@each_row("scheme", SCHEMES)
+async def test_a_server_that_closes_without_an_answer_is_named_by_its_uri(scheme: str) -> None:
+    async with raw_server(b"") as port:
+        failure = await failure_at(f"{scheme}://127.0.0.1:{port}")
+    assert failure.startswith(f"{scheme}://127.0.0.1:{port}: ")
+    assert failure.endswith(NO_FRAME)
 
 
 # fmt: off
