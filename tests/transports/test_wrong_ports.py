@@ -22,6 +22,7 @@ CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1")
 SCHEMES = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 BAD_REQUEST = "'HTTP/1.1 400 Bad Request'"
 ALERT = bytes.fromhex("15 03 03 00 02 02 46")  # RFC 8446, 6: fatal, protocol_version
+NO_ALPN = bytes.fromhex("15 03 03 00 02 02 78")  # RFC 7301, 3.2: fatal, no_application_protocol
 SETTINGS = bytes.fromhex("000006 04 00 00000000 0003 00000064")  # RFC 9113, 6.5
 ERROR = bytes.fromhex("00000B 00000000 2C00 00000001") + b"x"  # 1.0, INVALID_SETUP
 PATIENCE = 30
@@ -202,6 +203,7 @@ OTHERS = [
     ("h2",    ERROR,     False,    ANSWERS["tcp"]),
     ("h2s",   ERROR,     True,     ANSWERS["tls"]),
     ("tls",   ERROR,     False,    ANSWERS["tcp"]),
+    ("h2s",   NO_ALPN,   False,    "TLS answered, and did not agree on h2 by ALPN"),
     ("tls",   b"SSH-2.0-OpenSSH_9.6\r\n", False, "TLS: wrong version number"),
 ]
 # fmt: on

@@ -14,7 +14,7 @@ from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pa
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.http2.frame_intake import PREFACE
+from rsocket_trio.transports.first_bytes import PREFACE
 from rsocket_trio.transports.http2.http2_client import SharedHttp2, share_http2
 from rsocket_trio.transports.http2.http2_server import AcceptedHttp2, accept_http2
 from rsocket_trio.transports.http2.http2_stream import Http2Stream

@@ -10,7 +10,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.http2.frame_intake import PREFACE
+from rsocket_trio.transports.first_bytes import PREFACE
 from rsocket_trio.transports.http2.http2_client import share_http2
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.schemes import ConnectOptions

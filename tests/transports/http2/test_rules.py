@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.http2.frame_intake import PREFACE
+from rsocket_trio.transports.first_bytes import PREFACE
 from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
     ACK,
