@@ -422,7 +422,9 @@ class Link:
         if not self._lost:
             self._lost = True
             if self._session.client and not self._reads and not isinstance(cause, WrongProtocol):
-                text += f", and {NO_FRAME}"
+                # An application's own transport may be one that knows no URI.
+                uri = getattr(self._transport, "silent_uri", "")
+                text = f"{uri}{': ' if uri else ''}{text}, and {NO_FRAME}"
             lost = ConnectionLost(text)
             lost.__cause__ = cause
             self._owner.on_lost(lost)

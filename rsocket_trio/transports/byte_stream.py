@@ -161,6 +161,11 @@ class ByteStreamTransport:
                 self._ended = not chunk
 
     @property
+    def silent_uri(self) -> str:
+        """Return the URI of a server whose first bytes have not come; an empty text for any other peer."""
+        return "" if self._first is None else self._first.uri
+
+    @property
     def mid_frame(self) -> bool:
         """Return whether a part of a frame was received and its rest was not."""
         return self._framing.mid_frame

@@ -94,10 +94,10 @@ def _status_line(first: bytes) -> str:
 class FirstBytes:
     """The first bytes that a client of RSocket receives over a stream. ``uri`` is that of the server."""
 
-    __slots__ = ("_first", "_over_tls", "_uri")
+    __slots__ = ("_first", "_over_tls", "uri")
 
     def __init__(self, uri: str, *, over_tls: bool) -> None:
-        self._uri = uri
+        self.uri = uri
         self._over_tls = over_tls
         self._first = b""
 
@@ -106,5 +106,5 @@ class FirstBytes:
         self._first += chunk[:HEAD_SIZE]
         wrong = wrong_protocol(self._first, RSOCKET, over_tls=self._over_tls)
         if wrong is not None:
-            raise WrongProtocol(f"{self._uri}: {wrong}")
+            raise WrongProtocol(f"{self.uri}: {wrong}")
         return len(self._first) >= DECIDING

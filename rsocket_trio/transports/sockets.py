@@ -32,6 +32,9 @@ STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
 """Connections that it may take in a row before it does so again: 800 a second, more than it could serve."""
+NOT_AGREED: Final = "TLS answered, and did not agree on"
+NO_PROTOCOL: Final = "alert no application protocol"
+"""The text of OpenSSL for the alert of a server that speaks none of the protocols offered (RFC 7301, 3.2)."""
 _OFFERING: Final = WeakSet[ssl.SSLContext]()
 """Contexts that offer the protocols of a scheme."""
 
@@ -108,12 +111,14 @@ async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, 
         cause = exc if exc.__cause__ is None else exc.__cause__
         if first.data and not is_tls(first.data):
             raise NoTls(reason(cause), first.data) from cause
+        if alpn and isinstance(cause, ssl.SSLError) and NO_PROTOCOL in str(cause).lower().replace("_", " "):
+            raise HandshakeFailed(f"{NOT_AGREED} {' or '.join(alpn)} by ALPN") from cause
         is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
         raise (HandshakeFailed if is_fault else PeerLeft)(reason(cause)) from cause
     finally:
         stream.transport_stream = below
     if alpn and stream.selected_alpn_protocol() not in alpn:
-        raise NoAlpn(f"TLS answered, and did not agree on {' or '.join(alpn)} by ALPN")
+        raise NoAlpn(f"{NOT_AGREED} {' or '.join(alpn)} by ALPN")
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)
 
 

@@ -13,7 +13,7 @@ import trustme
 
 from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
 from rsocket_trio.transports import connect
-from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed
 from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
 from tests.each_row import each_row
 
@@ -22,6 +22,7 @@ CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1")
 SCHEMES = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 BAD_REQUEST = "'HTTP/1.1 400 Bad Request'"
 ALERT = bytes.fromhex("15 03 03 00 02 02 46")  # RFC 8446, 6: fatal, protocol_version
+NO_ALPN = bytes.fromhex("15 03 03 00 02 02 78")  # RFC 7301, 3.2: fatal, no_application_protocol
 SETTINGS = bytes.fromhex("000006 04 00 00000000 0003 00000064")  # RFC 9113, 6.5
 ERROR = bytes.fromhex("00000B 00000000 2C00 00000001") + b"x"  # 1.0, INVALID_SETUP
 PATIENCE = 30
@@ -202,6 +203,7 @@ OTHERS = [
     ("h2",    ERROR,     False,    ANSWERS["tcp"]),
     ("h2s",   ERROR,     True,     ANSWERS["tls"]),
     ("tls",   ERROR,     False,    ANSWERS["tcp"]),
+    ("h2s",   NO_ALPN,   False,    "TLS answered, and did not agree on h2 by ALPN"),
     ("tls",   b"SSH-2.0-OpenSSH_9.6\r\n", False, "TLS: wrong version number"),
 ]
 # fmt: on
@@ -224,6 +226,14 @@ async def test_a_server_of_tls_that_says_nothing_to_http_2_did_not_agree_on_it(
     async with raw_server(b"", stays=stays, tls=True) as port:
         uri = f"h2s://127.0.0.1:{port}"
         assert await failure_at(uri) == f"{uri}: TLS answered, and did not agree on h2 by ALPN"
+
+
+@each_row("scheme", SCHEMES)
+async def test_a_server_that_closes_without_an_answer_is_named_by_its_uri(scheme: str) -> None:
+    async with raw_server(b"") as port:
+        failure = await failure_at(f"{scheme}://127.0.0.1:{port}")
+    assert failure.startswith(f"{scheme}://127.0.0.1:{port}: ")
+    assert failure.endswith(NO_FRAME)
 
 
 # fmt: off
