@@ -111,7 +111,7 @@ class Dispatcher:
             if type(event) is ItemReceived:
                 owner = event.stream.owner
                 if owner is not None:
-                    owner.on_item(event.payload, event.complete)
+                    owner._on_item(event.payload, event.complete)
             else:
                 ACTIONS[type(event)](self, event)
 
@@ -120,29 +120,29 @@ class Dispatcher:
     def _on_items(self, event: ItemsReceived) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_items(event.payloads)
+            owner._on_items(event.payloads)
 
     def _on_complete(self, event: StreamCompleted) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_complete()
+            owner._on_complete()
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
             self._port.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
-            owner.on_error(event.error)
+            owner._on_error(event.error)
 
     def _on_cancelled(self, event: StreamCancelled) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_cancel()
+            owner._on_cancel()
 
     def _on_credit(self, event: CreditGranted | SendingCancelled) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_credit()
+            owner._on_credit()
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
@@ -153,8 +153,8 @@ class Dispatcher:
             if payload.metadata:
                 handler = self._find(stream.interaction, payload, payload.metadata)
             else:
-                handler = port.responder.find(stream.interaction, None)
-                if not handler.plain or port.responder.interceptors:
+                handler = port.responder._find(stream.interaction, None)
+                if not handler.plain or port.responder._interceptors:
                     handler = served(port, handler, payload, NO_METADATA)
         except StreamError as error:
             if stream.interaction is FIRE_AND_FORGET:
@@ -207,8 +207,8 @@ class Dispatcher:
             said = read_request(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        handler = port.responder.find(interaction, said.route)
-        if handler.plain and not said.travelling and not port.responder.interceptors:
+        handler = port.responder._find(interaction, said.route)
+        if handler.plain and not said.travelling and not port.responder._interceptors:
             return handler
         return served(port, handler, payload, said)
 
@@ -276,7 +276,7 @@ class Dispatcher:
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
         port = self._port
-        handler = port.responder.metadata_push_handler
+        handler = port.responder._metadata_push_handler
         if handler is None or port.workers.detached >= port.session.limits.pending_handlers:
             port.faults.count_dropped()
             return
@@ -290,12 +290,12 @@ class Dispatcher:
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
-        if owner is None or not owner.on_push(event.push):
+        if owner is None or not owner._on_push(event.push):
             self._port.faults.count_dropped()
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         port = self._port
-        handler = port.responder.extensions[event.ext_type]
+        handler = port.responder._extensions[event.ext_type]
         try:
             result = port.run_in_context(handler.function, event.stream_id, event.body)
             if result is not None and isawaitable(result):

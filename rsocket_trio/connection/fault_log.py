@@ -371,7 +371,7 @@ class FaultLog:
 
     def _report(self, interaction: str, route: str | None, error: BaseException, served: object | None = None) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""
-        handlers = self._port.responder.error_handlers
+        handlers = self._port.responder._error_handlers
         if not handlers:
             return
         call = self._port.failed_call(interaction, route) if served is None else served
