@@ -127,7 +127,7 @@ class OrderBook:
         if order.amount > LIMIT:
             raise ApplicationError(details=TooMuch(order.amount, LIMIT), code=0x301)
         self._placed += 1
-        return Receipt(self._placed, current_user().name, order.amount * self.prices[order.symbol])
+        return Receipt(self._placed, current_user(User).name, order.amount * self.prices[order.symbol])
 
     @request_response
     async def audit(self, year: int) -> str:

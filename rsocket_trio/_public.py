@@ -22,10 +22,13 @@ from rsocket_trio.errors import (
     RejectedSetup,
     RemoteProtocolError,
     RSocketError,
+    SetupError,
+    StreamError,
     Unsupported,
     UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.authentication import Credentials
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.serve import run, serve, serve_stream
@@ -42,6 +45,7 @@ __all__ = [
     "Connection",
     "ConnectionClosed",
     "ConnectionLost",
+    "Credentials",
     "Drained",
     "Incoming",
     "Invalid",
@@ -66,6 +70,8 @@ __all__ = [
     "ResumeOptions",
     "Retry",
     "Setup",
+    "SetupError",
+    "StreamError",
     "StreamuxOptions",
     "Unsupported",
     "UnsupportedSetup",

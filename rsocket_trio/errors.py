@@ -84,7 +84,7 @@ class CodedError(RSocketError):
         Exception.__init__(self, readable(self.data))
 
     @classmethod
-    def received(cls, code: int, data: bytes) -> Self:
+    def _received(cls, code: int, data: bytes) -> Self:
         """Return the error of ``code`` and ``data`` as a peer sent it; any code is accepted."""
         error = cls.__new__(cls)
         error._say(data[:DATA_LIMIT], code)
@@ -283,7 +283,7 @@ SETUP_ERRORS: dict[int, type[SetupError]] = {
 
 def stream_error(code: int, data: bytes) -> StreamError:
     """Return the exception for an ERROR received on a stream. Codes outside the table are application errors."""
-    return STREAM_ERRORS.get(code, ApplicationError).received(code, data)
+    return STREAM_ERRORS.get(code, ApplicationError)._received(code, data)
 
 
 def connection_error(code: int, data: bytes) -> ConnectionLost:

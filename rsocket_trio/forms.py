@@ -347,42 +347,42 @@ class HandlerTable(Protocol):
     """The handlers that serve a connection's requests, as the connection asks for them."""
 
     @property
-    def setup_handler(self) -> Handler | None:
+    def _setup_handler(self) -> Handler | None:
         """The handler of a client's SETUP."""
         ...
 
     @property
-    def lease_handler(self) -> Handler | None:
+    def _lease_handler(self) -> Handler | None:
         """The application's lease policy."""
         ...
 
     @property
-    def metadata_push_handler(self) -> Handler | None:
+    def _metadata_push_handler(self) -> Handler | None:
         """The handler of metadata for the connection."""
         ...
 
     @property
-    def extensions(self) -> Mapping[int, Handler]:
+    def _extensions(self) -> Mapping[int, Handler]:
         """The handlers of extension frames, by type."""
         ...
 
     @property
-    def entry_hooks(self) -> Mapping[int | str, Handler]:
+    def _entry_hooks(self) -> Mapping[int | str, Handler]:
         """The functions that extension entries are shown to."""
         ...
 
     @property
-    def error_handlers(self) -> tuple[Handler, ...]:
+    def _error_handlers(self) -> tuple[Handler, ...]:
         """The functions of ``on_error``."""
         ...
 
-    interceptors: tuple[Function, ...]
+    _interceptors: tuple[Function, ...]
     """The functions round every call, outermost first."""
-    authenticator: Handler | None
+    _authenticator: Handler | None
     """The function that turns credentials into a user."""
     codecs: tuple[Codec, ...]
     """The codecs of typed handlers, the preferred one first."""
 
-    def find(self, interaction: Interaction, route: str | None) -> Handler:
+    def _find(self, interaction: Interaction, route: str | None) -> Handler:
         """Return the handler of a request. Raise ``StreamError`` if there is none."""
         ...

@@ -86,8 +86,8 @@ class Responder:
         self.codecs = checked_codecs(codecs)
         self._codec_choices = CodecChoices(self.codecs)
         self.auth_required = auth_required
-        self.interceptors: tuple[Function, ...] = ()
-        self.authenticator: Handler | None = None
+        self._interceptors: tuple[Function, ...] = ()
+        self._authenticator: Handler | None = None
         self._handlers: dict[tuple[Interaction, str | None], Handler] = {}
         self._specials: dict[str, Handler] = {}
         self._patterns: dict[Interaction, PatternTable[Handler]] = {}
@@ -277,7 +277,7 @@ class Responder:
         """
 
         def register(function: Interceptor) -> Interceptor:
-            self.interceptors += (as_interceptor("around", function),)
+            self._interceptors += (as_interceptor("around", function),)
             return function
 
         return register if function is None else register(function)
@@ -299,9 +299,9 @@ class Responder:
 
         def register(function: Authenticator) -> Authenticator:
             handler = checked("authenticate", function)
-            if self.authenticator is not None:
-                raise ValueError(f"authenticate has a handler already: {name_of_function(self.authenticator)}")
-            self.authenticator = handler
+            if self._authenticator is not None:
+                raise ValueError(f"authenticate has a handler already: {name_of_function(self._authenticator)}")
+            self._authenticator = handler
             return function
 
         return register if function is None else register(function)
@@ -390,7 +390,7 @@ class Responder:
             )
         with self._all_or_nothing():
             for interaction, handler in other._requests():
-                self._include(interaction, handler, prefix, other.interceptors)
+                self._include(interaction, handler, prefix, other._interceptors)
 
     def _include(
         self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
@@ -425,7 +425,7 @@ class Responder:
         """Return the names of the decorators of what concerns connections, and no route."""
         return [
             *self._specials,
-            *(["authenticate"] if self.authenticator is not None or self.auth_required else []),
+            *(["authenticate"] if self._authenticator is not None or self.auth_required else []),
             *(["on_error"] if self._error_handlers else []),
             *(["extension"] if self._extensions else []),
             *(["extension_entry"] if self._entry_hooks else []),
@@ -433,7 +433,7 @@ class Responder:
 
     # What a connection asks
 
-    def find(self, interaction: Interaction, route: str | None) -> Handler:
+    def _find(self, interaction: Interaction, route: str | None) -> Handler:
         """Return the handler of a request by ``interaction`` and ``route``. Raise ``Rejected``, naming the route, if
         there is none.
         """
@@ -458,48 +458,33 @@ class Responder:
         ]
         return f": it is {' and '.join(nouns)}" if nouns else ""
 
-    def has_default(self, interaction: Interaction) -> bool:
+    def _has_default(self, interaction: Interaction) -> bool:
         """Return whether requests of this ``interaction`` without a route have a handler."""
         return (interaction, None) in self._handlers
 
     @property
-    def setup_handler(self) -> Handler | None:
+    def _setup_handler(self) -> Handler | None:
         """Return the handler that admits connections, or ``None``."""
         own = self._specials.get("setup")
-        if self.authenticator is None and not self.auth_required:
+        if self._authenticator is None and not self.auth_required:
             return own
-        return admission(own, self.authenticator, required=self.auth_required)
+        return admission(own, self._authenticator, required=self.auth_required)
 
     @property
-    def lease_policy(self) -> Function | None:
+    def _lease_policy(self) -> Function | None:
         """Return the function that grants leases, or ``None``."""
         handler = self._specials.get("lease")
         return None if handler is None else handler.function
 
     @property
-    def lease_handler(self) -> Handler | None:
+    def _lease_handler(self) -> Handler | None:
         """Return the lease policy with its name and kind, or ``None``."""
         return self._specials.get("lease")
 
     @property
-    def error_handlers(self) -> tuple[Handler, ...]:
-        """Return the functions to which failures are reported, in order."""
-        return self._error_handlers
-
-    @property
-    def metadata_push_handler(self) -> Handler | None:
+    def _metadata_push_handler(self) -> Handler | None:
         """Return the handler of pushed metadata, or ``None``."""
         return self._specials.get("metadata_push")
-
-    @property
-    def extensions(self) -> dict[int, Handler]:
-        """Return the handlers of EXT frames, by extended type."""
-        return self._extensions
-
-    @property
-    def entry_hooks(self) -> dict[int | str, Handler]:
-        """Return the handlers of extension entries, by extension."""
-        return self._entry_hooks
 
     # Registration
 
@@ -582,7 +567,7 @@ def _nothing() -> None:
 
 def check_users(responder: Responder) -> None:
     """Raise ``ValueError`` if a handler of a responder that is served requires a user, and nothing can find one."""
-    if responder.authenticator is not None or "setup" in responder._specials:
+    if responder._authenticator is not None or "setup" in responder._specials:
         return
     for interaction, handler in responder._requests():
         if handler.requires is not None:

@@ -16,7 +16,6 @@ import pytest
 
 from tests.blocks import ROOT
 from tests.missing import give_up
-from tests.test_docs import INNER
 
 PACKAGES = {
     "rsocket_trio": None,
@@ -91,7 +90,7 @@ def public_parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         return
     yield name, thing
     if inspect.isclass(thing):
-        for part in sorted(own_names(thing) - INNER):
+        for part in sorted(own_names(thing)):
             found = inspect.getattr_static(thing, part)
             function = getattr(found, "__func__", found)
             if not part.startswith("_") and (inspect.isfunction(function) or isinstance(found, property)):

@@ -123,8 +123,8 @@ def test_errors_can_be_sent_to_another_process(error: RSocketError) -> None:
 def test_of_what_a_peer_sent_the_first_64_kib_are_kept(kind: type[CodedError]) -> None:
     said = b"x" * DATA_LIMIT
 
-    assert kind.received(kind.default_code, said + b"more").data == said
-    assert kind.received(kind.default_code, said).data == said
+    assert kind._received(kind.default_code, said + b"more").data == said
+    assert kind._received(kind.default_code, said).data == said
 
 
 @dataclass
@@ -168,7 +168,7 @@ def test_details_are_read_as_a_type_on_this_side_and_on_the_other() -> None:
 )
 def test_data_that_is_no_such_details_is_refused_with_the_place(data: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=r"^\$") as caught:
-        Invalid.received(0x204, data).details_as(Shortage)
+        Invalid._received(0x204, data).details_as(Shortage)
 
     assert str(caught.value) == said
 

@@ -23,9 +23,9 @@ PUBLIC = {
     *("current_call", "current_connection", "current_user", "connect_forever"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
-    *("StreamuxOptions", "ReconnectingClient", "Retry"),
+    *("StreamuxOptions", "ReconnectingClient", "Retry", "Credentials"),
     # Errors
-    *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
+    *("RSocketError", "StreamError", "SetupError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),
     *("ConnectionClosed", "ConnectionLost", "ProtocolError", "LocalProtocolError", "RemoteProtocolError"),
     *("Drained", "Unsupported"),

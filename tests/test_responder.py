@@ -85,17 +85,17 @@ def test_decorators_work_bare_called_and_with_a_route(name: str) -> None:
         responder = Responder()
 
         assert decorate(responder) is function
-        assert responder.find(INTERACTIONS[name], route).function is function
+        assert responder._find(INTERACTIONS[name], route).function is function
 
 
 @pytest.mark.parametrize(
     ("name", "function", "found"),
     [
-        ("metadata_push", asynchronous, lambda responder: responder.metadata_push_handler.function),
-        ("metadata_push", plain, lambda responder: responder.metadata_push_handler.function),
-        ("setup", gate, lambda responder: responder.setup_handler.function),
-        ("setup", plain_gate, lambda responder: responder.setup_handler.function),
-        ("lease", items, lambda responder: responder.lease_policy),
+        ("metadata_push", asynchronous, lambda responder: responder._metadata_push_handler.function),
+        ("metadata_push", plain, lambda responder: responder._metadata_push_handler.function),
+        ("setup", gate, lambda responder: responder._setup_handler.function),
+        ("setup", plain_gate, lambda responder: responder._setup_handler.function),
+        ("lease", items, lambda responder: responder._lease_policy),
     ],
 )
 def test_decorators_without_a_route_work_bare_and_called(
@@ -133,7 +133,7 @@ def test_the_kind_of_a_handler_is_seen_when_it_is_registered(
     responder = Responder()
     getattr(responder, name)(function)
 
-    assert responder.find(INTERACTIONS[name], None).kind is kind
+    assert responder._find(INTERACTIONS[name], None).kind is kind
 
 
 WRONG = [
@@ -208,7 +208,7 @@ def test_one_route_may_serve_every_interaction() -> None:
         getattr(responder, name)("same")(FITTING[name])
 
     for name in ROUTED:
-        assert responder.find(INTERACTIONS[name], "same").function is FITTING[name]
+        assert responder._find(INTERACTIONS[name], "same").function is FITTING[name]
 
 
 def test_a_route_is_at_most_255_bytes() -> None:
@@ -228,9 +228,9 @@ def test_an_unknown_route_is_rejected_by_name_although_there_is_a_default() -> N
     responder.request_response(asynchronous)
 
     with pytest.raises(Rejected, match="'nowhere'"):
-        responder.find(Interaction.REQUEST_RESPONSE, "nowhere")
+        responder._find(Interaction.REQUEST_RESPONSE, "nowhere")
     with pytest.raises(Rejected, match="no default handler for request_stream"):
-        responder.find(Interaction.REQUEST_STREAM, None)
+        responder._find(Interaction.REQUEST_STREAM, None)
 
 
 def test_a_default_handler_does_not_serve_the_empty_route() -> None:
@@ -238,7 +238,7 @@ def test_a_default_handler_does_not_serve_the_empty_route() -> None:
     responder.request_response(asynchronous)
 
     with pytest.raises(Rejected):
-        responder.find(Interaction.REQUEST_RESPONSE, "")
+        responder._find(Interaction.REQUEST_RESPONSE, "")
 
 
 def test_decorated_functions_stay_what_they_were() -> None:

@@ -654,7 +654,7 @@ MUTANTS = (
     Mutant(
         "credentials of a request are not looked at",
         "served",
-        "has_credentials = responder.authenticator is not None",
+        "has_credentials = responder._authenticator is not None",
         "pass",
         ACCESS,
     ),

@@ -99,7 +99,7 @@ class Capture:
         """Return the reason why nothing is recorded any more; ``None`` while the capture works."""
         return self._worker.error
 
-    def opened(self, facts: Facts) -> Recorder:
+    def _opened(self, facts: Facts) -> Recorder:
         """Return the recorder of a connection that is about to carry its first frame; ``facts`` describe it. Called
         by connections.
         """

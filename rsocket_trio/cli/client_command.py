@@ -38,8 +38,8 @@ from rsocket_trio.metadata import (
     JSON,
     OCTET_STREAM,
     TEXT_PLAIN,
-    Authentication,
     BearerAuthentication,
+    Credentials,
 )
 from rsocket_trio.rsocket.peers import Peer
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
@@ -208,7 +208,7 @@ async def ask(
     raise Failure(f"no {missing} within {timeout:g} s", TIMED_OUT, name=trio.TooSlowError.__name__)
 
 
-def credentials(user_and_password: str | None, token: str | None, dialect: str) -> Authentication | None:
+def credentials(user_and_password: str | None, token: str | None, dialect: str) -> Credentials | None:
     """Return the credentials of the options, or ``None``. Raise ``ValueError`` if both options are given.
 
     Raise ``Failure`` for a dialect that carries none.

@@ -11,8 +11,8 @@ from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
     ROUTING,
-    Authentication,
     BearerAuthentication,
+    Credentials,
     Entry,
     SimpleAuthentication,
     encode_authentication,
@@ -60,7 +60,7 @@ def compose(
     default_mime: str,
     bare_mime: str = COMPOSITE_METADATA,
     route: str | None = None,
-    credentials: Authentication | None = None,
+    credentials: Credentials | None = None,
     setup_only: bool = False,
     setup_text: str | None = None,
     setup_mime: str | None = None,
@@ -91,7 +91,7 @@ def compose(
 
 
 def _alone(
-    pairs: Sequence[tuple[str, str]], mimes: Sequence[str], route: str | None, credentials: Authentication | None
+    pairs: Sequence[tuple[str, str]], mimes: Sequence[str], route: str | None, credentials: Credentials | None
 ) -> str | None:
     """Return the MIME type of the connection if nothing needs to be composed, else ``None``."""
     if credentials is not None or len(pairs) > 1:

@@ -47,7 +47,7 @@ from rsocket_trio.conformance.run import (
     speaks_tls,
 )
 from rsocket_trio.errors import ConnectionLost, readable
-from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Authentication
+from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Credentials
 from rsocket_trio.transports.schemes import parse_uri
 
 TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
@@ -281,7 +281,7 @@ def over(uri: str, transport: str | None) -> str:
     return checked_uri(f"{transport}://{rest}")
 
 
-def _credentials(simple: str | None, bearer: str | None, dialect: str) -> Authentication | None:
+def _credentials(simple: str | None, bearer: str | None, dialect: str) -> Credentials | None:
     """Return the credentials of the options. Wrong ones are wrong usage."""
     try:
         return credentials(simple, bearer, dialect)
@@ -294,7 +294,7 @@ def _ways(
     routes: dict[str, str],
     metadata_mime: str | None,
     data_mime: str | None,
-    auth: Authentication | None,
+    auth: Credentials | None,
 ) -> Routes | None:
     """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
     if not routes and metadata_mime is None and data_mime is None and auth is None:

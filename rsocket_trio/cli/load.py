@@ -312,9 +312,9 @@ async def with_near_routes(plan: Plan, failure: Failure) -> Failure:
     """Return the failure of a rejected route with the one that is like it, if the server describes its routes."""
     text = str(failure)
     try:
-        async with open_connection(plan.uri, **plan.connection_options()) as connection:
+        async with open_connection(plan.uri, **plan._connection_options()) as connection:
             for route in {share.route for share in plan.shares} - {None}:
-                text = await with_near_route(connection, str(route), plan.request_metadata, text)
+                text = await with_near_route(connection, str(route), plan._request_metadata, text)
     except errors.RSocketError:
         # The server is gone in the meantime: there is no more to say.
         return failure

@@ -33,7 +33,7 @@ from rsocket_trio.connection.recording import (
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
-from rsocket_trio.metadata.authentication import Authentication
+from rsocket_trio.metadata.authentication import Credentials
 from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
 from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.handshake import ClientTerms
@@ -122,7 +122,7 @@ def open_uri(
     With ``time_limit`` the time of connecting began before. ``wrap`` returns a transport around each new one.
     """
 
-    def prepare(credentials: Authentication | None) -> tuple[ProtocolFactory, Dial]:
+    def prepare(credentials: Credentials | None) -> tuple[ProtocolFactory, Dial]:
         factory = _factory(terms, credentials)
         parse_uri(uri)
         headers = as_headers(terms["headers"]) if terms["headers"] else ()
@@ -161,7 +161,7 @@ def open_connection_over(
 
     terms = completed(open_connection_over, options)
 
-    def prepare(credentials: Authentication | None) -> tuple[ProtocolFactory, Dial]:
+    def prepare(credentials: Credentials | None) -> tuple[ProtocolFactory, Dial]:
         factory = _factory(terms, credentials)
         if terms["resume"] is not None and not callable(stream):
             raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
@@ -223,7 +223,7 @@ def as_transport(stream: Connected) -> Transport:
     return cast("Transport", stream)
 
 
-def _factory(options: StreamOptions[PayloadLike], credentials: Authentication | None) -> ProtocolFactory:
+def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | None) -> ProtocolFactory:
     """Return the factory of the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
@@ -278,18 +278,18 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
         if granted is not None:
             with as_lost(uri):
                 connection.handshake = await granted(time_limit)
-        await connection.wait_for_answer(time_limit)
+        await connection._wait_for_answer(time_limit)
     except trio.ClosedResourceError:
         # The connection ended before the answer came, as for the silence of its peer.
         raise await connection.wait_closed() from None
     except ConnectionLost as lost:
-        connection.abandon(lost)
+        connection._abandon(lost)
         raise
 
 
 @asynccontextmanager
 async def _run_client(
-    prepare: Callable[[Authentication | None], tuple[ProtocolFactory, Dial]],
+    prepare: Callable[[Credentials | None], tuple[ProtocolFactory, Dial]],
     options: StreamOptions[PayloadLike],
     uri: str = "",
     time_limit: ConnectTimeout | None = None,
@@ -327,7 +327,7 @@ async def _run_client(
             try:
                 async with trio.open_nursery() as nursery:
                     # Beside the block. A lost connection raises nothing here: the calls that wait raise it.
-                    nursery.start_soon(connection.run, transport)
+                    nursery.start_soon(connection._run, transport)
                     try:
                         await _wait_until_open(connection, transport, time_limit, uri)
                         yield connection
@@ -335,12 +335,12 @@ async def _run_client(
                         # Kept until the nursery has ended: raised inside it would leave in a group.
                         error = exc
                     # The nursery now waits for `run`, which writes what is queued, closes and returns.
-                    connection.leave()
+                    connection._leave()
             except BaseExceptionGroup as group:
                 leaf = only_leaf(group)
                 raise leaf from leaf.__cause__
             finally:
-                session_over(recorder_of(transport), connection.ended)
+                session_over(recorder_of(transport), connection._engine.ended)
             if error is not None:
                 try:
                     raise error

@@ -161,7 +161,7 @@ class ReconnectingClient(
         if engine.session.close_announcement is None or kind not in REOPENED:
             opening = new_stream(engine, kind, *request)
         else:
-            opening = new_stream(engine, REOPENED[kind], *request).open_by(self)
+            opening = new_stream(engine, REOPENED[kind], *request)._open_by(self)
         async with opening as stream:
             yield stream
 

@@ -61,87 +61,87 @@ class Opening(StreamObserver):
         reopened, self.reopened, self.error = self.reopened, None, error
         if error is not None:
             # Invalid terms of the client end it with an error that is none of the library's.
-            self._inner.on_error(cast("RSocketError", error))
+            self._inner._on_error(cast("RSocketError", error))
         if reopened is not None:
             reopened.set()
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
-        self._taken().on_item(payload, complete)
+    def _on_item(self, payload: Payload, complete: bool) -> None:
+        self._taken()._on_item(payload, complete)
 
-    def on_items(self, payloads: Sequence[Payload]) -> None:
-        self._taken().on_items(payloads)
+    def _on_items(self, payloads: Sequence[Payload]) -> None:
+        self._taken()._on_items(payloads)
 
-    def on_complete(self) -> None:
-        self._taken().on_complete()
+    def _on_complete(self) -> None:
+        self._taken()._on_complete()
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         if type(error) is not Drained:
-            self._taken().on_error(error)
+            self._taken()._on_error(error)
             return
         self.reopened = trio.Event()
         # Wakes the stream's tasks, which wait for the next one. Its own observer may count errors, and hears of none.
-        self._stream.on_error(error)
-        self._stream.reopen(self, error)
+        self._stream._on_error(error)
+        self._stream._open_again(self, error)
 
-    def on_cancel(self) -> None:
-        self._taken().on_cancel()
+    def _on_cancel(self) -> None:
+        self._taken()._on_cancel()
 
-    def on_credit(self) -> None:
-        self._taken().on_credit()
+    def _on_credit(self) -> None:
+        self._taken()._on_credit()
 
-    def on_eof(self) -> None:
-        self._inner.on_eof()
+    def _on_eof(self) -> None:
+        self._inner._on_eof()
 
     def _taken(self) -> StreamObserver:
-        self._stream.taken(self._inner)
+        self._stream._accepted_by(self._inner)
         return self._inner
 
 
 class Reopened(Incoming):
     """A stream that opens on the next connection each time that a peer that drains refuses it.
 
-    ``opening`` is its observer until the responder takes it. A task of the client opens it again; meanwhile its reader
-    waits. ``abandoned`` says that its block was left meanwhile.
+    ``_opening`` is its observer until the responder takes it. A task of the client opens it again; meanwhile its reader
+    waits. ``_abandoned`` says that its block was left meanwhile.
     """
 
-    abandoned: bool
-    client: ReopeningClient
-    opening: Opening | None
+    _abandoned: bool
+    _client: ReopeningClient
+    _opening: Opening | None
 
-    def open_by(self, client: ReopeningClient) -> Self:
+    def _open_by(self, client: ReopeningClient) -> Self:
         """Have the stream open on the connections of ``client``."""
-        self.abandoned = False
-        self.client = client
-        self.opening = None
+        self._abandoned = False
+        self._client = client
+        self._opening = None
         return self
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         # Nothing waits between the opening and this. A request that is sent late says how much time is left then.
         deadline = math.inf if self._renewed is None else trio.current_effective_deadline()
-        self.opening = Opening(self, deadline)
-        self.opening.watch(self._opened()[0])
+        self._opening = Opening(self, deadline)
+        self._opening.watch(self._opened()[0])
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        opening, self.opening = self.opening, None
+        opening, self._opening = self._opening, None
         if opening is not None and opening.reopened is not None:
-            self.abandoned = True
+            self._abandoned = True
             opening.scope.cancel()
             opening.reopened.set()
         await super().__aexit__(kind, error, trace)
 
-    def taken(self, observer: StreamObserver) -> None:
+    def _accepted_by(self, observer: StreamObserver) -> None:
         """Note that the responder took the stream, or ended it: its events go to ``observer``."""
-        self.opening = None
+        self._opening = None
         self._opened()[0].owner = observer
 
-    def reopen(self, opening: Opening, refusal: Drained) -> None:
+    def _open_again(self, opening: Opening, refusal: Drained) -> None:
         """Open the stream on the next connection, after this refusal."""
         opening.scope = trio.CancelScope(deadline=opening.deadline)
-        self.client._start_task(partial(self._reopen, opening, refusal))
+        self._client._start_task(partial(self._reopen, opening, refusal))
 
     async def _reopen(self, opening: Opening, refusal: Drained) -> None:
         error: Exception | None = refusal
@@ -159,12 +159,12 @@ class Reopened(Incoming):
             error = failure
         finally:
             # Also if the client ends meanwhile.
-            if self.opening is opening:
+            if self._opening is opening:
                 opening.finish(error)
 
     async def _move(self) -> bool:
         """Go to the connection that follows. Return whether there is one."""
-        engine = await self.client._next_engine()
+        engine = await self._client._next_engine()
         if engine is None:
             return False
         self._port = engine
@@ -194,7 +194,7 @@ class Reopened(Incoming):
     async def _again(self, act: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``act``, which uses the stream, on the one that was not refused."""
         while True:
-            opening = self.opening
+            opening = self._opening
             if opening is not None:
                 if opening.reopened is not None:
                     await opening.reopened.wait()
@@ -205,26 +205,26 @@ class Reopened(Incoming):
                 return await act()
             except ConnectionClosed:
                 # A refusal ended this one, or its connection behind it.
-                opening = self.opening
+                opening = self._opening
                 if self._inbox is inbox and (opening is None or (opening.reopened is None and opening.error is None)):
                     raise
 
     def __aiter__(self) -> AsyncIterator[Payload]:
-        return super().__aiter__() if self.opening is None else self
+        return super().__aiter__() if self._opening is None else self
 
     def __anext__(self) -> Coroutine[Any, Any, Payload]:
-        return super().__anext__() if self.opening is None else self._again(super().__anext__)
+        return super().__anext__() if self._opening is None else self._again(super().__anext__)
 
     async def receive_batch(self) -> list[Payload]:
         return await self._again(super().receive_batch)
 
     def request_n(self, request_n: int) -> None:
         super().request_n(request_n)
-        if self.opening is not None:
+        if self._opening is not None:
             self._credit = min(self._credit + request_n, MAX_REQUEST_N)
 
     def _ends_with(self, stream: StreamState, clean: bool) -> bool:
-        return not self.abandoned and super()._ends_with(stream, clean)
+        return not self._abandoned and super()._ends_with(stream, clean)
 
 
 class ReopenedIncoming(Reopened):
@@ -238,11 +238,11 @@ class ReopenedChannel(Reopened, Channel):
         return await self._again(partial(super().wait_room, beyond))
 
     def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
-        return super().send(payload) if self.opening is None else self._again(partial(super().send, payload))
+        return super().send(payload) if self._opening is None else self._again(partial(super().send, payload))
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         items = iter(payloads)
-        if self.opening is not None:
+        if self._opening is not None:
             # Taken once, and sent to the responder that takes the channel.
             for item in items:
                 await self.send(item)
@@ -253,7 +253,7 @@ class ReopenedChannel(Reopened, Channel):
         while True:
             sender = self._sender
             await self._again(super().wait_send_closed)
-            if self._sender is sender and (self.opening is None or self.opening.reopened is None):
+            if self._sender is sender and (self._opening is None or self._opening.reopened is None):
                 return
 
     async def send_eof(self) -> None:

@@ -15,7 +15,7 @@ from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
     OCTET_STREAM,
     ROUTING,
-    Authentication,
+    Credentials,
     Entry,
     encode_authentication,
     encode_composite,
@@ -48,7 +48,7 @@ class Routes:
     paths: Mapping[str, str]
     metadata_mime: str = COMPOSITE_METADATA
     data_mime: str = OCTET_STREAM
-    credentials: Authentication | None = attrs.field(default=None, repr=False)
+    credentials: Credentials | None = attrs.field(default=None, repr=False)
 
     @property
     def secret(self) -> bytes:

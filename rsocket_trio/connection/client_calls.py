@@ -65,17 +65,16 @@ def needs_call(engine: Engine, payload: object, kind: object, auth: object, meta
     ):
         return True
     serving = current_call_variable.get(None)
-    return serving is not None and bool(serving.travelling)
+    return serving is not None and bool(serving._travelling)
 
 
 def request_form(engine: Engine) -> RequestForm:
     """Return how requests carry objects. Raise ``ValueError`` if no codec covers the MIME type of the connection."""
-    connection = engine.connection
-    if connection.request_form is None:
-        codecs = connection.calls.codecs if connection.calls.codecs is not None else engine.responder.codecs
-        setup = connection.setup
-        connection.request_form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
-    return connection.request_form
+    if engine.request_form is None:
+        codecs = engine.calls.codecs if engine.calls.codecs is not None else engine.responder.codecs
+        setup = engine.connection.setup
+        engine.request_form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
+    return engine.request_form
 
 
 def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -> Payload:
@@ -154,7 +153,7 @@ class ClientCall:
             route = str(route)
         self.call = Call(route, interaction.value, "client", connection)
         self.call.pattern = pattern
-        self._terms = connection.calls
+        self._terms = engine.calls
         self._auth = auth
         self._life: Interception | None = None
         if payload is None:
@@ -182,8 +181,8 @@ class ClientCall:
         if self.is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
-        if serving is not None and serving.travelling and self.is_composite:
-            entries += serving.passed_on(entry.mime for entry in entries)
+        if serving is not None and serving._travelling and self.is_composite:
+            entries += serving._passed_on(entry.mime for entry in entries)
         self.call.entries.extend(entries)
 
     @property
@@ -238,10 +237,10 @@ class ClientCall:
 
         async def body() -> Any:
             request = self._composed()
-            self.call.count_sent(request)
+            self.call._count_sent(request)
             answer = await send(request)
             if isinstance(answer, Payload):
-                self.call.count_received(answer)
+                self.call._count_received(answer)
             return answer if kind is None else self.item_decoder(kind)(answer)
 
         return await intercepted(self.call, self._terms.around, body)
@@ -258,7 +257,7 @@ class ClientCall:
             await self.leave(error)
             raise
         if self._life is not None:
-            self.call.count_sent(request)
+            self.call._count_sent(request)
         return request
 
     @property
@@ -332,32 +331,32 @@ class CountingObserver(StreamObserver):
     def _unread(self) -> int:
         return self._inner._unread
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
-        self._call.count_received(payload)
-        self._inner.on_item(payload, complete)
+    def _on_item(self, payload: Payload, complete: bool) -> None:
+        self._call._count_received(payload)
+        self._inner._on_item(payload, complete)
 
-    def on_items(self, payloads: Sequence[Payload]) -> None:
-        self._call.count_all_received(payloads)
-        self._inner.on_items(payloads)
+    def _on_items(self, payloads: Sequence[Payload]) -> None:
+        self._call._count_all_received(payloads)
+        self._inner._on_items(payloads)
 
-    def on_push(self, push: MetadataPush) -> bool:
-        return self._inner.on_push(push)
+    def _on_push(self, push: MetadataPush) -> bool:
+        return self._inner._on_push(push)
 
-    def on_complete(self) -> None:
-        self._inner.on_complete()
+    def _on_complete(self) -> None:
+        self._inner._on_complete()
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         self._call.error = error
-        self._inner.on_error(error)
+        self._inner._on_error(error)
 
-    def on_cancel(self) -> None:
-        self._inner.on_cancel()
+    def _on_cancel(self) -> None:
+        self._inner._on_cancel()
 
-    def on_credit(self) -> None:
-        self._inner.on_credit()
+    def _on_credit(self) -> None:
+        self._inner._on_credit()
 
-    def on_eof(self) -> None:
-        self._inner.on_eof()
+    def _on_eof(self) -> None:
+        self._inner._on_eof()
 
 
 def routed(engine: Engine, payload: Any, route: str | None) -> Payload:

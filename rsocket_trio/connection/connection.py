@@ -38,12 +38,10 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.services.access import Auth
 from rsocket_trio.services.call_context import (
     PLAIN,
-    Call,
     CallTerms,
     current_call_variable,
     current_connection_variable,
 )
-from rsocket_trio.services.codec_choice import RequestForm
 from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
@@ -154,7 +152,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         if (
             auth is not None
             or not engine.plain_requests
-            or ((serving := served_call(None)) is not None and serving.travelling)
+            or ((serving := served_call(None)) is not None and serving._travelling)
             or (reply is not None and isinstance(payload, Payload))
             or metadata
         ):
@@ -552,8 +550,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     _engine: Engine
     user: Any = None
     """The user that ``Responder.authenticate`` found for the credentials of the SETUP, or ``None``."""
-    request_form: RequestForm | None = None
-    """The form of requests with objects, after the first of them."""
 
     def __init__(
         self,
@@ -565,13 +561,12 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         failure_log: FailureLog | None = None,
         calls: CallTerms = PLAIN,
     ) -> None:
-        self.calls = calls
         self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
-        self._engine = Engine(self, session, NO_HANDLERS if responder is None else responder, reconnector, failure_log)
-        self._engine.plain_requests = not calls.around and not calls.deadlines
+        served_by = NO_HANDLERS if responder is None else responder
+        self._engine = Engine(self, session, served_by, reconnector, failure_log, calls)
 
     @property
     def state(self) -> SimpleNamespace:
@@ -712,15 +707,9 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Return the counts of faults of the peer, failures of handlers, and dropped requests."""
         return self._engine.faults
 
-    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> Call:
-        """Return the argument of ``on_error`` functions for a call on this connection."""
-        call = Call(route, interaction, "server", self)
-        call.pattern = pattern
-        return call
-
     # What opens and serves connections
 
-    async def drain_server(self, *, grace: float) -> None:
+    async def _drain_server(self, *, grace: float) -> None:
         """Drain a connection of a server that stops. Its requests are refused from now on.
 
         A client that was not let in yet has ``grace`` seconds for that, and ``ADMISSION_TIMEOUT`` at least: it is told
@@ -734,7 +723,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
                     await engine.changes.park()
         await self.drain(grace=max(0.0, ends - trio.current_time()))
 
-    def run(
+    def _run(
         self,
         transport: Transport,
         *,
@@ -756,30 +745,25 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines)
 
-    def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
+    def _resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
         """Return this connection as a server handles it when its client comes back."""
         return ResumableConnection(self._engine, session, reconnector)
 
-    @property
-    def ended(self) -> RSocketError | None:
-        """The error that the connection ended with; ``None`` while it goes on."""
-        return self._engine.ended
-
-    async def wait_for_answer(self, time_limit: ConnectTimeout) -> None:
+    async def _wait_for_answer(self, time_limit: ConnectTimeout) -> None:
         """Wait until the server has answered a SETUP that asked for an answer. Raise its refusal, or why none came."""
         session = self._engine.session
         if session.awaits_answer:
             with time_limit.step(f"the {session.dialect.first_message} was not answered"):
                 await self._engine.wait_for_answer()
 
-    def abandon(self, error: ConnectionLost) -> None:
+    def _abandon(self, error: ConnectionLost) -> None:
         """End the connection without a word to the peer, which does not answer; not if it has ended already."""
         engine = self._engine
         if engine.ended is None:
             engine.end(error)
             engine.link.abandon()
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """End the connection: cancel open streams, send the queued frames, then close."""
         # A peer that may resume the session has to know that this side will not.
         resumable = self._engine.session.resumable

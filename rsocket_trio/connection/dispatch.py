@@ -111,7 +111,7 @@ class Dispatcher:
             if type(event) is ItemReceived:
                 owner = event.stream.owner
                 if owner is not None:
-                    owner.on_item(event.payload, event.complete)
+                    owner._on_item(event.payload, event.complete)
             else:
                 ACTIONS[type(event)](self, event)
 
@@ -120,29 +120,29 @@ class Dispatcher:
     def _on_items(self, event: ItemsReceived) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_items(event.payloads)
+            owner._on_items(event.payloads)
 
     def _on_complete(self, event: StreamCompleted) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_complete()
+            owner._on_complete()
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
             self._port.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
-            owner.on_error(event.error)
+            owner._on_error(event.error)
 
     def _on_cancelled(self, event: StreamCancelled) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_cancel()
+            owner._on_cancel()
 
     def _on_credit(self, event: CreditGranted | SendingCancelled) -> None:
         owner = event.stream.owner
         if owner is not None:
-            owner.on_credit()
+            owner._on_credit()
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
@@ -153,8 +153,8 @@ class Dispatcher:
         try:
             if payload.metadata:
                 metadata = self._read(payload, payload.metadata)
-            handler = registered = port.responder.find(stream.interaction, metadata.route)
-            if not handler.plain or metadata.travelling or port.responder.interceptors:
+            handler = registered = port.responder._find(stream.interaction, metadata.route)
+            if not handler.plain or metadata.travelling or port.responder._interceptors:
                 handler = served(port, handler, payload, metadata)
             if event.entries:
                 entitled = self._with_entries(handler, stream, payload, event.entries)
@@ -214,7 +214,7 @@ class Dispatcher:
         """
         port, is_answered = self._port, stream.interaction is not FIRE_AND_FORGET
         handler = unmatched(stream.interaction) if registered is None else registered
-        if not port.responder.interceptors and not handler.around:
+        if not port.responder._interceptors and not handler.around:
             if is_answered:
                 port.fail_stream(stream, error)
             else:
@@ -222,7 +222,7 @@ class Dispatcher:
             return None
         stand_in = served(port, handler, payload, metadata, error)
         if registered is None and isinstance(error, Invalid):
-            stand_in.call.drop_entries()  # its metadata is malformed
+            stand_in.call._drop_entries()  # its metadata is malformed
         if not is_answered and not isinstance(error, Invalid):
             port.faults.count_dropped()  # as an ``Invalid`` is in every case
         return stand_in
@@ -303,7 +303,7 @@ class Dispatcher:
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
         port = self._port
-        handler = port.responder.metadata_push_handler
+        handler = port.responder._metadata_push_handler
         if handler is None or port.workers.detached >= port.session.limits.pending_handlers:
             port.faults.count_dropped()
             return
@@ -317,12 +317,12 @@ class Dispatcher:
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
-        if owner is None or not owner.on_push(event.push):
+        if owner is None or not owner._on_push(event.push):
             self._port.faults.count_dropped()
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         port = self._port
-        handler = port.responder.extensions[event.ext_type]
+        handler = port.responder._extensions[event.ext_type]
         try:
             result = port.run_in_context(handler.function, event.stream_id, event.body)
             if result is not None and isawaitable(result):

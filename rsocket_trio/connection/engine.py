@@ -43,13 +43,13 @@ from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Leasing, Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
 from rsocket_trio.payload import EMPTY, MetadataPush, Payload
+from rsocket_trio.services.call_context import PLAIN, Call, CallTerms
 from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
     from rsocket_trio.rsocket.frames import Entry
-    from rsocket_trio.services.call_context import CallTerms
     from rsocket_trio.services.codec_choice import RequestForm
 
 DETACHED_TIMEOUT = 1.0
@@ -77,12 +77,6 @@ class View(Protocol):
     handshake: Handshake
     granted: tuple[Entry, ...]
     user: Any
-    calls: CallTerms
-    request_form: RequestForm | None
-
-    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
-        """Return the argument of ``on_error`` functions for a handler's call."""
-        ...
 
 
 class Engine:
@@ -91,7 +85,8 @@ class Engine:
     ``ended`` is why nothing goes on any more, ``receive_budget`` what was received and
     not read, ``faults`` what the log heard of, ``request_queue`` what new requests wait for, ``changes`` where tasks
     wait for what is said once: the answer to SETUP, the end of the last stream, the end of all. ``link`` moves the
-    frames; without a transport it is a ``NoLink``.
+    frames; without a transport it is a ``NoLink``. ``calls`` are the settings of this side's requests, and
+    ``request_form`` is the form of those with objects, after the first of them.
     """
 
     __slots__ = (
@@ -104,6 +99,7 @@ class Engine:
         "_resume_scope",
         "_said_gave_up",
         "_view",
+        "calls",
         "changes",
         "ended",
         "faults",
@@ -116,6 +112,7 @@ class Engine:
         "plain_requests",
         "receive_budget",
         "reconnector",
+        "request_form",
         "request_queue",
         "responder",
         "session",
@@ -134,6 +131,7 @@ class Engine:
         responder: HandlerTable,
         reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
+        calls: CallTerms = PLAIN,
     ) -> None:
         self._view: View | weakref.ref[View] = connection
         self.session = session
@@ -154,7 +152,9 @@ class Engine:
         self._outbox = session.outbox
         self._dispatcher = Dispatcher(self)
         self.request_queue = RequestQueue(self, session)
-        self.plain_requests = True
+        self.calls = calls
+        self.plain_requests = not calls.around and not calls.deadlines
+        self.request_form: RequestForm | None = None
         self.peer_draining = False
         self.peer_closing = False
         self._nursery: trio.Nursery | None = None
@@ -272,9 +272,11 @@ class Engine:
         for function in self.on_state:
             function()
 
-    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> Call:
         """Return the argument of ``on_error`` functions for a handler's call."""
-        return self.connection.failed_call(interaction, route, pattern)
+        call = Call(route, interaction, "server", self.connection)
+        call.pattern = pattern
+        return call
 
     @property
     def metadata_mime(self) -> str | int:
@@ -523,7 +525,7 @@ class Engine:
             headers=facts.headers,
         )
         self.timer.reset()
-        handler = self.responder.setup_handler
+        handler = self.responder._setup_handler
         if handler is None:
             self._accept()
         else:
@@ -545,7 +547,7 @@ class Engine:
         # Imported here, so that programs without the extension draft do not load it.
         from rsocket_trio.connection.entries import EntryHooks
 
-        return EntryHooks(self.responder.entry_hooks, self.run_in_context, self.session.limits.setup_size)
+        return EntryHooks(self.responder._entry_hooks, self.run_in_context, self.session.limits.setup_size)
 
     def _accept(self) -> None:
         if self.ended is not None:
@@ -581,7 +583,7 @@ class Engine:
 
     def _start_lease_policy(self) -> None:
         """Let the application's policy grant leases, if they were agreed and it has one."""
-        policy = self.responder.lease_handler
+        policy = self.responder._lease_handler
         leasing = self.session.leasing
         if self.connection.setup.lease and policy is not None and leasing is not None:
             self.start_task(self._run_lease_policy, policy, leasing, self.connection.setup)
@@ -838,7 +840,7 @@ class Engine:
                 calls.append(owner)
             elif owner is not None:
                 unsent = self.peer_draining and stream.requester and not stream.left
-                owner.on_error(Drained(str(error)) if unsent else fresh_copy(error))
+                owner._on_error(Drained(str(error)) if unsent else fresh_copy(error))
         if calls:
             self.workers.end(calls, error)
         self.faults.limit_reports()
@@ -867,7 +869,7 @@ class Engine:
             if isinstance(owner, HandlerCall):
                 owner.cancel()
             elif owner is not None:
-                owner.on_error(fresh_copy(closed))
+                owner._on_error(fresh_copy(closed))
 
     def _wake_waiters(self) -> None:
         """Wake every task that waits for the connection, so that it looks again."""

@@ -378,7 +378,7 @@ class FaultLog:
         pattern: str | None = None,
     ) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""
-        handlers = self._port.responder.error_handlers
+        handlers = self._port.responder._error_handlers
         if not handlers:
             return
         call = self._port.failed_call(interaction, route, pattern) if served is None else served

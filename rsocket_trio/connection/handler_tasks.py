@@ -114,45 +114,45 @@ class HandlerCall(StreamObserver):
         if self.scope is not None:
             self.scope.cancel()
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
+    def _on_item(self, payload: Payload, complete: bool) -> None:
         if self.channel is not None:
             if self.handler.counts and self.handler.call is not None:
-                self.handler.call.count_received(payload)
-            self.channel.on_item(payload, complete)
+                self.handler.call._count_received(payload)
+            self.channel._on_item(payload, complete)
             if complete:
-                self.on_eof()
+                self._on_eof()
 
-    def on_items(self, payloads: Sequence[Payload]) -> None:
+    def _on_items(self, payloads: Sequence[Payload]) -> None:
         if self.channel is not None:
             if self.handler.counts and self.handler.call is not None:
-                self.handler.call.count_all_received(payloads)
-            self.channel.on_items(payloads)
+                self.handler.call._count_all_received(payloads)
+            self.channel._on_items(payloads)
 
-    def on_complete(self) -> None:
+    def _on_complete(self) -> None:
         if self.channel is not None:
-            self.channel.on_complete()
-            self.on_eof()
+            self.channel._on_complete()
+            self._on_eof()
 
-    def on_eof(self) -> None:
+    def _on_eof(self) -> None:
         """Handle the end of a half. A handler that runs on after both halves ended still counts as a stream."""
         if self.stream.open == NEITHER:
             self.port.workers.mark_detached(self)
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         self.port.workers.mark_detached(self)
         if self.channel is not None and not self.port.ended:
             # The requester of a channel failed: the handler gets the error when it reads, and is not cancelled.
-            self.channel.on_error(error)
+            self.channel._on_error(error)
         else:
             self.cancel()
 
-    def on_cancel(self) -> None:
+    def _on_cancel(self) -> None:
         self.port.workers.mark_detached(self)
         self.cancel()
 
-    def on_credit(self) -> None:
+    def _on_credit(self) -> None:
         if self.channel is not None:
-            self.channel.on_credit()
+            self.channel._on_credit()
         elif self.sender is not None:
             self.sender.on_credit()
 
@@ -252,7 +252,7 @@ async def _channel(call: HandlerCall) -> None:
     try:
         await call.handler.function(channel)
     finally:
-        channel.discard()
+        channel._discard()
     port.complete_stream(stream)
     if stream.open & RECEIVING:
         port.cancel_stream(stream)
@@ -399,7 +399,7 @@ class Workers:
     def end(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
         """Cancel these handlers because the connection is over, the first of them at once."""
         for call in calls[:BATCH]:
-            call.on_error(error)
+            call._on_error(error)
         if len(calls) > BATCH:
             later = calls[BATCH:]
             for call in later:
@@ -431,7 +431,7 @@ class Workers:
         for start in range(0, len(calls), BATCH):
             await trio.lowlevel.checkpoint()
             for call in calls[start : start + BATCH]:
-                call.on_error(error)
+                call._on_error(error)
         self._ending = False
         self._done.wake_all()
 
@@ -551,7 +551,7 @@ class Workers:
         self.finished += 1
         if call.channel is not None:
             # A call that was cancelled before its first step has read nothing of what came.
-            call.channel.discard()
+            call.channel._discard()
         if call.stream.owner is call:
             call.stream.owner = None
         if call.detached:

@@ -11,7 +11,7 @@ import attrs
 
 from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.authentication import Authentication
+from rsocket_trio.metadata.authentication import Credentials
 from rsocket_trio.metadata.composite import encode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime, mime_name
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
@@ -216,11 +216,11 @@ class RSocketClient:
             client=True,
             limits=self.limits,
             fragment_size=self.fragment_size,
-            extensions=responder.extensions if responder is not None else (),
+            extensions=responder._extensions if responder is not None else (),
             resume=self.resume,
         )
         # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
-        grants = responder is not None and responder.lease_policy is None
+        grants = responder is not None and responder._lease_policy is None
         encoded = setup.frame, setup.encoded
         session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=encoded)
         return NewSession(session, setup.shown, session if self.resume is not None else None)
@@ -278,10 +278,10 @@ class RSocketServer:
             client=False,
             limits=limits,
             fragment_size=self.fragment_size,
-            extensions=responder.extensions,
+            extensions=responder._extensions,
             resume=self.resume,
         )
-        session.start_server(grants_leases=responder.lease_policy is not None, own_size=self.own_size)
+        session.start_server(grants_leases=responder._lease_policy is not None, own_size=self.own_size)
         return NewSession(session, self.setup_to_come, session if self.resume is not None else None)
 
 
@@ -313,7 +313,7 @@ class StreamuxPeer:
 
     def begin(self, now: float) -> NewSession:
         """Return a session that sends the initialize message, or with a quick init has it ready."""
-        handles = self.responder.has_default if self.responder is not None else _handles_nothing
+        handles = self.responder._has_default if self.responder is not None else _handles_nothing
         session = StreamuxSession(
             self.options,
             client=self.client,
@@ -370,7 +370,7 @@ def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mim
     check_auth(auth, "" if dialect == STREAMUX else mime_name(mime))
 
 
-def _with_credentials(terms: ClientTerms, credentials: Authentication) -> ClientTerms:
+def _with_credentials(terms: ClientTerms, credentials: Credentials) -> ClientTerms:
     """Return the terms with credentials in the metadata of the SETUP, which is composite."""
     given = terms.payload
     entry = encode_composite([auth_entry(credentials)])
@@ -394,7 +394,7 @@ def client_protocol(
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
     peer: str | None = None,
-    credentials: Authentication | None = None,
+    credentials: Credentials | None = None,
 ) -> ProtocolFactory:
     """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
 

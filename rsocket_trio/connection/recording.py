@@ -45,7 +45,7 @@ class RecordedTransport:
     def begin(self, dialect: str) -> None:
         """Open a recorder for frames of this dialect."""
         handshake = self.handshake
-        self.recorder = self._recording.opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
+        self.recorder = self._recording._opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
 
     def end(self, reason: str) -> None:
         """Close the recorder. The first reason holds; a failed write comes before it."""
@@ -207,7 +207,7 @@ async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
     Raise the exceptions of ``Capture``.
     """
     if not isinstance(capture, str | os.PathLike):
-        if capture is not None and not hasattr(capture, "opened"):
+        if capture is not None and not hasattr(capture, "_opened"):
             raise TypeError(f"capture is a Capture or a directory, not {type(capture).__name__}")
         yield capture
         return

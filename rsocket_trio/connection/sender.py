@@ -236,7 +236,7 @@ class CountingSender(Sender):
             raise Canceled(TOO_LATE)
         await super().send(item)
         if call is not None:
-            call.count_sent(item)
+            call._count_sent(item)
 
     async def serve(self, items: Items) -> None:
         """Send the items that a handler yields, count each, and end the stream behind them."""

@@ -59,7 +59,7 @@ def served(
     Raise ``StreamError`` for one that has nothing round it.
     """
     responder = port.responder
-    interceptors = (*responder.interceptors, *handler.around) if handler.around else responder.interceptors
+    interceptors = (*responder._interceptors, *handler.around) if handler.around else responder._interceptors
     deadline, has_credentials, travelling = math.inf, False, metadata.travelling
     if travelling:
         for entry in travelling:
@@ -69,7 +69,7 @@ def served(
                 except Invalid as error:
                     refusal = refusal or error
             elif entry.mime == AUTHENTICATION:
-                has_credentials = responder.authenticator is not None
+                has_credentials = responder._authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
     needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
     if refusal is not None and not needs_life:
@@ -79,7 +79,7 @@ def served(
     mime = port.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
     call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
     call.pattern = handler.pattern_text
-    call.travelling = travelling
+    call._travelling = travelling
     call.user = port.connection.user
     call.deadline = deadline
     if handler.pattern is not None and metadata.route is not None:
@@ -98,7 +98,7 @@ def served(
     elif handler.typed is None and not needs_life:
         function = _with_call(call, function)
     if needs_life:
-        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, mime)
+        life = ServedCall(call, function, kind, handler, interceptors, responder._authenticator, metadata, mime)
         function, kind = life.form
     # By position: names would cost as much again, and evolving six times as much.
     return Handler(
@@ -189,7 +189,7 @@ class ServedCall:
                 reply = as_payload(answer)
             else:
                 reply = answer_payload(self._handler, request, self._call.connection.setup, answer)
-            self._call.count_sent(reply)
+            self._call._count_sent(reply)
             return reply
 
         return await self._run(body)

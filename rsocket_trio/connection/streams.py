@@ -43,31 +43,31 @@ class StreamObserver:
         """
         return as_payload(item)
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
+    def _on_item(self, payload: Payload, complete: bool) -> None:
         """Handle an item; with ``complete`` it is the last."""
 
-    def on_items(self, payloads: Sequence[Payload]) -> None:
+    def _on_items(self, payloads: Sequence[Payload]) -> None:
         """Handle items that came together, none of them the last."""
         for payload in payloads:
-            self.on_item(payload, False)
+            self._on_item(payload, False)
 
-    def on_push(self, push: MetadataPush) -> bool:
+    def _on_push(self, push: MetadataPush) -> bool:
         """Handle metadata pushed onto this stream. Return whether it will be read."""
         return False
 
-    def on_complete(self) -> None:
+    def _on_complete(self) -> None:
         """Handle the completion of the peer's half."""
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         """Handle the error that ended the stream or the whole connection."""
 
-    def on_cancel(self) -> None:
+    def _on_cancel(self) -> None:
         """Handle a cancellation by the peer."""
 
-    def on_credit(self) -> None:
+    def _on_credit(self) -> None:
         """Wake a waiting sender, because the peer granted credit or cancelled our half."""
 
-    def on_eof(self) -> None:
+    def _on_eof(self) -> None:
         """Handle the completion of our half, whose user goes on."""
 
 
@@ -198,7 +198,7 @@ class Incoming(StreamObserver):
         over = self._ends_with(stream, clean)
         stream.owner = None
         self._leave(stream, clean=clean)
-        self.discard()
+        self._discard()
         if self._life is not None:
             await self._life.leave(error, over=over)
 
@@ -218,7 +218,7 @@ class Incoming(StreamObserver):
         assert self._life is not None
         return self._life.item_decoder(kind)
 
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Drop the received items that were not read; no reader is left."""
         self._opened()[1].drop()
 
@@ -260,16 +260,16 @@ class Incoming(StreamObserver):
         """
         await Sender(self._port, self._opened()[0]).push(MetadataPush(as_bytes(metadata), metadata_type))
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
+    def _on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
 
-    def on_items(self, payloads: Sequence[Payload]) -> None:
+    def _on_items(self, payloads: Sequence[Payload]) -> None:
         self._opened()[1].put_all(payloads)
 
-    def on_complete(self) -> None:
+    def _on_complete(self) -> None:
         self._opened()[1].end(None)
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         self._opened()[1].end(error)
 
     def _observed_by(self, observer: StreamObserver) -> None:
@@ -320,7 +320,7 @@ class IncomingWithPushes(Incoming):
         """Return all items that came, with pushes in their places. An empty list is the end."""
         return [*await super().receive_batch()]
 
-    def on_push(self, push: MetadataPush) -> bool:
+    def _on_push(self, push: MetadataPush) -> bool:
         inbox = self._opened()[1]
         return isinstance(inbox, PushInbox) and inbox.push(push)
 
@@ -405,24 +405,24 @@ class Channel(Incoming):
             sender.completed = True
             sender.on_credit()
             if stream.owner is not None:
-                stream.owner.on_eof()
+                stream.owner._on_eof()
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
+    def _on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
         if complete:
             # If this ends both halves, tasks that wait to send are woken to raise.
-            self.on_credit()
+            self._on_credit()
 
-    def on_complete(self) -> None:
-        super().on_complete()
-        self.on_credit()
+    def _on_complete(self) -> None:
+        super()._on_complete()
+        self._on_credit()
 
-    def on_error(self, error: RSocketError) -> None:
-        super().on_error(error)
+    def _on_error(self, error: RSocketError) -> None:
+        super()._on_error(error)
         self._sending().error = error
-        self.on_credit()
+        self._on_credit()
 
-    def on_credit(self) -> None:
+    def _on_credit(self) -> None:
         self._sending().on_credit()
 
     def _attach(self, stream: StreamState) -> None:
@@ -467,7 +467,7 @@ class AcceptedChannel(Channel):
         if stream.open & RECEIVING:
             port.request_n(stream, credit)  # RS10-SEQ-07
         else:
-            self.on_complete()
+            self._on_complete()
 
 
 class PendingResponse(StreamObserver, outcome.Outcome[Payload]):
@@ -492,7 +492,7 @@ class PendingResponse(StreamObserver, outcome.Outcome[Payload]):
         self._port.cancel_stream(self._stream)
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def on_item(self, payload: Payload, complete: bool) -> None:
+    def _on_item(self, payload: Payload, complete: bool) -> None:
         stream = self._stream
         stream.owner = None  # nothing more comes, and a reference cycle would wait for the garbage collector
         self._port.session.outbox.on_answer(stream)
@@ -513,10 +513,10 @@ class PendingResponse(StreamObserver, outcome.Outcome[Payload]):
         """Send the answer into an async generator."""
         return await agen.asend(self._payload)
 
-    def on_complete(self) -> None:
-        self.on_item(Payload(), True)
+    def _on_complete(self) -> None:
+        self._on_item(Payload(), True)
 
-    def on_error(self, error: RSocketError) -> None:
+    def _on_error(self, error: RSocketError) -> None:
         self._stream.owner = None
         task, self._task = self._task, None
         if task is not None:

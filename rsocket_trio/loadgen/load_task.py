@@ -166,7 +166,7 @@ def arrivals(plan: Plan, task: int, seed: int) -> Iterator[float]:
     """Return the due times of one task, warm-up included: none for a closed loop, which has no schedule."""
     rate, requests = plan.rate, plan.requests
     if rate is None or requests is None:
-        return scheduled(plan, plan.schedule, task, seed)
+        return scheduled(plan, plan._schedule, task, seed)
     warm_up = (Stage(rate, plan.warm_up),) if plan.warm_up else ()
     numbers = range(task, requests, plan.tasks)
     if plan.arrivals == "constant":
@@ -229,7 +229,7 @@ class KeptConnection:
 
 async def open_connections(plan: Plan, nursery: trio.Nursery) -> list[KeptConnection]:
     """Open all connections of a task and run them in the nursery. Raise the error of one that cannot be made."""
-    options = plan.connection_options()
+    options = plan._connection_options()
     connections = [KeptConnection(plan.uri, options) for _ in range(plan.connections)]
     with trio.move_on_after(plan.connect_timeout) as scope:
         for connection in connections:
@@ -282,8 +282,8 @@ def kinds_of(plan: Plan, seed: str) -> list[Kind]:
     return [
         Kind(
             share.name,
-            request_of(share, plan.first_credit),
-            Payloads(share, plan.request_metadata, f"{seed}/{share.name}" if share.name else seed),
+            request_of(share, plan._first_credit),
+            Payloads(share, plan._request_metadata, f"{seed}/{share.name}" if share.name else seed),
         )
         for share in plan.shares
     ]

@@ -87,7 +87,7 @@ async def run_plan(plan: Plan, *, stop: trio.Event | None = None, watch: Watch |
 
     ``watch`` gets the summary up to now each second.
     """
-    plan.connection_options()  # raises for files that can't be used, before anything is started
+    plan._connection_options()  # raises for files that can't be used, before anything is started
     with tempfile.TemporaryFile() as spoken:
         return await Crew(plan, spoken, watch).run(stop if stop is not None else trio.Event())
 

@@ -17,7 +17,7 @@ from rsocket_trio.loadgen.stages import Stage, seconds_of
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    Authentication,
+    Credentials,
     Entry,
     encode_authentication,
     encode_composite,
@@ -64,7 +64,7 @@ class Terms(TypedDict, total=False):
     data: bytes
     sizes: tuple[int, ...]
     metadata: bytes | None
-    auth: Authentication | None
+    auth: Credentials | None
     items: int
     take: int | None
     credit: int
@@ -128,7 +128,7 @@ class Plan:
     sizes: tuple[int, ...] = ()
     """Sizes in bytes, instead of ``data``: each request carries random bytes of a size drawn from these."""
     metadata: bytes | None = attrs.field(default=None, repr=False)
-    auth: Authentication | None = attrs.field(default=None, repr=False)
+    auth: Credentials | None = attrs.field(default=None, repr=False)
     """Credentials, sent with each request, in composite metadata."""
     items: int = 1
     """Payloads that a request of a channel sends; the first one opens it."""
@@ -210,13 +210,13 @@ class Plan:
         elif self.stages:
             if self.rate is not None:
                 raise ValueError("rate and stages exclude each other: each stage has its own")
-            if not sum(stage.count for stage in self.stages):
+            if not sum(stage._count for stage in self.stages):
                 raise ValueError("stages of rate 0 only: no request is due")
         elif self.rate is None:
             raise ValueError("rate is missing: requests per second of all tasks together")
         else:
             more_than_zero("rate", self.rate)
-        fastest = max((rate for stage in self.schedule for rate in (stage.rate, stage.end)), default=0.0)
+        fastest = max((rate for stage in self._schedule for rate in (stage.rate, stage._end)), default=0.0)
         if fastest > MOST_OF_A_TASK * self.tasks:
             raise ValueError(f"rate of {fastest:g}: at most {MOST_OF_A_TASK:g} requests per second for each task")
 
@@ -230,7 +230,7 @@ class Plan:
             raise ValueError(f"auth needs composite metadata, not {mime}")
         for share in shares:
             if share.route is not None:
-                with_route(share.route, self.request_metadata, mime)
+                with_route(share.route, self._request_metadata, mime)
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -238,7 +238,7 @@ class Plan:
         return self.mix or (Share(name="", **{name: getattr(self, name) for name in OF_SHARES}),)
 
     @property
-    def schedule(self) -> tuple[Stage, ...]:
+    def _schedule(self) -> tuple[Stage, ...]:
         """Return the rates over time, warm-up included, at the first of them; none for a closed loop."""
         if self.rate is not None:
             return (Stage(self.rate, self.warm_up + self.seconds),)
@@ -253,20 +253,20 @@ class Plan:
         return self.connections if self.arrivals == CLOSED else IN_FLIGHT
 
     @property
-    def first_credit(self) -> int:
+    def _first_credit(self) -> int:
         """Return the initial credit of a stream or channel: the plan's, or by default the one that the peer needs."""
         needed = PEERS[self.peer].initial_request_n if self.peer is not None else None
         return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
 
     @property
-    def request_metadata(self) -> bytes | None:
+    def _request_metadata(self) -> bytes | None:
         """Return the metadata of each request, without its route."""
         if self.auth is None:
             return self.metadata
         entry = encode_composite([Entry(AUTHENTICATION, encode_authentication(self.auth))])
         return entry + (self.metadata or b"")
 
-    def connection_options(self) -> ConnectionOptions[PayloadLike, HeadersLike]:
+    def _connection_options(self) -> ConnectionOptions[PayloadLike, HeadersLike]:
         """Return the options of ``open_connection`` that the plan has. Raise ``ValueError`` for unusable files."""
         options: Any = {name: getattr(self, name) for name in declared(ConnectionOptions) if hasattr(self, name)}
         options["ssl_context"] = self._ssl_context()

@@ -23,28 +23,28 @@ class Stage:
     to: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        for rate in (self.rate, self.end):
+        for rate in (self.rate, self._end):
             if not 0 <= rate < math.inf:
                 raise ValueError(f"stage with a rate of {rate}: 0 or more requests per second")
         if not 0 < self.seconds < math.inf:
             raise ValueError(f"stage of {self.seconds} seconds: more than 0")
 
     @property
-    def end(self) -> float:
+    def _end(self) -> float:
         """Return the rate at the end of the stage."""
         return self.rate if self.to is None else self.to
 
     @property
-    def count(self) -> float:
+    def _count(self) -> float:
         """Return how many requests are due in the stage."""
-        return (self.rate + self.end) / 2 * self.seconds
+        return (self.rate + self._end) / 2 * self.seconds
 
-    def reached(self, count: float) -> float:
+    def _reached(self, count: float) -> float:
         """Return the seconds after which ``count`` requests were due: past the stage, or infinite, if it has fewer."""
-        if self.rate == self.end:
+        if self.rate == self._end:
             return count / self.rate if self.rate else math.inf
         # The root of rate * t + slope / 2 * t**2 = count, in the form that is exact where the slope is small.
-        root = self.rate**2 + 2 * (self.end - self.rate) / self.seconds * count
+        root = self.rate**2 + 2 * (self._end - self.rate) / self.seconds * count
         if root < 0:
             return math.inf
         return 2 * count / (self.rate + math.sqrt(root)) if count else 0.0
@@ -59,8 +59,8 @@ def due_times(stages: Iterable[Stage], counts: Iterable[float]) -> Iterator[floa
     rest = iter(stages)
     stage = next(rest, None)
     for count in counts:
-        while stage is not None and (offset := stage.reached(max(count - before, 0.0))) >= stage.seconds:
-            begin, before = begin + stage.seconds, before + stage.count
+        while stage is not None and (offset := stage._reached(max(count - before, 0.0))) >= stage.seconds:
+            begin, before = begin + stage.seconds, before + stage._count
             stage = next(rest, None)
         if stage is None:
             return

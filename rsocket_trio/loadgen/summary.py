@@ -70,7 +70,7 @@ class Counts:
         found = {name: self.times[of].quantile(part) for name, part in QUANTILES.items()}
         return {name: None if time is None else time / NS for name, time in found.items()}
 
-    def add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
+    def _add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
         """Add one row of a task: ``count`` for a ``measure``, with the ``name`` of an error or the ``bucket`` of a
         histogram.
         """
@@ -148,7 +148,7 @@ class Summary:
             "arrivals": self.plan.arrivals,
             "rate": self.plan.rate,
             "requests": self.plan.requests,
-            "stages": [{"rate": stage.rate, "to": stage.end, "seconds": stage.seconds} for stage in self.plan.stages],
+            "stages": [{"rate": stage.rate, "to": stage._end, "seconds": stage.seconds} for stage in self.plan.stages],
             "seed": self.seed,
             "interrupted": self.interrupted,
             "measured": self.measured,
@@ -187,7 +187,7 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
             if plan.mix and measure == measures.ERROR:
                 share, _, kind = name.rpartition("\t")
             for counts in (total, seconds.setdefault(second, Counts()), *([shares[share]] if plan.mix else [])):
-                counts.add(measure, kind, bucket, count)
+                counts._add(measure, kind, bucket, count)
     return Summary(
         plan=plan,
         seed=seed,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rsocket_trio.metadata.authentication import (
-    Authentication,
     BearerAuthentication,
+    Credentials,
     OtherAuthentication,
     SimpleAuthentication,
     decode_authentication,
@@ -66,8 +66,8 @@ __all__ = [
     "TRACESTATE",
     "TRACING_ZIPKIN",
     "WELL_KNOWN",
-    "Authentication",
     "BearerAuthentication",
+    "Credentials",
     "Entry",
     "OtherAuthentication",
     "RequestMetadata",

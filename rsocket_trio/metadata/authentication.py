@@ -47,10 +47,10 @@ class OtherAuthentication:
     content: bytes = attrs.field(repr=False)
 
 
-Authentication: TypeAlias = SimpleAuthentication | BearerAuthentication | OtherAuthentication
+Credentials: TypeAlias = SimpleAuthentication | BearerAuthentication | OtherAuthentication
 
 
-def decode_authentication(data: bytes) -> Authentication:
+def decode_authentication(data: bytes) -> Credentials:
     """Return the credentials that ``data``, the content of an ``AUTHENTICATION`` entry, holds.
 
     Raise ``RemoteProtocolError`` for bytes that are cut short or not UTF-8.
@@ -63,7 +63,7 @@ def decode_authentication(data: bytes) -> Authentication:
     return OtherAuthentication(scheme, data[offset:])
 
 
-def encode_authentication(authentication: Authentication) -> bytes:
+def encode_authentication(authentication: Credentials) -> bytes:
     """Return ``authentication`` as the content of an ``AUTHENTICATION`` entry.
 
     Raise ``ValueError`` for a user name above 65535 bytes, a scheme that cannot be written, and for text that is not

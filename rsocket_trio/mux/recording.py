@@ -48,6 +48,6 @@ class Recorder(Protocol):
 class Recording(Protocol):
     """Makes the recorders: one for each transport connection, also for those that resume a session."""
 
-    def opened(self, facts: Facts) -> Recorder:
+    def _opened(self, facts: Facts) -> Recorder:
         """Return the recorder of a transport connection that is about to carry its first frame."""
         ...

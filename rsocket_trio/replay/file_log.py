@@ -252,7 +252,7 @@ class FileLog(ReplayableLog):
         self._limit_files()
 
     def _limit_files(self) -> None:
-        size = None if self._retention is None else self._retention.segment_bytes(self._count)
+        size = None if self._retention is None else self._retention._segment_bytes(self._count)
         if size is not None:
             for segments in self._partitions:
                 segments.roll_at(size)
@@ -266,7 +266,7 @@ class FileLog(ReplayableLog):
         if retention is None or self._retaining.locked():
             return False
         last, files = self._retained
-        return files != self._files or self._clock() / 1e6 - last >= retention.interval
+        return files != self._files or self._clock() / 1e6 - last >= retention._interval
 
     async def retain(self, *, in_full: bool = True) -> None:
         if in_full:

@@ -158,7 +158,7 @@ class FileLedger(Ledger):
 
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
         self._opened()
-        return FileStagedAttempt(self.charge, sink, attempt, partition, deadline, self._staged, self._filesystem)
+        return FileStagedAttempt(self._charge, sink, attempt, partition, deadline, self._staged, self._filesystem)
 
     async def _remove(self, stages: Sequence[StagedAttempt]) -> None:
         await trio.to_thread.run_sync(remove_all, stages)
@@ -303,7 +303,7 @@ class FileLedger(Ledger):
                     # A journal of an earlier version has no times.
                     batch, at = found if isinstance(found, list) else (found, None)
                     self._committed.remember(sink, batch, kind == "once", at)
-        for stage in restored_attempts(self._staged, self._filesystem, self.charge, epoch + self._seconds):
+        for stage in restored_attempts(self._staged, self._filesystem, self._charge, epoch + self._seconds):
             self._stages[stage.attempt] = stage
             self.staged_bytes += stage.size
         return decision

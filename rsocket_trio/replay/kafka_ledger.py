@@ -151,12 +151,12 @@ class KafkaLedger(Ledger):
         self.directory = None if directory is None else Path(directory)
         self._directory_lock: DirectoryLock | None = None
         self._commit_seconds = commit_seconds
-        self._reading = SharedReading(log.cluster, self.topic, 1)
+        self._reading = SharedReading(log._cluster, self.topic, 1)
         self._read_to: dict[int, int] = {}
         self._owned: OrderedDict[str, TransactionalProducer] = OrderedDict()
         self._is_shared = share
         self._attempts_topic = f"{self.topic}.staged"
-        self._attempts = SharedReading(log.cluster, self._attempts_topic, 1)
+        self._attempts = SharedReading(log._cluster, self._attempts_topic, 1)
         self._attempts_end = 0
         self._notes: dict[tuple[str, str], AttemptNote] = {}
         self._gone: set[str] = set()
@@ -180,23 +180,23 @@ class KafkaLedger(Ledger):
                 await self.log.open()
                 # Small segments: the last one is never compacted, and is read whenever a ledger is opened.
                 config = {"cleanup.policy": "compact", "segment.bytes": str(2**24), "segment.ms": "3600000"}
-                count = await self.log.ensure_topic(self.topic, BATCH_PARTITIONS, config)
+                count = await self.log._ensure_topic(self.topic, BATCH_PARTITIONS, config)
                 self._read_to = {partition: self._read_to.get(partition, 0) for partition in range(count)}
-                bounds = await self._ask(partial(self.log.topics.bounds, self.topic, self._read_to))
+                bounds = await self._ask(partial(self.log._open_topics.bounds, self.topic, self._read_to))
                 try:
                     for partition, (_, end) in bounds.items():
                         await self._read(partition, end)
                 except BaseException:
                     # Raised again at once: a ledger that was not opened is not closed either, and leaves no consumer.
-                    reading, self._reading = self._reading, SharedReading(self.log.cluster, self.topic, 1)
+                    reading, self._reading = self._reading, SharedReading(self.log._cluster, self.topic, 1)
                     with trio.CancelScope(shield=True):
                         await reading.aclose()
                     raise
                 if self._is_shared:
                     milliseconds = str(max(round(self._seconds * 1000), 1000))
                     config = {"retention.ms": milliseconds, "segment.ms": milliseconds, "segment.bytes": str(2**26)}
-                    await self.log.ensure_topic(self._attempts_topic, 1, config)
-                    ends = await self._ask(partial(self.log.topics.ends, self._attempts_topic, [0]))
+                    await self.log._ensure_topic(self._attempts_topic, 1, config)
+                    ends = await self._ask(partial(self.log._open_topics.ends, self._attempts_topic, [0]))
                     self._attempts_end = ends[0]
                 if self.directory is not None and self._directory_lock is None:
                     await trio.to_thread.run_sync(self._restore, self.directory, trio.current_time() - time.time())
@@ -227,7 +227,7 @@ class KafkaLedger(Ledger):
         ``sink`` and ``batch`` name the batch, ``once`` says that the sink has no other. Raise ``NotWritten`` if it is
         not known in time whether the batch counts, and ``Rejected`` if no broker answers.
         """
-        deadline = trio.current_time() + self.log.cluster.patience
+        deadline = trio.current_time() + self.log._cluster.patience
         unknown: Exception | None = None
         while True:
             try:
@@ -264,7 +264,7 @@ class KafkaLedger(Ledger):
         await self._give_up(sink)
         name = f"rsocket-trio.{self.topic}.{sink}"
         # From here on no other server can commit for this sink, and what it committed is in the topic.
-        self._owned[sink] = await begun(self.log.cluster, name, self._commit_seconds, partial(self._check, sink))
+        self._owned[sink] = await begun(self.log._cluster, name, self._commit_seconds, partial(self._check, sink))
         try:
             await self._read_place(sink)
             last = self.last(sink)
@@ -311,7 +311,9 @@ class KafkaLedger(Ledger):
         if self._is_shared and self.staged_bytes > self._most_bytes // 2:
             # Attempts that other servers have committed take room here.
             async with self._write_lock.exclusive():
-                for place, end in (await self._ask(partial(self.log.topics.ends, self.topic, self._read_to))).items():
+                for place, end in (
+                    await self._ask(partial(self.log._open_topics.ends, self.topic, self._read_to))
+                ).items():
                     await self._read(place, end)
                 gone = [self._stages[one] for one in self._gone if one in self._stages]
                 self._gone.clear()
@@ -323,7 +325,7 @@ class KafkaLedger(Ledger):
         if self.directory is None:
             stage = super()._new_stage(sink, attempt, partition, deadline)
         else:
-            stage = FileStagedAttempt(self.charge, sink, attempt, partition, deadline, self._staged, SYSTEM)
+            stage = FileStagedAttempt(self._charge, sink, attempt, partition, deadline, self._staged, SYSTEM)
         stage.share = self._share if self._is_shared else None
         return stage
 
@@ -344,7 +346,7 @@ class KafkaLedger(Ledger):
             self._notes.pop((sink, attempt), None)
         if once:
             await self._give_up(sink)
-        await self.log.show({one.partition: one.first for one in rows if one.first is not None})
+        await self.log._show({one.partition: one.first for one in rows if one.first is not None})
 
     async def _note_forgotten(self, sink: str) -> None:
         await self._write(sink, [self._note(sink, None)])
@@ -375,12 +377,12 @@ class KafkaLedger(Ledger):
         return crc32(sink.encode()) % len(self._read_to)
 
     async def _ask(self, function: Callable[[], T]) -> T:
-        return await self.log.cluster.ask(function, f"the bounds of topic {self.topic!r}")
+        return await self.log._cluster.ask(function, f"the bounds of topic {self.topic!r}")
 
     async def _read_place(self, sink: str) -> None:
         """Learn all that was written about a sink before this call."""
         place = self._place_of(sink)
-        ends = await self._ask(partial(self.log.topics.ends, self.topic, [place]))
+        ends = await self._ask(partial(self.log._open_topics.ends, self.topic, [place]))
         await self._read(place, ends[place])
 
     async def _read(self, partition: int, end: int) -> None:
@@ -434,13 +436,13 @@ class KafkaLedger(Ledger):
                 self._attempts_end = rows.first
 
     async def _publish(self, rows: Sequence[Rows]) -> None:
-        deadline = trio.current_time() + self.log.cluster.patience
+        deadline = trio.current_time() + self.log._cluster.patience
         while True:
             try:
                 self._check("")
                 if self._publisher is None:
                     name = f"rsocket-trio.{self._attempts_topic}.{uuid.uuid4()}"
-                    self._publisher = await begun(self.log.cluster, name, PUBLISH_SECONDS, partial(self._check, ""))
+                    self._publisher = await begun(self.log._cluster, name, PUBLISH_SECONDS, partial(self._check, ""))
                 await write_rows(self._publisher, rows)
             except (Fenced, UnknownOutcome, NotWritten) as error:
                 # Written twice, an attempt is found once: the reader counts its parts.
@@ -462,7 +464,7 @@ class KafkaLedger(Ledger):
 
     async def _load(self, sink: str, attempt: str, note: AttemptNote) -> None:
         """Stage here what another server has staged. Leave it if its rows are gone: they were too old."""
-        stage = StagedAttempt(self.charge, sink, attempt, note.partition, trio.current_time() + self._seconds)
+        stage = StagedAttempt(self._charge, sink, attempt, note.partition, trio.current_time() + self._seconds)
         key, left, position = attempt.encode(), note.parts, note.begin
         try:
             while left:
@@ -502,6 +504,6 @@ class KafkaLedger(Ledger):
     def _restore(self, directory: Path, epoch: float) -> None:
         self._directory_lock = DirectoryLock(directory)
         self._staged.mkdir(exist_ok=True)
-        for stage in restored_attempts(self._staged, SYSTEM, self.charge, epoch + self._seconds):
+        for stage in restored_attempts(self._staged, SYSTEM, self._charge, epoch + self._seconds):
             self._stages[stage.attempt] = stage
             self.staged_bytes += stage.size

@@ -74,12 +74,12 @@ class KafkaLog(ReplayableLog):
             raise ValueError(f"{consumers} consumers: there must be at least 1")
         require_kafka()
         self.topic = topic
-        self.cluster = Cluster(servers, dict(settings or {}), patience)
+        self._cluster = Cluster(servers, dict(settings or {}), patience)
         self._wanted = partitions
         self._replication = replication
         self._topics: Topics | None = None
         self._least = 1
-        self._reading = SharedReading(self.cluster, topic, consumers)
+        self._reading = SharedReading(self._cluster, topic, consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
         self._counted_at = -RECOUNT_SECONDS
         self._looks = 0
@@ -98,7 +98,7 @@ class KafkaLog(ReplayableLog):
         return True
 
     @property
-    def topics(self) -> Topics:
+    def _open_topics(self) -> Topics:
         """Return the client that asks about topics. Raise ``trio.ClosedResourceError`` unless the log is open."""
         self._check_closed()
         if self._topics is None:
@@ -113,14 +113,14 @@ class KafkaLog(ReplayableLog):
                 if not self._bounds:
                     await self._connect()
                     return
-        await self.refresh()
+        await self._refresh()
 
     async def _connect(self) -> None:
-        self._topics = await trio.to_thread.run_sync(Topics, self.cluster)
+        self._topics = await trio.to_thread.run_sync(Topics, self._cluster)
         try:
             config = {"message.timestamp.type": "LogAppendTime"}
-            self._least = await self.ensure_topic(self.topic, self._wanted, config)
-            await self.refresh()
+            self._least = await self._ensure_topic(self.topic, self._wanted, config)
+            await self._refresh()
         except BaseException:
             # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
             with trio.CancelScope(shield=True):
@@ -132,20 +132,20 @@ class KafkaLog(ReplayableLog):
         if topics is not None:
             await trio.to_thread.run_sync(topics.close)
 
-    async def ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
+    async def _ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
         """Return the number of partitions of ``topic``, which is made with ``config`` if there is none.
 
         Raise ``ValueError`` if there is none and ``partitions`` is ``None``.
         """
-        topics = self.topics
-        count = await self.cluster.ask(partial(topics.partitions, topic), f"topic {topic!r}")
+        topics = self._open_topics
+        count = await self._cluster.ask(partial(topics.partitions, topic), f"topic {topic!r}")
         if not count:
             if partitions is None:
                 raise ValueError(
-                    f"Kafka at {self.cluster.servers} has no topic {topic!r}: give a number of partitions to make it"
+                    f"Kafka at {self._cluster.servers} has no topic {topic!r}: give a number of partitions to make it"
                 )
             make = partial(topics.make, topic, partitions, self._replication, config)
-            await self.cluster.ask(make, f"to make topic {topic!r}")
+            await self._cluster.ask(make, f"to make topic {topic!r}")
             count = partitions
         return count
 
@@ -156,7 +156,7 @@ class KafkaLog(ReplayableLog):
         self._find(partition)
         return self._bounds[partition]
 
-    async def refresh(self) -> None:
+    async def _refresh(self) -> None:
         """Learn the bounds as they are now, or later: calls at the same time share a request.
 
         Raise ``Rejected`` if no broker answers.
@@ -169,7 +169,7 @@ class KafkaLog(ReplayableLog):
             now = trio.current_time()
             recount = now >= self._counted_at + RECOUNT_SECONDS
             before = dict(self._bounds)
-            found = await self.cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
+            found = await self._cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
             for partition, (_, seen) in self._bounds.items():
                 # A reader may have seen more meanwhile than the answer knows of.
                 if seen != before[partition][1]:
@@ -181,7 +181,7 @@ class KafkaLog(ReplayableLog):
                 self._moved_at = trio.current_time()
                 self._changed.wake_all()
 
-    async def show(self, committed: Mapping[int, int]) -> None:
+    async def _show(self, committed: Mapping[int, int]) -> None:
         """Wait for a moment until the positions ``committed``, by partition, can be read.
 
         An open transaction of others, begun before, keeps them hidden for longer.
@@ -190,13 +190,13 @@ class KafkaLog(ReplayableLog):
             try:
                 for partition, position in committed.items():
                     while self._bounds[partition][1] <= position:
-                        await self.refresh()
+                        await self._refresh()
             except Rejected:
                 # The rows are there all the same, and the next request learns of them.
                 pass
 
     def _look(self, recount: bool) -> dict[int, tuple[int, int]]:
-        topics, known = self.topics, self._bounds
+        topics, known = self._open_topics, self._bounds
         # A topic that seems to have fewer partitions than before was made just now, or its leader is not known yet.
         count = max(len(known), self._least)
         if recount:
@@ -243,7 +243,7 @@ class KafkaLog(ReplayableLog):
         await trio.lowlevel.checkpoint()
         while self._bounds[partition][1] <= position:
             self._check_closed()
-            await self.refresh()
+            await self._refresh()
             if self._bounds[partition][1] <= position:
                 idle = trio.current_time() - self._moved_at
                 with trio.move_on_after(min(max(idle / 10, SHORTEST_POLL), LONGEST_POLL)):
@@ -253,9 +253,9 @@ class KafkaLog(ReplayableLog):
     async def position_at(self, partition: int, timestamp: int) -> int:
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        ask = partial(self.topics.at_time, self.topic, partition, max(-(-timestamp // 1000), 0))
-        found = await self.cluster.ask(ask, f"the time {timestamp} of topic {self.topic!r}")
-        await self.refresh()
+        ask = partial(self._open_topics.at_time, self.topic, partition, max(-(-timestamp // 1000), 0))
+        found = await self._cluster.ask(ask, f"the time {timestamp} of topic {self.topic!r}")
+        await self._refresh()
         earliest, latest = self._bounds[partition]
         return latest if found < 0 else min(max(found, earliest), latest)
 
@@ -264,10 +264,10 @@ class KafkaLog(ReplayableLog):
         if before <= earliest:
             await trio.lowlevel.checkpoint()
             return
-        delete = partial(self.topics.delete_below, self.topic, partition, min(before, latest))
-        await self.cluster.ask(delete, f"to delete records of topic {self.topic!r}")
+        delete = partial(self._open_topics.delete_below, self.topic, partition, min(before, latest))
+        await self._cluster.ask(delete, f"to delete records of topic {self.topic!r}")
         self._reading.forget(partition)
-        await self.refresh()
+        await self._refresh()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
 
@@ -345,7 +345,7 @@ class KafkaLog(ReplayableLog):
     async def _write_once(
         self, groups: Sequence[Sequence[Rows]], at: Sequence[Mapping[int, int] | None]
     ) -> list[dict[int, int]]:
-        deadline = trio.current_time() + self.cluster.patience
+        deadline = trio.current_time() + self._cluster.patience
 
         def check() -> None:
             for rows, wanted in zip(groups, at, strict=True):
@@ -385,7 +385,7 @@ class KafkaLog(ReplayableLog):
                     raise NotWritten(f"nobody knows what was written: {error}") from away
             else:
                 break
-        await self.show({one.partition: one.first for one in rows if one.first is not None})
+        await self._show({one.partition: one.first for one in rows if one.first is not None})
         return [{one.partition: self._begin(one) for one in some} for some in groups]
 
     def _begin(self, rows: Rows) -> int:
@@ -395,7 +395,7 @@ class KafkaLog(ReplayableLog):
         self._check_closed()
         if self._producer is None:
             try:
-                self._producer = await begun(self.cluster, self._writer_id, APPEND_SECONDS, self._check_closed)
+                self._producer = await begun(self._cluster, self._writer_id, APPEND_SECONDS, self._check_closed)
             except Rejected as error:
                 raise NotWritten(f"nothing was written: {error}") from error
         return self._producer

@@ -214,7 +214,7 @@ class Ledger:
         """Begin to stage ``attempt`` for ``sink``: rows of one ``partition``. Raise ``Rejected`` if it is staged
         already, or too many are.
         """
-        await self.expire()
+        await self._expire()
         if attempt in self._stages:
             raise Rejected(f"attempt {attempt} is staged already")
         if len(self._stages) >= self._most_attempts:
@@ -238,7 +238,7 @@ class Ledger:
         many, and the errors of the log; then nothing was promoted (or, after a failure of the disk, the next opening
         settles it), and the same may be tried again.
         """
-        await self.expire()
+        await self._expire()
         async with self._write_lock.exclusive():
             await self._prepare(sink, batch, attempts)
             last = self.last(sink)
@@ -276,7 +276,7 @@ class Ledger:
                 dropped = await self._drop(self._of_sink(sink, attempts))
         return dropped
 
-    async def expire(self) -> None:
+    async def _expire(self) -> None:
         """Drop the attempts that are too old. ``begin`` and ``commit`` call this first."""
         await trio.lowlevel.checkpoint()
         now = trio.current_time()
@@ -292,7 +292,7 @@ class Ledger:
         """Learn the last batch of a sink before ``batch`` is compared with it, if other servers may write it, too."""
 
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
-        return StagedAttempt(self.charge, sink, attempt, partition, deadline)
+        return StagedAttempt(self._charge, sink, attempt, partition, deadline)
 
     async def _promote(self, sink: str, batch: int, stages: Sequence[StagedAttempt], once: bool) -> None:
         await self.log.append_all(self._chains(stages))
@@ -307,7 +307,7 @@ class Ledger:
 
     # Staged attempts
 
-    def charge(self, size: int) -> None:
+    def _charge(self, size: int) -> None:
         """Count ``size`` bytes that are to be staged. Raise ``Rejected`` if there is no room for them."""
         if self.staged_bytes + size > self._most_bytes:
             raise Rejected(

@@ -31,11 +31,11 @@ class Retention:
     compact: bool = False
 
     @property
-    def interval(self) -> float:
+    def _interval(self) -> float:
         """Return the seconds after which it is time to look for records that are too old."""
         return math.inf if self.seconds is None else min(self.seconds / SHARE, LONGEST_INTERVAL)
 
-    def segment_bytes(self, partitions: int) -> int | None:
+    def _segment_bytes(self, partitions: int) -> int | None:
         """Return the bytes of a file of a log with ``partitions``, so that dropping one leaves most of ``bytes``.
 
         ``None`` is for any.

@@ -224,8 +224,8 @@ class Dialect:
         codes = self.setup_codes or {}
         for number, error in SETUP_ERRORS.items():
             if codes.get(number, number) == code:
-                return error.received(number, data)
-        return RejectedSetup.received(code, data) if code in self.refusals else None
+                return error._received(number, data)
+        return RejectedSetup._received(code, data) if code in self.refusals else None
 
     def only_completes(self, payload: Payload, initial_n: int | None = None) -> bool:
         """Return whether the last REQUEST_CHANNEL, with this payload and number, has no item (RS01-RSP-03)."""

@@ -183,7 +183,7 @@ class StreamReceiver:
             return
         error = stream_error(frame.code, frame.data)
         if stream.requester and frame.code == REJECTED and frame.data == DRAIN_SIGN:
-            error = Drained.received(frame.code, frame.data)
+            error = Drained._received(frame.code, frame.data)
             self.on_drain_sign()
         self.events.append(StreamFailed(stream, error))
 

@@ -223,7 +223,7 @@ class Server:
 
     async def _drain(self, connection: Connection) -> None:
         with trio.CancelScope(shield=True):
-            await connection.drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
+            await connection._drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
 
     def log_repeats(self) -> None:
         """Log the failures that were not logged yet, once no connection is left."""
@@ -272,7 +272,7 @@ class Server:
         One that begins while the server drains is served like one that was open before: its requests are refused.
         """
         connection, resumable, listener = self._begin(transport, protocol)
-        running = connection.run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
+        running = connection._run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
         recorder = recorder_of(transport)
         del transport, first
         self.connections.add(connection)
@@ -282,7 +282,7 @@ class Server:
             await running
         finally:
             self.connections.discard(connection)
-            session_over(recorder, connection.ended)
+            session_over(recorder, connection._engine.ended)
             if self.sessions is not None and resumable is not None and listener is not None:
                 self.sessions.release(resumable)
                 listener.let_go()
@@ -304,7 +304,7 @@ class Server:
         connection = Connection(
             begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
         )
-        resumable = connection.resumable(session, listener)
+        resumable = connection._resumable(session, listener)
         session.resume_handshake.claim = partial(sessions.claim, resumable)
         resumable.watch(sessions.on_growth)
         resumable.share(sessions.live)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.forms import Handler, Kind, Requirement
-from rsocket_trio.metadata.authentication import Authentication, decode_authentication, encode_authentication
+from rsocket_trio.metadata.authentication import Credentials, decode_authentication, encode_authentication
 from rsocket_trio.metadata.composite import Entry, check_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION
 from rsocket_trio.metadata.routes import read_request, without_entries
@@ -18,11 +18,11 @@ from rsocket_trio.terms import Setup
 
 NOT_ALLOWED = "not allowed"
 """The text of every refusal: it tells nobody what was wrong."""
-Auth: TypeAlias = Authentication | Callable[[], Authentication | Awaitable[Authentication]]
+Auth: TypeAlias = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
 """Credentials, or a function that gives fresh ones, async or not."""
 
 
-async def fresh_credentials(auth: Auth) -> Authentication:
+async def fresh_credentials(auth: Auth) -> Credentials:
     """Return the credentials that ``auth`` is or gives. Raise ``TypeError`` for anything else."""
     found: Any = auth
     if callable(found):
@@ -32,9 +32,9 @@ async def fresh_credentials(auth: Auth) -> Authentication:
     return checked_credentials(found)
 
 
-def checked_credentials(found: object) -> Authentication:
+def checked_credentials(found: object) -> Credentials:
     """Return credentials as they are. Raise ``TypeError`` for anything else."""
-    if not isinstance(found, Authentication):
+    if not isinstance(found, Credentials):
         raise TypeError(f"auth is Simple or Bearer, or a function that returns one, not {type(found).__name__}")
     return found
 
@@ -46,12 +46,12 @@ def check_auth(auth: object, metadata_mime: str | int) -> None:
     check_composite("auth=", metadata_mime)
 
 
-def auth_entry(credentials: Authentication) -> Entry:
+def auth_entry(credentials: Credentials) -> Entry:
     """Return the metadata entry that carries ``credentials``."""
     return Entry(AUTHENTICATION, encode_authentication(credentials))
 
 
-def credentials_in(entries: Iterable[Entry]) -> Authentication | None:
+def credentials_in(entries: Iterable[Entry]) -> Credentials | None:
     """Return the first credentials among ``entries``, or ``None``. Raise ``RemoteProtocolError`` if malformed."""
     for entry in entries:
         if entry.mime == AUTHENTICATION:
@@ -72,7 +72,7 @@ def without_credentials(request: Payload, metadata_mime: str | int) -> Payload:
     )
 
 
-async def user_of(authenticator: Handler, credentials: Authentication, where: Setup | Call, connection: Any) -> Any:
+async def user_of(authenticator: Handler, credentials: Credentials, where: Setup | Call, connection: Any) -> Any:
     """Return the user whom ``authenticator`` finds for ``credentials``. Raise what refuses them."""
     try:
         user = authenticator.function(credentials, where)

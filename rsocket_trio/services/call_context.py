@@ -6,7 +6,7 @@ import contextvars
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, overload
 
 import attrs
 
@@ -20,6 +20,8 @@ current_connection_variable: contextvars.ContextVar[Any] = contextvars.ContextVa
 """The connection of the request that the running handler serves."""
 current_call_variable: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rsocket_trio.call")
 """The call that the running handler serves; ``None`` or absent outside of handlers, and for one of bytes alone."""
+
+UserT = TypeVar("UserT")
 
 Outcome = Literal["running", "completed", "failed", "cancelled"]
 
@@ -45,8 +47,7 @@ class Call:
     learns how a call ended.
 
     ``deadline`` is when the caller of a served call stops waiting, as ``trio.current_time`` counts; infinity if it did
-    not say. ``travelling`` are the entries of the trace, which calls inside of the handler pass on. ``user`` is what
-    ``Responder.authenticate`` made of the credentials, ``None`` without any.
+    not say. ``user`` is what ``Responder.authenticate`` made of the credentials, ``None`` without any.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Call:
         "_mime",
         "_request",
         "_trace",
+        "_travelling",
         "bytes_received",
         "bytes_sent",
         "connection",
@@ -67,7 +69,6 @@ class Call:
         "pattern",
         "route",
         "side",
-        "travelling",
         "user",
     )
 
@@ -99,7 +100,7 @@ class Call:
         self._mime = metadata_mime
         self._entries: list[Entry] | None = None
         self._trace: Trace | None = None
-        self.travelling: tuple[Entry, ...] = ()
+        self._travelling: tuple[Entry, ...] = ()  # of the trace; calls inside of the handler pass them on
 
     def __repr__(self) -> str:
         return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"
@@ -119,15 +120,15 @@ class Call:
         """Return the trace context of the call, ``None`` if it carries none."""
         if self._request is None:
             return decode_trace(self.entries)  # which may change until the request is sent
-        if self._trace is None and self.travelling:
-            self._trace = decode_trace(self.travelling)
+        if self._trace is None and self._travelling:
+            self._trace = decode_trace(self._travelling)
         return self._trace
 
-    def drop_entries(self) -> None:
+    def _drop_entries(self) -> None:
         """Hold no entries: those of the request are malformed or too many."""
         self._entries = []
 
-    def passed_on(self, said: Iterable[str | int]) -> list[Entry]:
+    def _passed_on(self, said: Iterable[str | int]) -> list[Entry]:
         """Return the entries of the trace that a call inside of the handler carries, beside those of types ``said``.
 
         What is malformed is not passed on, and no ``tracestate`` to a ``traceparent`` of the caller's own.
@@ -135,22 +136,22 @@ class Call:
         own = {*said}
         if TRACEPARENT in own:
             own.add(TRACESTATE)
-        return [entry for entry in sound_entries(self.travelling) if entry.mime not in own]
+        return [entry for entry in sound_entries(self._travelling) if entry.mime not in own]
 
-    def count_received(self, payload: Payload) -> None:
+    def _count_received(self, payload: Payload) -> None:
         """Add ``payload`` to what came."""
         self.items_received += 1
         self.bytes_received += payload.size
 
-    def count_sent(self, payload: Payload) -> None:
+    def _count_sent(self, payload: Payload) -> None:
         """Add ``payload`` to what was sent."""
         self.items_sent += 1
         self.bytes_sent += payload.size
 
-    def count_all_received(self, payloads: Sequence[Payload]) -> None:
+    def _count_all_received(self, payloads: Sequence[Payload]) -> None:
         """Add several ``payloads`` to what came."""
         for payload in payloads:
-            self.count_received(payload)
+            self._count_received(payload)
 
 
 @attrs.frozen
@@ -183,14 +184,36 @@ def current_call() -> Call:
     return call
 
 
-def current_user() -> Any:
+@overload
+def current_user() -> Any: ...
+
+
+@overload
+def current_user(kind: type[UserT]) -> UserT: ...
+
+
+@overload
+def current_user(kind: object) -> Any: ...
+
+
+def current_user(kind: Any = None) -> Any:
     """Return the user of the running handler: what ``Responder.authenticate`` made of the credentials of the request,
-    or else of those of the SETUP; ``None`` if there were none. Raise ``LookupError`` outside of a handler.
+    or else of those of the SETUP; ``None`` if there were none.
+
+    With ``kind``, a class or a union of classes, the user is one of that type: for the type checker, and at run time.
+    Raise ``TypeError`` for a user of another type, and ``LookupError`` if there is none, and outside of a handler.
     """
     call = current_call_variable.get(None)
     if call is not None:
-        return call.user
-    connection = current_connection_variable.get(None)
-    if connection is None:
-        raise LookupError("current_user() works in handlers only")
-    return connection.user
+        user = call.user
+    else:
+        connection = current_connection_variable.get(None)
+        if connection is None:
+            raise LookupError("current_user() works in handlers only")
+        user = connection.user
+    if kind is None or isinstance(user, kind):
+        return user
+    name = kind.__name__ if isinstance(kind, type) else str(kind)
+    if user is None:
+        raise LookupError(f"no user: current_user({name}) is for calls with credentials")
+    raise TypeError(f"the user is of type {type(user).__name__}, not {name}")

@@ -27,8 +27,8 @@ from rsocket_trio import (
 from rsocket_trio.errors import RSocketError, SetupError, fresh_copy
 from rsocket_trio.metadata import (
     AUTHENTICATION,
-    Authentication,
     BearerAuthentication,
+    Credentials,
     Entry,
     SimpleAuthentication,
     encode_authentication,
@@ -99,7 +99,7 @@ def target_of(options: Options) -> Target:
     )
 
 
-def _authentication(options: Options) -> Authentication | None:
+def _authentication(options: Options) -> Credentials | None:
     if options.auth_type == "simple":
         return SimpleAuthentication(options.auth_user or "", options.auth_password or "")
     if options.auth_type == "bearer":

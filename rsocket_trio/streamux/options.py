@@ -86,11 +86,11 @@ class StreamuxOptions:
 
     def __attrs_post_init__(self) -> None:
         try:
-            self.initialize().check()
+            self._initialize().check()
         except NegotiationFailed as error:
             raise ValueError(f"StreamuxOptions: {error}") from None
 
-    def initialize(self) -> Initialize:
+    def _initialize(self) -> Initialize:
         """Return the initialize message with these options."""
         return Initialize(
             *(self.min_id, self.max_id, self.rec_id, self.min_len, self.max_len, self.rec_len), qr=self.qr, qa=self.qa

@@ -151,7 +151,7 @@ class Session:
         )
         self._fragment_size = fragment_size
         self._randbelow = randbelow
-        self._negotiation: Negotiation | None = Negotiation(options.initialize(), self.outbox)
+        self._negotiation: Negotiation | None = Negotiation(options._initialize(), self.outbox)
         self.attention = False
         self._gate: RequestGate | None = None
         self._reader: ChunkReader | None = None

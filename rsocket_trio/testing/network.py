@@ -67,7 +67,7 @@ class SimulatedNetwork:
         if not self.is_quiet and chance.random() < faults.refuse:
             self.trace.note(number, "is refused")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the simulated network refuses")
-        if self._listener.is_closed:
+        if self._listener._is_closed:
             self.trace.note(number, "finds nobody")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens on the simulated network")
         connection = self._connected(str(number), NO_FAULTS if self.is_quiet else faults)
@@ -79,12 +79,12 @@ class SimulatedNetwork:
             connection.copy_to(twin, drawn_size(chance, faults.duplicate_bytes))
             arriving.insert(chance.randrange(2), twin.server)
         for stream in arriving:
-            self._listener.arrive(stream)
+            self._listener._arrive(stream)
         return connection.client
 
     def listener(self) -> SimulatedListener:
         """Return the listener at which the server ends arrive: the same one until it is closed, then a new one."""
-        if self._listener.is_closed:
+        if self._listener._is_closed:
             self._listener = SimulatedListener()
         return self._listener
 
@@ -117,11 +117,11 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
     """Accepts the server ends of the connections of a simulated network."""
 
     def __init__(self) -> None:
-        self.is_closed = False
+        self._is_closed = False
         self._waiting: deque[SimulatedStream] = deque()
         self._acceptors = trio.lowlevel.ParkingLot()
 
-    def arrive(self, stream: SimulatedStream) -> None:
+    def _arrive(self, stream: SimulatedStream) -> None:
         """Add ``stream`` to the connections that wait to be accepted."""
         self._waiting.append(stream)
         self._acceptors.unpark()
@@ -130,14 +130,14 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
         """Wait for the next connection and return it."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
-            if self.is_closed:
+            if self._is_closed:
                 raise trio.ClosedResourceError("this listener was closed")
             await self._acceptors.park()
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
         """Stop accepting: connections that were not accepted are closed, and connects are refused."""
-        self.is_closed = True
+        self._is_closed = True
         while self._waiting:
             self._waiting.popleft().close()
         self._acceptors.unpark_all()

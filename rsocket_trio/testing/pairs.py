@@ -19,8 +19,7 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
-from rsocket_trio.forms import Function, Handler, Kind
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.testing.network import SimulatedNetwork
 
 DIALECT = "rsocket/1.0"
@@ -78,14 +77,19 @@ async def connected_pair(
 
 
 class _Noticing(Responder):
-    """Another responder that tells when it let a connection in, or when none is left that it could let in."""
+    """Another responder that tells when it let a connection in, or when none is left that it could let in.
 
-    def __init__(self, inner: Responder) -> None:
-        super().__init__()
+    Its handlers are those of ``inner``, also those that are registered later: every attribute that is missing here.
+    """
+
+    def __init__(self, inner: Responder) -> None:  # no handlers of its own: those of ``inner`` would be hidden
         self.noticed = trio.Event()
         self.connection: Connection | None = None
         self._inner = inner
         self._served = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     async def serve(self, dialect: str, limits: Limits, stream: trio.abc.Stream) -> None:
         """Serve one connection to its end."""
@@ -114,9 +118,9 @@ class _Noticing(Responder):
         self.noticed.set()
 
     @property
-    def setup_handler(self) -> Handler:
+    def _setup_handler(self) -> Handler:
         """Return a handler that asks the other responder, and notes the connection."""
-        inner = self._inner.setup_handler
+        inner = self._inner._setup_handler
         if inner is None:
             return Handler(self._notice, Kind.INLINE)
         return Handler(partial(self._ask, inner), Kind.ASYNC)
@@ -130,51 +134,3 @@ class _Noticing(Responder):
     def _notice(self, setup: Setup, connection: Connection) -> None:
         self.connection = connection
         self.noticed.set()
-
-    # All the rest is the other's.
-
-    def find(self, interaction: Interaction, route: str | None) -> Handler:
-        return self._inner.find(interaction, route)
-
-    @property
-    def interceptors(self) -> tuple[Function, ...]:
-        return self._inner.interceptors
-
-    @interceptors.setter
-    def interceptors(self, _: object) -> None:
-        """Leave those of the other alone."""
-
-    @property
-    def authenticator(self) -> Handler | None:
-        return self._inner.authenticator
-
-    @authenticator.setter
-    def authenticator(self, _: object) -> None:
-        """Leave that of the other alone."""
-
-    def has_default(self, interaction: Interaction) -> bool:
-        return self._inner.has_default(interaction)
-
-    @property
-    def lease_policy(self) -> Function | None:
-        return self._inner.lease_policy
-
-    @property
-    def lease_handler(self) -> Handler | None:
-        return self._inner.lease_handler
-
-    @property
-    def error_handlers(self) -> tuple[Handler, ...]:
-        return self._inner.error_handlers
-
-    @property
-    def metadata_push_handler(self) -> Handler | None:
-        return self._inner.metadata_push_handler
-
-    @property
-    def extensions(self) -> dict[int, Handler]:
-        return self._inner.extensions
-
-    @property
-    def entry_hooks(self) -> dict[int | str, Handler]:
-        return self._inner.entry_hooks

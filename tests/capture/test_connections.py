@@ -215,7 +215,7 @@ async def test_a_client_that_connects_anew_has_one_capture(directory: Path) -> N
         for _ in range(2):
             connection = await client.connected()
             await connection.request_response(b"x")
-            connection.leave()
+            connection._leave()
             await connection.wait_closed()
 
     rows = read(directory, "connections")

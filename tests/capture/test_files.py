@@ -132,7 +132,7 @@ def test_importing_the_package_or_its_capture_loads_neither_pyarrow_nor_files() 
 
 def converse(capture: Capture) -> None:
     """A SETUP and a request pass over a connection."""
-    recorder = capture.opened(Facts("client", "rsocket/1.0"))
+    recorder = capture._opened(Facts("client", "rsocket/1.0"))
     recorder.sent([golden.SETUP])
     recorder.sent([golden.GET_5])
 
@@ -146,7 +146,7 @@ def test_a_full_disk_ends_the_capture_with_one_line_and_counts_what_is_lost(
         # A device that is always full, where the first file would be written.
         (tmp_path / "frames" / date / f".part-{capture.capture_id[:12]}-00000.jsonl.tmp").symlink_to("/dev/full")
     with caplog.at_level(logging.ERROR):
-        recorder = capture.opened(Facts("client", "rsocket/1.0"))
+        recorder = capture._opened(Facts("client", "rsocket/1.0"))
         recorder.sent([golden.SETUP, golden.GET_5])
         assert not capture.flush()
         recorder.received([golden.ERROR_5, golden.ERROR_5, golden.ERROR_5])
@@ -196,7 +196,7 @@ def test_flush_and_close_end_while_connections_are_faster_than_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = Capture(tmp_path, format="jsonl")
-    recorder = capture.opened(Facts("client", "rsocket/1.0"))
+    recorder = capture._opened(Facts("client", "rsocket/1.0"))
     tracker, sent = capture._worker._tracker, 1
     see = tracker.see
 
@@ -234,7 +234,7 @@ def test_close_completes_what_was_read_in_time(
 
     monkeypatch.setattr(worker._tracker, "see", slow)
     monkeypatch.setattr(worker, "_fail", giving_up)
-    recorder = capture.opened(Facts("client", "rsocket/1.0"))
+    recorder = capture._opened(Facts("client", "rsocket/1.0"))
     recorder.sent([golden.SETUP, golden.GET_5])
     recorder.received([golden.ERROR_5])
     capture.close(timeout=0.2)
@@ -254,7 +254,7 @@ from rsocket_trio.mux.recording import Facts
 from tests.capture import golden
 
 capture = Capture(sys.argv[1], format=sys.argv[2])
-recorder = capture.opened(Facts("client", "rsocket/1.0"))
+recorder = capture._opened(Facts("client", "rsocket/1.0"))
 recorder.sent([golden.SETUP])
 for number in itertools.count():
     recorder.sent([golden.GET_5] * 100)

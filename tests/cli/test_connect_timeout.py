@@ -64,7 +64,7 @@ def test_a_load_has_it_for_all_connections_of_a_worker() -> None:
         for words, seconds in (([], 10.0), (["--connect-timeout", "3"], 3.0)):
             with row(words), load_command.make_context("load", [URI, "--rate", "1", *words]) as context:
                 plan = Plan(**terms_of(context.params))
-                assert (plan.connect_timeout, plan.connection_options()["connect_timeout"]) == (seconds, seconds)
+                assert (plan.connect_timeout, plan._connection_options()["connect_timeout"]) == (seconds, seconds)
 
 
 def test_a_time_that_is_none_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ class Service:
         """Every connection breaks, and nobody listens or remembers any more."""
         self.cut()
         for connection in list(self.server.connections):
-            connection.leave()
+            connection._leave()
         self._scope.cancel()
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -183,7 +183,7 @@ async def test_the_form_is_that_of_the_outermost_function_and_not_of_what_it_wra
     async def repeat(request: Payload) -> AsyncIterator[bytes]:
         yield await echo(request)
 
-    assert responder.find(Interaction.REQUEST_STREAM, "from one").kind is Kind.GENERATOR
+    assert responder._find(Interaction.REQUEST_STREAM, "from one").kind is Kind.GENERATOR
     async with connected_pair(responder) as pair:
         assert (await pair.client.request_response(b"x")).data == b"xdatabase"
         assert (await pair.client.request_response(b"x", route="from items")).data == b"xx"

@@ -60,7 +60,7 @@ async def test_without_open_streams_a_peer_hears_of_the_end_only(dialect: str, a
         pair.client.on_state(states.append)
         await pair.server.drain(grace=5)
         await pair.client.wait_closed()
-        assert isinstance(pair.server.ended, ConnectionClosed)
+        assert isinstance(pair.server._engine.ended, ConnectionClosed)
         await drained_for_good(pair)
     assert states == ["draining", "closed"]
     assert trio.current_time() == 0

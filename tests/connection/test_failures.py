@@ -704,7 +704,7 @@ async def test_what_fails_beside_the_end_of_the_connection_is_reported_and_leave
     async with connected_pair(**served) as pair, trio.open_nursery() as nursery:  # type: ignore[arg-type]
         nursery.start_soon(quietly, request_one, pair.client if asks == "client" else pair.server)
         await settle()
-        pair.client.leave()
+        pair.client._leave()
     assert [type(error) for error in heard] == [ExceptionGroup]
     assert len(logged.tracebacks) == 1
 

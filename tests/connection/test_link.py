@@ -56,7 +56,7 @@ async def test_leaving_while_the_last_write_is_on_its_way_waits_for_it(autojump_
             pair.client_wire.release()
 
         nursery.start_soon(release)
-        pair.client.leave()
+        pair.client._leave()
 
     assert got == [b"last word"]
 

@@ -54,7 +54,7 @@ class Looker:
     def __init__(self) -> None:
         self.saw: list[tuple[str, object]] = []
 
-    def opened(self, facts: Facts) -> Looker:
+    def _opened(self, facts: Facts) -> Looker:
         return self
 
     def received(self, frames: Sequence[bytes]) -> None:

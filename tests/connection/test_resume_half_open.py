@@ -45,7 +45,7 @@ async def test_it_is_refused_where_the_application_leaves_when_it_hears_of_the_l
 
     @responder.setup
     def meet(terms: Any, connection: Connection) -> None:
-        connection.on_state(lambda state: connection.leave() if state == "suspended" else None)
+        connection.on_state(lambda state: connection._leave() if state == "suspended" else None)
 
     async with server(RS10, responder) as harbour:
         old = await begin(harbour, RS10)

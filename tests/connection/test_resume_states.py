@@ -146,7 +146,7 @@ async def test_who_is_told_of_a_loss_may_leave_at_once(autojump_clock: object) -
 
         def leave(state: str) -> None:
             if state == "suspended":
-                both.client.leave()
+                both.client._leave()
 
         both.client.on_state(leave)
         await both.network.cut()

@@ -134,7 +134,7 @@ async def test_a_client_that_gave_up_still_says_when_it_leaves(autojump_clock: o
         await trio.sleep(1)
         assert not both.client.can_resume
         both.network.link.deaf.clear()
-        both.client.leave()
+        both.client._leave()
         await trio.sleep(3)
         assert both.server_states == ["draining", "closed"]
 
@@ -173,7 +173,7 @@ async def test_a_connection_that_is_over_keeps_nothing_of_what_it_sent(
         if link == "lost":
             await both.network.cut(down=True)
         else:
-            both.client.leave()
+            both.client._leave()
         await trio.sleep(6)
         assert (both.client.status, both.server.status) == ("closed", "closed")
         assert [kept(outbox) for outbox in outboxes] == [0, 0]
@@ -212,7 +212,7 @@ async def test_what_is_sent_again_still_goes_out_when_its_sender_leaves(autojump
         for number in range(3):
             await both.client.fire_and_forget(b"note %d" % number)
         await settle()
-        both.client.on_state(lambda state: both.client.leave() if state == "open" else None)
+        both.client.on_state(lambda state: both.client._leave() if state == "open" else None)
         await both.network.cut()
         await trio.sleep(5)
         assert both.client.status == "closed"

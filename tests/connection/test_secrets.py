@@ -193,7 +193,7 @@ async def test_refused_credentials_of_a_request_are_shown_nowhere(
     ours, theirs = trio.testing.memory_stream_pair()
 
     async def look(call: Call) -> AsyncIterator[None]:
-        shown.append(f"{call!r} {call.entries!r} {call.connection.calls!r}")
+        shown.append(f"{call!r} {call.entries!r} {call.connection._engine.calls!r}")
         yield
 
     with caplog.at_level(logging.DEBUG):

@@ -71,7 +71,7 @@ async def opening_over(stream: trio.abc.Stream, **options: Any) -> None:
     [
         (b"\x01\x00\x00", NegotiationFailed, "after 3 of the 5 bytes of its initialize message"),
         (b"", ConnectionLost, "the peer closed the transport"),
-        (b"\x02" + StreamuxOptions().initialize().encode()[1:], NegotiationFailed, "version 1 against 2"),
+        (b"\x02" + StreamuxOptions()._initialize().encode()[1:], NegotiationFailed, "version 1 against 2"),
         (b"HTTP/1.1 400", NegotiationFailed, "the peer's reserved of 1"),
     ],
 )
@@ -139,7 +139,7 @@ async def test_a_quick_init_leaves_in_one_write_with_what_is_asked_first(
 
     assert pair.terms == Terms(0, 10)
     write = pair.client_wire.writes[0]
-    assert write[:SIZE] == widths(0, 10, qr=True).initialize().encode()
+    assert write[:SIZE] == widths(0, 10, qr=True)._initialize().encode()
     assert chunks_in(pair.terms, write[SIZE:])[: len(chunks)] == chunks
 
 
@@ -151,7 +151,7 @@ async def test_a_quick_init_is_open_before_the_server_has_spoken(autojump_clock:
         await settle()
         # It waits for company, but not for long.
         start = trio.current_time()
-        assert await theirs.receive_some() == QUICK.initialize().encode()
+        assert await theirs.receive_some() == QUICK._initialize().encode()
         assert trio.current_time() - start < 0.1
 
 

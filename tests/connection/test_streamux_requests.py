@@ -268,7 +268,7 @@ async def test_who_waits_for_an_id_hears_of_the_end(drains: bool, autojump_clock
         if drains:
             await pair.client.drain(grace=1)
         else:
-            pair.client.leave()
+            pair.client._leave()
 
     assert len(raised) == 3
 
@@ -281,7 +281,7 @@ async def test_who_is_handed_an_id_while_the_connection_ends_hears_of_the_end(au
 
                 async def leave(connection: Connection) -> None:
                     await connection.request_response(b"now")
-                    connection.leave()
+                    connection._leave()
 
                 pair.server_wire.hold()
                 nursery.start_soon(leave, pair.client)

@@ -13,7 +13,7 @@ import attrs
 
 from rsocket_trio import ApplicationError, Connection, RejectedSetup, Responder, Setup, current_connection
 from rsocket_trio.codecs import DEFAULT_CODECS, find_codec
-from rsocket_trio.metadata import Authentication, route_of
+from rsocket_trio.metadata import Credentials, route_of
 from rsocket_trio.services import (
     Bearer,
     Receiving,
@@ -171,7 +171,7 @@ class OpenMarket:
         raise ApplicationError(details=REASON)
 
 
-def user_of(credentials: Authentication) -> str:
+def user_of(credentials: Credentials) -> str:
     """Return the name of a user. Raise ``LookupError`` for wrong credentials."""
     match credentials:
         case Bearer(token):
@@ -188,7 +188,7 @@ def orders_responder(*, auth_required: bool = False) -> Responder:
     names: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
 
     @responder.authenticate
-    def authenticate(credentials: Authentication, where: object) -> str:
+    def authenticate(credentials: Credentials, where: object) -> str:
         return user_of(credentials)
 
     @responder.setup

@@ -59,7 +59,7 @@ async def test_a_log_that_is_closed_ends_what_waits_for_it(broker: Broker, topic
     assert len(found) == 5
     assert set(found) <= {trio.ClosedResourceError, NotWritten}
     async with KafkaLog(broker.servers, topic) as log:
-        [end] = (await trio.to_thread.run_sync(log.topics.ends, topic, [0])).values()
+        [end] = (await trio.to_thread.run_sync(log._open_topics.ends, topic, [0])).values()
         # An append that was ended is aborted, which leaves its rows, unseen, and a marker.
         await log.wait_beyond(0, end - 1)
         assert [record async for record in log.read(0, 0, end)] == []

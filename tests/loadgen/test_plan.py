@@ -78,16 +78,16 @@ def test_run_takes_every_field_of_a_plan() -> None:
 def test_names_are_short_and_headers_a_mapping_as_elsewhere() -> None:
     wanted = plan(dialect="0.1", headers={"X-One": "1"})
 
-    assert wanted.connection_options()["dialect"] == "reactivesocket/0.1"
-    assert wanted.connection_options()["headers"] == (("X-One", "1"),)
+    assert wanted._connection_options()["dialect"] == "reactivesocket/0.1"
+    assert wanted._connection_options()["headers"] == (("X-One", "1"),)
 
 
 def test_an_old_peer_sets_what_nobody_said_in_the_processes_of_spark_too() -> None:
     wanted = pickle.loads(pickle.dumps(plan(peer="java-0.5.2")))
-    terms = wanted.connection_options()
+    terms = wanted._connection_options()
 
-    assert wanted.first_credit == 2
-    assert pickle.loads(pickle.dumps(plan(peer="java-0.5.2", credit=256))).first_credit == 256
+    assert wanted._first_credit == 2
+    assert pickle.loads(pickle.dumps(plan(peer="java-0.5.2", credit=256)))._first_credit == 256
     assert terms["peer"] == "java-0.5.2"
     assert all(isinstance(terms[name], Unsaid) for name in ("dialect", "data_mime", "metadata_mime", "keepalive"))
 
@@ -95,8 +95,8 @@ def test_an_old_peer_sets_what_nobody_said_in_the_processes_of_spark_too() -> No
 def test_credentials_go_with_each_request_and_are_not_shown() -> None:
     wanted = plan(auth=BearerAuthentication("secret"))
 
-    assert wanted.request_metadata is not None
-    [entry] = decode_composite(wanted.request_metadata)
+    assert wanted._request_metadata is not None
+    [entry] = decode_composite(wanted._request_metadata)
     assert entry.mime == AUTHENTICATION
     assert entry.content.endswith(b"secret")
     assert "secret" not in repr(wanted)

@@ -43,7 +43,7 @@ def test_constant_arrivals_of_all_tasks_are_those_of_one(tasks: int) -> None:
     times = sorted(itertools.chain.from_iterable(constant(stages, tasks, task) for task in range(tasks)))
 
     assert times == list(constant(stages))
-    assert len(times) == math.ceil(sum(stage.count for stage in stages))
+    assert len(times) == math.ceil(sum(stage._count for stage in stages))
 
 
 def test_random_arrivals_follow_the_ramp() -> None:
@@ -69,7 +69,7 @@ def test_any_stages_give_times_that_never_fall_and_end_in_time() -> None:
 
         assert times == sorted(times)
         assert all(0 <= time < sum(stage.seconds for stage in stages) + 1e-9 for time in times)
-        assert len(times) == pytest.approx(sum(stage.count for stage in stages), abs=1.01)
+        assert len(times) == pytest.approx(sum(stage._count for stage in stages), abs=1.01)
 
 
 def test_warm_up_is_at_the_first_rate() -> None:

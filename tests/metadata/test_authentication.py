@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
-    Authentication,
     BearerAuthentication,
+    Credentials,
     OtherAuthentication,
     SimpleAuthentication,
     decode_authentication,
@@ -30,13 +30,13 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("credentials", "data"), PUBLISHED)
-def test_credentials_encode_to_the_published_bytes_and_back(credentials: Authentication, data: str) -> None:
+def test_credentials_encode_to_the_published_bytes_and_back(credentials: Credentials, data: str) -> None:
     assert encode_authentication(credentials) == bytes.fromhex(data)
     assert decode_authentication(bytes.fromhex(data)) == credentials
 
 
 @given(st.builds(SimpleAuthentication, st.text(), st.text()) | st.builds(BearerAuthentication, st.text()))
-def test_what_was_encoded_decodes_to_the_same(credentials: Authentication) -> None:
+def test_what_was_encoded_decodes_to_the_same(credentials: Credentials) -> None:
     assert decode_authentication(encode_authentication(credentials)) == credentials
 
 

@@ -143,7 +143,7 @@ def test_no_handler_can_send_the_sign(dialect: Dialect, interaction: Interaction
     said: dict[str, StreamError] = {
         "the sign": Rejected(SIGN),
         "the sign as it was heard": Drained(SIGN),
-        "the sign, with a code of its own": Rejected.received(0x202, SIGN),
+        "the sign, with a code of its own": Rejected._received(0x202, SIGN),
         "another text": Rejected(SIGN + b"!"),
         "another error": Canceled(SIGN),
         "an application's error": ApplicationError(SIGN),

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_type
 
 import attrs
 import pytest
@@ -1015,6 +1015,56 @@ async def test_interceptors_know_the_user_and_see_the_refusal() -> None:
 async def test_outside_of_handlers_there_is_no_current_user() -> None:
     with pytest.raises(LookupError, match=r"current_user\(\) works in handlers only"):
         current_user()
+    with pytest.raises(LookupError, match=r"current_user\(\) works in handlers only"):
+        current_user(User)
+
+
+async def test_current_user_has_the_type_that_the_application_says() -> None:
+    seen: list[object] = []
+    responder = guarded()
+
+    @responder.request_response("typed")
+    def typed(request: Payload) -> None:
+        user = current_user(User)
+        assert_type(user, User)
+        seen.append(user)
+
+    @responder.request_response("any")
+    def any_user(request: Payload) -> None:
+        seen.append(current_user(User | None))
+
+    async with connected_pair(responder) as pair:
+        for auth in (Bearer("ada-token"), Bearer("bob-token")):
+            await pair.client.request_response(route="typed", auth=auth)
+        for given in (Bearer("bob-token"), None):
+            await pair.client.request_response(route="any", auth=given)
+
+    assert seen == [USERS["ada-token"], USERS["bob-token"], USERS["bob-token"], None]
+
+
+async def test_a_user_of_another_type_and_none_are_errors() -> None:
+    errors: list[Exception] = []
+    responder = guarded()
+
+    @responder.request_response("wrong")
+    def wrong(request: Payload) -> None:
+        for kind in (str, str | int, User):
+            try:
+                current_user(kind)
+            except (LookupError, TypeError) as error:
+                errors.append(error)
+
+    async with connected_pair(responder) as pair:
+        for auth in (Bearer("ada-token"), None):
+            await pair.client.request_response(route="wrong", auth=auth)
+
+    assert [(type(error), str(error)) for error in errors] == [
+        (TypeError, "the user is of type User, not str"),
+        (TypeError, "the user is of type User, not str | int"),
+        (LookupError, "no user: current_user(str) is for calls with credentials"),
+        (LookupError, "no user: current_user(str | int) is for calls with credentials"),
+        (LookupError, "no user: current_user(User) is for calls with credentials"),
+    ]
 
 
 async def test_tasks_of_a_handler_have_its_user() -> None:

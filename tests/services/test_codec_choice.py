@@ -493,7 +493,7 @@ async def test_the_ways_to_name_a_codec_that_a_responder_keeps_are_few() -> None
 
             assert msgspec.json.decode(answer.data) == {"symbol": "ACME", "amount": 6}
 
-    choices: Any = responder.find(REQUEST_RESPONSE, None).codecs
+    choices: Any = responder._find(REQUEST_RESPONSE, None).codecs
     assert len(choices._kept) <= MAX_CHOICES
 
 
@@ -505,5 +505,5 @@ async def test_a_long_list_of_accepted_types_is_not_kept() -> None:
 
         assert CBOR.decode(answer.data, Order) == Order("ACME", 6)
 
-    choices: Any = responder.find(REQUEST_RESPONSE, None).codecs
+    choices: Any = responder._find(REQUEST_RESPONSE, None).codecs
     assert choices._kept == {}

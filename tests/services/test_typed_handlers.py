@@ -790,7 +790,7 @@ async def with_default(request: Payload, suffix: str = "") -> bytes:
 
 @pytest.mark.parametrize("function", [untyped_bytes, untyped_text, untyped_maybe, with_default, unannotated(echo)])
 def test_a_handler_of_payloads_is_registered_itself(function: Any) -> None:
-    handler = serving(function).find(Interaction.REQUEST_RESPONSE, None)
+    handler = serving(function)._find(Interaction.REQUEST_RESPONSE, None)
 
     assert handler.typed is None
     assert handler.plain

@@ -46,7 +46,7 @@ def met(*, client: bool, whole: bool = False, chunks: bool = False) -> Session:
         randbelow=lambda cap: 0,
     )
     session.start(0)
-    session.receive([of_widths(ID_BITS, LENGTH_BITS).initialize().encode()], 0)
+    session.receive([of_widths(ID_BITS, LENGTH_BITS)._initialize().encode()], 0)
     session.accept(0)
     session.outbox.take()
     return session

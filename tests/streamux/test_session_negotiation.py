@@ -119,7 +119,7 @@ def test_a_quick_initialize_message_waits_for_the_first_request_and_leaves_with_
         pair.client.ping("token")
     data = pair.write(pair.client)
 
-    assert data[:5] == pair.client.options.initialize().encode()
+    assert data[:5] == pair.client.options._initialize().encode()
     assert len(without_initialize(data)) in (2, 3)
     assert pair.client.deadline > QUICK_INIT_DELAY
 
@@ -231,7 +231,7 @@ def test_an_over_session_ignores_all_that_comes() -> None:
 
 def test_options_say_their_initialize_message() -> None:
     options = StreamuxOptions(qa=True, min_id=2, max_id=9, rec_id=31, min_len=3, max_len=20, rec_len=10)
-    message = options.initialize()
+    message = options._initialize()
 
     assert (message.qr, message.qa, message.range_of("id"), message.range_of("len")) == (
         False,

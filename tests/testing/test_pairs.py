@@ -74,7 +74,7 @@ async def test_a_responder_can_serve_pair_after_pair(autojump_clock: MockClock) 
     for _ in range(2):
         async with connected_pair(responder, network=network) as (client, _):
             await client.request_response(b"x")
-    assert responder.setup_handler is None
+    assert responder._setup_handler is None
 
 
 async def test_a_refusal_is_raised_at_once(autojump_clock: MockClock) -> None:
