@@ -10,6 +10,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -602,6 +603,22 @@ def test_links_lead_somewhere(path: str) -> None:
             dead.append(link)
 
     assert dead == []
+
+
+def test_pages_and_code_install_from_a_checkout() -> None:
+    """There is no release yet."""
+    extras = tomllib.loads(page("pyproject.toml"))["project"]["optional-dependencies"]
+    files = [ROOT / "README.md", *(ROOT / path for path in PAGES)]
+    files += [
+        path for folder in ("examples", "pyspark_rsocket", "rsocket_trio") for path in (ROOT / folder).rglob("*.py")
+    ]
+
+    for path in files:
+        text = path.read_text("utf-8")
+        assert "rsocket-trio[" not in text, path
+        assert "install rsocket-trio" not in text, path
+        for names in re.findall(r"'\.\[([a-z\d,-]+)\]'", text):
+            assert set(names.split(",")) <= set(extras), path
 
 
 @each_row("path", PAGES)

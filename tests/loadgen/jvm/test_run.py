@@ -11,7 +11,7 @@ import pytest
 
 from rsocket_trio.loadgen import Histogram, LoadError, SlotsError, run
 from rsocket_trio.loadgen.run_load import finishing
-from tests.blocks import blocks, page
+from tests.blocks import page, snippets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def test_the_first_ctrl_c_stops_and_the_second_one_is_what_it_was() -> None:
 
 
 def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [_, _, snippet] = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
+    [_, _, snippet] = snippets(page("docs/howto/loadgen.md"))
 
     exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), {"spark": spark, "uri": uri})
 
