@@ -43,6 +43,7 @@ class Model(pydantic.BaseModel):
     counts: dict[int, int] = {}
     amounts: list[int] = []
     anything: Any = None
+    lists: dict[str, list[int]] = {}
 
 
 class Twins(NamedTuple):
@@ -121,6 +122,7 @@ PLACES: Final = (
     Place(lambda form, part: form.array([part]), (list[object], list[set[int]])),
     Place(_order, (Order, Any, dict[str, Any])),
     Place(_member("a"), (dict[str, set[int]],)),
+    Place(_member("lists"), (Model,)),
     *(Place(_member(name), (Portfolio, Model)) for name in ("ids", "counts", "prices", "anything")),
 )
 
@@ -238,6 +240,14 @@ def _json() -> Iterator[Twins]:
         b'[{"a":1,"a":2},{"%b":[%b]}]' % (key, zeros),
         b'[{"a":1,"b":2},{"%b":[%b]}]' % (key, zeros),
     )
+    yield Twins(
+        "faults below a long key",
+        b'{"%b":[%b]}' % (key, b",".join([b'"x"'] * (half // 2))),
+        b'{"%b":[%b]}' % (key, b",".join([b"100"] * (half // 2))),
+    )
+    runs = SIZE // 200 - 1
+    yield Twins("digits in many runs", b'"%b"' % ((b"9" * 199 + b"x") * runs), b'"%b"' % (b"x" * 200 * runs))
+    yield Twins("a long integer among zeros", b"[%b,18446744073709551615]" % zeros, b"[%b,1]" % zeros)
     yield Twins(
         "keys in escapes",
         filled(JSON_FORMAT.map, (b'"\\u003%d%d"' % (int(str(n)[0]), int(str(n)[1:])) for n in _alike()), 3),

@@ -47,6 +47,7 @@ from rsocket_trio.hashed_integers import (
     form_without_hashes,
     has_untyped_set,
     key_types,
+    stop_at_faults,
     type_parts,
 )
 
@@ -141,7 +142,7 @@ def convert_text(text: str, kind: Any) -> Any:
         return text
     if holds_model(kind):
         try:
-            return _validator(kind).validate_strings(text)
+            return _validator(kind, len(text)).validate_strings(text)
         except _pydantic().ValidationError as error:
             raise decode_error(error) from None
     msgspec = _msgspec()
@@ -562,7 +563,7 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     """Return a function that reads a JSON text as ``kind``."""
     check_type(kind)
     if holds_model(kind):
-        return partial(_read_model_in_json, _validator(kind).validate_json)
+        return partial(_read_model_in_json, kind)
     make = _msgspec().json.Decoder
     read: Callable[[bytes], Any] = make(kind, dec_hook=_decode_model).decode
     form = form_without_hashes(_inspect().type_info(kind), text_keys=True, rest=_msgspec().Raw)
@@ -578,23 +579,26 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     return read_hashed
 
 
-PERHAPS_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
-"""What JSON with a number that is out of range has."""
+LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
+DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+MANY_DIGITS = b"0" * 200
+"""What JSON with a number that is out of range has, where it has no large exponent: digits in a row."""
 LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
 """The next number of JSON that may be out of range, or the end."""
 
 
-def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
+def _read_model_in_json(kind: Any, data: bytes) -> Any:
     """Return what pydantic makes of a JSON text. Refuse what it lets pass, and msgspec does not."""
     if len(data) > MOST_CONTAINERS:
         limit_containers(data, JSON_FORM)
     decode = _msgspec().json.decode
     decode(data, type=_msgspec().Raw)  # refuses NaN and depth, and makes no objects
-    if PERHAPS_INFINITE.search(data) is not None:
+    # A regular expression would count the digits of each run from each of them.
+    if LARGE_EXPONENT.search(data) is not None or data.translate(DIGITS_ALIKE).find(MANY_DIGITS) >= 0:
         for match in LONG_NUMBER.finditer(data):
             if match[1] is not None:
                 decode(match[1])  # refuses what is out of range
-    return validate(data)
+    return _validator(kind, len(data)).validate_json(data)
 
 
 @cache
@@ -611,12 +615,11 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
     check: Callable[[bytes], Any] | None = None
     if holds_model(kind):
         untyped = decoder(ext_hook=_refuse_extension).decode
-        validate = _validator(kind).validate_python
 
         def read(data: bytes) -> Any:
             if len(data) > MOST_CONTAINERS:
                 limit_containers(data, MESSAGEPACK_FORM)
-            return validate(untyped(data))
+            return _validator(kind, len(data)).validate_python(untyped(data))
 
     else:
         read = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
@@ -712,8 +715,7 @@ def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
     untyped = _cbor_untyped(_keys_of_type(kind))
     if holds_model(kind):
-        validate = _validator(kind).validate_python
-        return lambda data: validate(untyped(data))
+        return lambda data: _validator(kind, len(data)).validate_python(untyped(data))
     convert = _msgspec().convert
     form = form_without_hashes(_inspect().type_info(kind), text_keys=False, rest=Any)
 
@@ -785,8 +787,11 @@ NO_TEXT = "map key must be a text string or byte string"
 
 def _integer_of_cbor(sign: int, data: Any, immutable: bool) -> int:
     """Return the integer of tag 2, or with the ``sign`` -1 that of tag 3; ``immutable`` says that it is in a key."""
-    if not isinstance(data, bytes):
+    if type(data) is not bytes:
         raise DecodeError("$", "CBOR is malformed: a big integer is a byte string")
+    if len(data) < 8:
+        value = int.from_bytes(data)
+        return value if sign > 0 else -1 - value
     data = data.lstrip(b"\x00")
     if immutable and 8 * len(data) > MAX_BITS:
         raise DecodeError("$", TOO_LARGE)
@@ -801,7 +806,7 @@ def _decimal_of_cbor(as_key: bool, parts: Any, immutable: bool) -> Decimal:
     """Return the decimal of tag 4. ``as_key`` says whether it may be a key."""
     if immutable and not as_key:
         raise DecodeError("$", "CBOR tag 4 in a key")
-    if not isinstance(parts, list | tuple) or [type(part) for part in parts] != [int, int]:
+    if type(parts) not in (list, tuple) or len(parts) != 2 or type(parts[0]) is not int or type(parts[1]) is not int:
         raise DecodeError("$", "CBOR is malformed: a decimal is two integers")
     exponent, mantissa = parts
     if exponent not in EXPONENTS:
@@ -1067,11 +1072,22 @@ def _adapter(kind: Any) -> Any:
     return _pydantic().TypeAdapter(kind)
 
 
-@lru_cache(KINDS_KEPT)
-def _validator(kind: Any) -> Any:
-    """Return pydantic's validator of a type, with bounds for the integers that it hashes."""
+ALL_FAULTS_SIZE = 4096
+"""Bytes of data in which a model of pydantic looks for all faults; in more each array and object stops at one."""
+
+
+def _validator(kind: Any, size: int) -> Any:
+    """Return pydantic's validator of a type for data of this size, with bounds for the integers that it hashes."""
+    return _bounded_validator(kind, size > ALL_FAULTS_SIZE)
+
+
+@lru_cache(2 * KINDS_KEPT)
+def _bounded_validator(kind: Any, stops: bool) -> Any:
+    """Return pydantic's validator of a type. If it ``stops``, then in each array and object at the first fault."""
     adapter = _adapter(kind)
     schema = bound_schema(adapter.core_schema)
+    if stops:
+        schema = stop_at_faults(schema)
     if schema is adapter.core_schema:
         return adapter.validator
     make = _pydantic_core().SchemaValidator
@@ -1093,7 +1109,7 @@ def _decode_model(kind: Any, value: object) -> object:
     if not is_model(kind):
         return value  # of ``object``: other types were refused when their reader was made
     try:
-        return _validator(kind).validate_python(value)
+        return _bounded_validator(kind, True).validate_python(value)
     except _pydantic().ValidationError as error:
         raise decode_error(error) from None
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
+from inspect import signature
 from typing import Any, ForwardRef, Literal, Union
 from uuid import UUID
 
@@ -23,6 +24,10 @@ TOO_LARGE = f"integer of more than {MAX_BITS} bits in a set or as a key"
 UNHASHABLE = "array or object in a set or as a key"
 LONG_INTEGER = re.compile(rb"[0-9]{20}|\\u003[0-9]")
 """What JSON with such an integer has: 20 digits in a row, or a digit of a key that is written as an escape."""
+
+
+ALIKE = (list, tuple, dict, Decimal, UUID)
+"""Types of what a set of anything does not take: any number of such values may have one hash."""
 
 
 class Member:
@@ -66,8 +71,9 @@ def check_integers(value: Any) -> None:
 
 def check_untyped(value: Any) -> Any:
     """Return ``value``, a member of a set of anything. Raise ``ValueError`` if others may have its hash."""
-    reason = UNHASHABLE if isinstance(value, list | tuple | dict) else f"{type(value).__name__} in a set of anything"
-    if isinstance(value, list | tuple | dict | Decimal | UUID):
+    if isinstance(value, ALIKE):
+        kind = type(value)
+        reason = UNHASHABLE if kind in (list, tuple, dict) else f"{kind.__name__} in a set of anything"
         raise ValueError(reason)  # noqa: TRY004 - of the data
     check_integers(value)
     return value
@@ -250,6 +256,31 @@ INNER_SCHEMAS = {
 """The names under which a schema has others: alone, in a list, or in a dictionary."""
 OBJECTS = {"model", "dataclass", "typed-dict"}
 """Schemas whose parts are hashed by the application's classes, or not at all."""
+CONTAINERS = {"list", "tuple", "set", "frozenset", "dict"}
+"""Schemas of any number of values."""
+
+
+@cache
+def _can_fail_fast() -> set[str]:
+    """Return the containers that this pydantic can leave at the first fault; an old one can't do so with all."""
+    from pydantic_core import core_schema
+
+    return {kind for kind in CONTAINERS if "fail_fast" in signature(getattr(core_schema, f"{kind}_schema")).parameters}
+
+
+def stop_at_faults(schema: Any) -> Any:
+    """Return the schema of a type, with which each container stops at its first fault.
+
+    A fault has a copy of all keys on its path: n faults below a long key would cost their product.
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(stop_at_faults, schema))
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: stop_at_faults(part) if name in INNER_SCHEMAS else part for name, part in schema.items()}
+    if isinstance(schema.get("type"), str):
+        return {**inner, "fail_fast": True} if schema["type"] in _can_fail_fast() else inner
+    return {name: stop_at_faults(part) for name, part in schema.items()}
 
 
 def bound_schema(schema: Any) -> Any:

@@ -367,6 +367,16 @@ class Visit(msgspec.Struct):
     customers: list[Customer]
 
 
+class Lists(pydantic.BaseModel):
+    lists: dict[str, list[int]]
+    tuples: tuple[int, ...] = ()
+    numbers: set[int] = set()
+
+
+class WithLists(msgspec.Struct):
+    inner: Lists
+
+
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_all_faults_of_a_model_are_in_the_error(codec: Codec) -> None:
     customer = {"age": "old", "address": {"city": 7}}
@@ -400,7 +410,19 @@ def test_a_fault_as_long_as_an_error_is_cut_and_the_others_are_counted() -> None
 
 
 def test_a_thousand_faults_of_a_model_are_counted() -> None:
-    assert refusal(JSON, b"[" + b",".join([b"{}"] * 2000) + b"]", list[Item]) == "$: 2000 faults"
+    assert refusal(JSON, b"[" + b",".join([b"0"] * 2000) + b"]", list[Item]) == "$: 2000 faults"
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_arrays_and_objects_of_larger_data_end_at_their_first_fault(codec: Codec) -> None:
+    # Each fault has a copy of the key.
+    key = "k" * 200
+    data = codec.encode({"lists": {key: ["x"] * 3000, "more": ["x"]}, "tuples": ["x", "x"], "numbers": ["x", "x"]})
+    places = (f".lists.{key}[0]", ".tuples[0]", ".numbers[0]")
+    faults = "; ".join(f"${place}: expected int, got str" for place in places)
+    assert refusal(codec, data, Lists) == faults
+    assert refusal(codec, codec.encode([{"lists": {key: ["x", "x"]}}]), list[Lists]).count("expected int") == 2
+    assert refusal(codec, codec.encode({"inner": {"lists": {key: ["x", "x"]}}}), WithLists).count("expected") == 1
 
 
 def test_models_take_no_more_json_than_other_types() -> None:
