@@ -23,7 +23,7 @@ PUBLIC = {
     *("current_call", "current_connection", "current_user", "connect_forever"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
-    *("StreamuxOptions", "ReconnectingClient", "Retry", "Credentials"),
+    *("StreamuxOptions", "ReconnectingClient", "Backoff", "Credentials"),
     # Errors
     *("RSocketError", "StreamError", "SetupError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),
