@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from rsocket_trio import Payload, Responder, Retry, RSocketError, connect_forever, serve
+from rsocket_trio import Backoff, Payload, Responder, RSocketError, connect_forever, serve
 
 responder = Responder()
 
@@ -43,10 +43,10 @@ async def run_server(uri: str, *, task_status: trio.TaskStatus[Server]) -> None:
 
 
 async def run() -> None:
-    retry = Retry(first_delay=0.01, longest_delay=0.1)
+    backoff = Backoff(first_delay=0.01, longest_delay=0.1)
     async with trio.open_nursery() as nursery:
         server = await nursery.start(run_server, "tcp://127.0.0.1:0")
-        async with connect_forever(server.uri, retry=retry) as client:
+        async with connect_forever(server.uri, backoff=backoff) as client:
             connection = await client.connected()
             print((await client.request_response("Ada", route="greet")).text)
             try:

@@ -34,11 +34,12 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.server.serve import run, serve, serve_stream
 from rsocket_trio.services.call_context import Call, current_call, current_user
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
+from rsocket_trio.terms import Backoff, Keepalive, Lease, ResumeOptions, Setup
 from rsocket_trio.transports.connect import open_shared
 
 __all__ = [
     "ApplicationError",
+    "Backoff",
     "Call",
     "Canceled",
     "Channel",
@@ -68,7 +69,6 @@ __all__ = [
     "RemoteProtocolError",
     "Responder",
     "ResumeOptions",
-    "Retry",
     "Setup",
     "SetupError",
     "StreamError",

@@ -345,10 +345,10 @@ class Responder:
         broker's.
 
         The handler is a plain function of ``(point, content)``, run inline. ``point`` is ``"SETUP"``, ``"REQUEST"`` or
-        ``"EXT"``; ``content`` is the decoded entry of the broker, or else the ``Entry``. In a SETUP the handler may
-        raise ``RejectedSetup``, or return bytes to grant an entry that asks for an answer; on a request it may raise
-        ``Rejected``, ``Invalid`` or ``ApplicationError``. Raise ``ValueError`` for an extension of the protocol itself
-        or with a handler.
+        ``"EXT"``; ``content`` is the decoded entry of the broker, or else the ``ExtensionEntry``. In a SETUP the
+        handler may raise ``RejectedSetup``, or return bytes to grant an entry that asks for an answer; on a request it
+        may raise ``Rejected``, ``Invalid`` or ``ApplicationError``. Raise ``ValueError`` for an extension of the
+        protocol itself or with a handler.
         """
         if extension in SESSIONS_OWN or extension in RESERVED:
             raise ValueError(f"extension {extension!r} is not an application's")

@@ -96,7 +96,7 @@ class ResumeOptions:
 
 
 @attrs.frozen(kw_only=True)
-class Retry:
+class Backoff:
     """Delays of a client that reconnects, in seconds. Raise ``ValueError`` for a value out of range."""
 
     first_delay: float = attrs.field(default=0.1, validator=between(0.001))
@@ -111,7 +111,7 @@ class Retry:
         return _delay(self, tries, chance)
 
 
-def _delay(options: ResumeOptions | Retry, tries: int, chance: float) -> float:
+def _delay(options: ResumeOptions | Backoff, tries: int, chance: float) -> float:
     """Return a delay that doubles with each try, up to the longest, shortened at random."""
     whole = min(options.first_delay * 2.0 ** min(tries, 60), options.longest_delay)
     return whole * (1.0 - options.jitter * chance)
@@ -126,10 +126,11 @@ class Setup:
     ``resume`` are flags.
 
     ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``h2``, ``h2s``, ``memory`` or
-    ``stream``), ``peer`` the address, ``certificate`` the client's TLS certificate as ``getpeercert()`` gives it,
-    ``path`` and ``headers`` those of the request that opened a WebSocket or a stream of HTTP/2, names in lower case.
+    ``stream``), ``peer_address`` the address, ``certificate`` the client's TLS certificate as ``getpeercert()`` gives
+    it, ``path`` and ``headers`` those of the request that opened a WebSocket or a stream of HTTP/2, names in lower
+    case.
 
-    In the extension draft ``entries`` are its extension entries, and a MIME type is its number if that is not a
+    In the extension draft ``extension_entries`` are its own, and a MIME type is its number if that is not a
     well-known one.
     """
 
@@ -142,9 +143,9 @@ class Setup:
     lease: bool = False
     strict: bool = False
     resume: bool = False
-    entries: tuple[Any, ...] = ()
+    extension_entries: tuple[Any, ...] = ()
     transport: str = "stream"
-    peer: str = ""
+    peer_address: str = ""
     certificate: Mapping[str, Any] | None = None
     path: str | None = None
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=shown_headers)

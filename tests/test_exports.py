@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 
 import rsocket_trio
@@ -23,13 +24,15 @@ PUBLIC = {
     *("current_call", "current_connection", "current_user", "connect_forever"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
-    *("StreamuxOptions", "ReconnectingClient", "Retry", "Credentials"),
+    *("StreamuxOptions", "ReconnectingClient", "Backoff", "Credentials"),
     # Errors
     *("RSocketError", "StreamError", "SetupError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),
     *("ConnectionClosed", "ConnectionLost", "ProtocolError", "LocalProtocolError", "RemoteProtocolError"),
     *("Drained", "Unsupported"),
 }
+
+PACKAGES = ("", ".services", ".metadata", ".testing", ".replay", ".capture", ".loadgen")
 
 
 def test_the_public_names_are_exactly_the_listed_ones() -> None:
@@ -51,6 +54,17 @@ def test_classes_are_shown_where_users_meet_them() -> None:
     homes = {name: thing.__module__ for name in PUBLIC if isinstance(thing := getattr(rsocket_trio, name), type)}
 
     assert set(homes.values()) == {"rsocket_trio"}
+
+
+def test_a_public_name_means_one_thing_in_all_packages() -> None:
+    meanings: dict[str, set[int]] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(f"rsocket_trio{package}")
+        for name in module.__all__:
+            if not isinstance(thing := getattr(module, name), types.FunctionType):
+                meanings.setdefault(name, set()).add(id(thing))
+
+    assert {name for name, things in meanings.items() if len(things) > 1} == set()
 
 
 def test_every_public_thing_is_documented() -> None:

@@ -19,9 +19,9 @@ from rsocket_trio.masking import (
     shown_metadata,
 )
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     COMPOSITE_METADATA,
     IDS,
-    JSON,
     ROUTING,
     BearerAuthentication,
     Entry,
@@ -67,7 +67,7 @@ METADATA = {
 def things(metadata: bytes) -> list[object]:
     """Return everything that holds the metadata of a peer, or of a call."""
     payload = Payload(b"data", metadata)
-    terms = ClientTerms(payload, JSON, COMPOSITE_METADATA, Keepalive(), False, False)
+    terms = ClientTerms(payload, APPLICATION_JSON, COMPOSITE_METADATA, Keepalive(), False, False)
     return [
         payload,
         [payload],
@@ -76,7 +76,7 @@ def things(metadata: bytes) -> list[object]:
         Setup(dialect="rsocket/1.0", payload=payload, metadata_mime=AUTHENTICATION),
         terms,
         client_setup(RSOCKET_1_0, terms),
-        compose([], [], default_mime=JSON, credentials=BearerAuthentication(SECRET)),
+        compose([], [], default_mime=APPLICATION_JSON, credentials=BearerAuthentication(SECRET)),
         Wish(kind=Kind.REQUEST, metadata=metadata),
     ]
 
@@ -85,8 +85,8 @@ def framed(metadata: bytes) -> list[object]:
     """Return every frame that has metadata or a token, and may hold a part of some."""
     payload = Payload(b"data", metadata)
     return [
-        frames.SetupFrame(1, 0, 20, 90, JSON, JSON, payload, resume_token=metadata),
-        frames.SetupOkFrame(payload, (frames.Entry("own", payload=metadata),)),
+        frames.SetupFrame(1, 0, 20, 90, APPLICATION_JSON, APPLICATION_JSON, payload, resume_token=metadata),
+        frames.SetupOkFrame(payload, (frames.ExtensionEntry("own", payload=metadata),)),
         frames.RequestFrame(1, Interaction.REQUEST_STREAM, payload, 7, follows=True),
         frames.PayloadFrame(1, payload),
         frames.LeaseFrame(1, 2, metadata),
@@ -119,7 +119,7 @@ def test_the_type_of_metadata_says_that_it_is_secret(mime: str | int) -> None:
 
 
 def test_an_entry_shows_what_is_no_credential() -> None:
-    assert repr(Entry(JSON, b"{}")) == "Entry(mime='application/json', content=b'{}')"
+    assert repr(Entry(APPLICATION_JSON, b"{}")) == "Entry(mime='application/json', content=b'{}')"
     assert repr(Entry(AUTHENTICATION, b"\x81abc")) == f"Entry(mime='{AUTHENTICATION}', content=<4 bytes>)"
     assert repr(Entry(AUTHENTICATION_ID, b"\x81abc")) == "Entry(mime=124, content=<4 bytes>)"
     for content in METADATA.values():
@@ -152,7 +152,11 @@ def test_text_and_composite_metadata_without_credentials_is_shown(metadata: byte
     assert repr(Payload(b"", metadata)) == f"Payload(b'', metadata={text})"
 
 
-@given(st.text(), st.text(), st.lists(st.sampled_from([Entry(JSON, b"{}"), Entry(ROUTING, b"\1a"), Entry("x/y", b"")])))
+@given(
+    st.text(),
+    st.text(),
+    st.lists(st.sampled_from([Entry(APPLICATION_JSON, b"{}"), Entry(ROUTING, b"\1a"), Entry("x/y", b"")])),
+)
 def test_whatever_credentials_stand_among_are_recognized(user: str, password: str, others: list[Entry]) -> None:
     content = encode_authentication(SimpleAuthentication(user, password))
     entries = encode_composite(others)

@@ -44,8 +44,7 @@ from rsocket_trio.rsocket.extensions.blocks import (
     encode_block,
 )
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM, entry_of
-from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
-from rsocket_trio.rsocket.frames import ExtFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, RequestFrame, SetupFrame, SetupOkFrame
 from tests.rsocket.test_vectors import WRITABLE
 
 ROUTES: Final = (

@@ -18,7 +18,7 @@ from rsocket_trio import (
     Payload,
 )
 from rsocket_trio.errors import SetupError, StreamError
-from rsocket_trio.testing import Ledger
+from rsocket_trio.testing import DeliveryChecker
 
 LOST = (ConnectionLost, NegotiationFailed)
 """A Streamux connection that is cut within the first message never came to terms."""
@@ -27,14 +27,14 @@ OVERDRAWN = "no lease for this request"
 
 
 class Books:
-    """The plan and the ledger of a run; ``wrong`` is what nothing explains.
+    """The plan and the checker of a run; ``wrong`` is what nothing explains.
 
     ``received`` counts what came to the client, ``received_before`` what had come when it connected last.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+    def __init__(self, plan: Plan, checker: DeliveryChecker) -> None:
         self.plan = plan
-        self.ledger = ledger
+        self.checker = checker
         self.to_come = list(plan.calls)
         self.outcomes: dict[str, str] = {}
         self.wrong: list[str] = []
@@ -69,15 +69,15 @@ class Books:
         """Send items at the call's pace. Return whether they were all wanted."""
         for size in sizes:
             await trio.sleep(call.pace)
-            item = self.ledger.offer(call.name, direction, size)
+            item = self.checker.offer(call.name, direction, size)
             try:
                 await out.send(self.wrapped(call, item))
             except Canceled:
-                self.ledger.refused(call.name, direction)
+                self.checker.refused(call.name, direction)
                 # The responder returned, or failed, or the other half took this one with it (0.2, Streamux).
                 return False
             except BaseException:
-                self.ledger.refused(call.name, direction)
+                self.checker.refused(call.name, direction)
                 raise
         return True
 
@@ -90,7 +90,7 @@ class Books:
         return Payload(item, item[-16:] if call.metadata else None)
 
     def receive(self, call: Call, direction: Literal["up", "down"], payload: Payload) -> None:
-        self.ledger.received(call.name, direction, payload.data)
+        self.checker.received(call.name, direction, payload.data)
         self.received += call.caller == "client" and direction == "down"
         has_metadata = call.metadata and call.kind != "response"
         if payload.metadata != (payload.data[-16:] if has_metadata else None):

@@ -34,7 +34,7 @@ class Callers:
         self.books.to_come.remove(call)
         outcome = "result"
         try:
-            with self.books.ledger.call(call.name), trio.fail_after(trio_deadline(call)):
+            with self.books.checker.call(call.name), trio.fail_after(trio_deadline(call)):
                 await CALLERS[call.kind](self, connection, call)
         except (RSocketError, trio.TooSlowError) as error:
             outcome = self.books.judged(call, error)
@@ -47,23 +47,23 @@ class Callers:
         self.books.outcomes[call.name] = outcome
 
     async def ask(self, connection: Connection, call: Call) -> None:
-        up = self.books.ledger.offer(call.name, "up", call.up[0])
+        up = self.books.checker.offer(call.name, "up", call.up[0])
         reply = await connection.request_response(head(call) + up)
         if self.books.plan.streamux and call.fails and reply.data == FAILED:
             return
         self.books.expect_no_failure(call)
         self.books.receive(call, "down", reply)
-        self.books.ledger.completed(call.name, "down")
+        self.books.checker.completed(call.name, "down")
 
     async def ask_stream(self, connection: Connection, call: Call) -> None:
-        up = head(call) + self.books.ledger.offer(call.name, "up", call.up[0])
+        up = head(call) + self.books.checker.offer(call.name, "up", call.up[0])
         ask = connection.request_subscription if call.kind == "subscription" else connection.request_stream
         route = "push" if call.kind == "push" else None
         async with ask(up, route=route, initial_request_n=call.credit, refill=not call.by_hand) as items:
             await self.read_down(items, call)
 
     async def ask_channel(self, connection: Connection, call: Call) -> None:
-        up = head(call) + self.books.ledger.offer(call.name, "up", call.up[0])
+        up = head(call) + self.books.checker.offer(call.name, "up", call.up[0])
         opening = connection.request_channel(up, initial_request_n=call.credit, refill=not call.by_hand)
         async with opening as channel, trio.open_nursery() as nursery:
             nursery.start_soon(self.send_up, channel, call)
@@ -75,35 +75,35 @@ class Callers:
         if self.books.plan.dialect != STREAMUX:
             await self.ask_channel(connection, call)
             return
-        first = head(call) + framed(self.books.ledger.offer(call.name, "up", call.up[0]))
+        first = head(call) + framed(self.books.checker.offer(call.name, "up", call.up[0]))
         async with connection.request_channel(first) as channel, trio.open_nursery() as nursery:
             nursery.start_soon(self.send_up, channel, call)
             count = 0
             async for item in Items(channel):
-                self.books.ledger.received(call.name, "down", item)
+                self.books.checker.received(call.name, "down", item)
                 await trio.sleep(call.reading)
                 count += 1
                 if count == call.leaves:
                     break
             else:
-                self.books.ledger.completed(call.name, "down")
+                self.books.checker.completed(call.name, "down")
             if call.leaves is not None:
                 nursery.cancel_scope.cancel()
 
     async def forget(self, connection: Connection, call: Call) -> None:
-        up = self.books.ledger.offer(call.name, "up", call.up[0])
+        up = self.books.checker.offer(call.name, "up", call.up[0])
         try:
             await connection.fire_and_forget(head(call) + up)
         except BaseException:
-            self.books.ledger.refused(call.name, "up")
+            self.books.checker.refused(call.name, "up")
             raise
 
     async def push_metadata(self, connection: Connection, call: Call) -> None:
-        up = self.books.ledger.offer(call.name, "up", call.up[0])
+        up = self.books.checker.offer(call.name, "up", call.up[0])
         try:
             await connection.metadata_push(head(call) + up)
         except BaseException:
-            self.books.ledger.refused(call.name, "up")
+            self.books.checker.refused(call.name, "up")
             raise
 
     async def ping(self, connection: Connection, call: Call) -> None:
@@ -125,10 +125,10 @@ class Callers:
                     return
         except ApplicationError as error:
             if error.text == expected_text(call):
-                self.books.ledger.completed(call.name, "down")
+                self.books.checker.completed(call.name, "down")
             raise
         self.books.expect_no_failure(call)
-        self.books.ledger.completed(call.name, "down")
+        self.books.checker.completed(call.name, "down")
 
     async def send_up(self, channel: Channel, call: Call) -> None:
         if await self.books.send_all(channel, call, "up", call.up[1:]):

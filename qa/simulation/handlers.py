@@ -52,9 +52,9 @@ class Handlers:
 
     async def answer(self, request: Payload) -> bytes:
         call, item = self.books.called(request.data)
-        with self.books.ledger.handler(call.name):
-            self.books.ledger.received(call.name, "up", item)
-            self.books.ledger.completed(call.name, "up")
+        with self.books.checker.handler(call.name):
+            self.books.checker.received(call.name, "up", item)
+            self.books.checker.completed(call.name, "up")
             return await self.answered(call)
 
     async def answered(self, call: Call) -> bytes:
@@ -62,33 +62,33 @@ class Handlers:
             await self.callers.call_all(current_connection(), "server")
         await trio.sleep(call.pace)
         await end(call)
-        return self.books.ledger.offer(call.name, "down", call.down[0])
+        return self.books.checker.offer(call.name, "down", call.down[0])
 
     async def produce(self, request: Payload) -> AsyncIterator[Payload]:
         call, item = self.books.called(request.data)
-        with self.books.ledger.handler(call.name):
-            self.books.ledger.received(call.name, "up", item)
+        with self.books.checker.handler(call.name):
+            self.books.checker.received(call.name, "up", item)
             for size in call.down:
                 await trio.sleep(call.pace)
-                sent = self.books.ledger.offer(call.name, "down", size)
+                sent = self.books.checker.offer(call.name, "down", size)
                 try:
                     yield self.books.wrapped(call, sent)
                 except BaseException:
-                    self.books.ledger.refused(call.name, "down")
+                    self.books.checker.refused(call.name, "down")
                     raise
             await end(call)
 
     async def push(self, request: Payload, out: Outgoing) -> None:
         call, item = self.books.called(request.data)
-        with self.books.ledger.handler(call.name):
-            self.books.ledger.received(call.name, "up", item)
+        with self.books.checker.handler(call.name):
+            self.books.checker.received(call.name, "up", item)
             await self.books.send_all(out, call, "down", call.down)
             await end(call)
 
     async def converse(self, channel: Channel) -> None:
         call, item = self.books.called(channel.request.data)
-        with self.books.ledger.handler(call.name):
-            self.books.ledger.received(call.name, "up", item)
+        with self.books.checker.handler(call.name):
+            self.books.checker.received(call.name, "up", item)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
                 count = 0
@@ -100,7 +100,7 @@ class Handlers:
                         nursery.cancel_scope.cancel()
                         break
                 else:
-                    self.books.ledger.completed(call.name, "up")
+                    self.books.checker.completed(call.name, "up")
             await end(call)
 
     async def converse_in_chunks(self, channel: Channel) -> None:
@@ -110,12 +110,12 @@ class Handlers:
             if len(data) >= HEAD:
                 break
         call, rest = self.books.called(data)
-        with self.books.ledger.handler(call.name):
+        with self.books.checker.handler(call.name):
             if call.kind == "response":
                 async for chunk in channel:
                     rest += chunk.data
-                self.books.ledger.received(call.name, "up", rest)
-                self.books.ledger.completed(call.name, "up")
+                self.books.checker.received(call.name, "up", rest)
+                self.books.checker.completed(call.name, "up")
                 answer = await self.answered(call)
                 if answer:  # an empty chunk is no answer, an empty answer is no chunk
                     await channel.send(answer)
@@ -124,20 +124,20 @@ class Handlers:
                 nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
                 count = -1
                 async for item in Items(channel, rest):
-                    self.books.ledger.received(call.name, "up", item)
+                    self.books.checker.received(call.name, "up", item)
                     await trio.sleep(call.reading)
                     count += 1
                     if count and count == call.returns:
                         nursery.cancel_scope.cancel()
                         break
                 else:
-                    self.books.ledger.completed(call.name, "up")
+                    self.books.checker.completed(call.name, "up")
             await end(call)
 
     async def note(self, request: Payload) -> None:
         call, item = self.books.called(request.data)
-        with self.books.ledger.handler(call.name):
-            self.books.ledger.received(call.name, "up", item)
+        with self.books.checker.handler(call.name):
+            self.books.checker.received(call.name, "up", item)
             await trio.sleep(call.pace)
 
     async def note_metadata(self, metadata: bytes) -> None:

@@ -56,7 +56,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Return its name in the ledger."""
+        """Return its name in the checker."""
         return f"{self.caller}-{self.kind}-{self.number}"
 
 

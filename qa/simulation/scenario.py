@@ -1,4 +1,4 @@
-"""A simulated run: both sides do what a plan says, over a network with faults, and a ledger keeps count."""
+"""A simulated run: both sides do what a plan says, over a network with faults, and a checker keeps count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.errors import SetupError
-from rsocket_trio.testing import Ledger, SimulatedNetwork, SimulatedStream, Verdict, simulate
+from rsocket_trio.testing import DeliveryChecker, SimulatedNetwork, SimulatedStream, Verdict, simulate
 from rsocket_trio.transports.base import Transport
 
 LONGEST = 100 * KEEPALIVE.max_lifetime
@@ -54,7 +54,7 @@ class Scenario:
     def __init__(self, plan: Plan, chance: Random) -> None:
         self.plan = plan
         self.network = SimulatedNetwork(chance, plan.faults)
-        self.books = Books(plan, Ledger(self.network.trace))
+        self.books = Books(plan, DeliveryChecker(self.network.trace))
         self.callers = Callers(self.books)
         self.handlers = Handlers(self.books, self.callers)
         self.serving = 0
@@ -81,7 +81,7 @@ class Scenario:
 
     @property
     def verdict(self) -> Verdict:
-        return self.books.ledger.verdict()
+        return self.books.checker.verdict()
 
     # The two ends
 

@@ -18,7 +18,7 @@ CLOSED: Final = 3
 OVER: Final = 4
 
 
-class Entry(NamedTuple):
+class BufferEntry(NamedTuple):
     """An observed event: ``frames`` passed, or ``text`` says why a transport or session ended.
 
     ``dropped`` counts the frames of its connection that were not kept since its last entry.
@@ -44,7 +44,7 @@ class Buffer:
     """
 
     def __init__(self, most_frames: int, most_bytes: int, wake: Callable[[], object]) -> None:
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[BufferEntry] = deque()
         self._most_frames = most_frames
         self._most_bytes = most_bytes
         self._half = max(1, most_frames // 2), max(1, most_bytes // 2)
@@ -75,7 +75,7 @@ class Buffer:
         self._put_frames += number
         self._put_bytes += size
         dropped, source.dropped = source.dropped, 0
-        self._entries.append(Entry(source, kind, time.monotonic_ns(), frames, size, dropped))
+        self._entries.append(BufferEntry(source, kind, time.monotonic_ns(), frames, size, dropped))
         # Wakes the writing thread early, so that a burst need not wait for its next look.
         if waiting + number >= self._half[0] or held + size >= self._half[1]:
             self._wake()
@@ -88,9 +88,9 @@ class Buffer:
             source.is_lost = True
             return
         dropped, source.dropped = source.dropped, 0
-        self._entries.append(Entry(source, kind, time.monotonic_ns(), [], 0, dropped, text))
+        self._entries.append(BufferEntry(source, kind, time.monotonic_ns(), [], 0, dropped, text))
 
-    def take(self) -> Entry | None:
+    def take(self) -> BufferEntry | None:
         """Remove and return the oldest entry, or ``None`` if the buffer is empty."""
         try:
             entry = self._entries.popleft()

@@ -14,7 +14,7 @@ from rsocket_trio.mux.stream_state import BOTH
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
 from rsocket_trio.rsocket.extensions.terms import content_at
-from rsocket_trio.rsocket.frames import Entry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.rsocket.resume_positions import is_tracked
 
 MOST_STREAMS = 1_000_000
@@ -103,7 +103,7 @@ class CapturedSession:
         self.sent += size
         return False
 
-    def mark(self, dialect: Dialect, stream_id: int, entries: tuple[Entry, ...]) -> None:
+    def mark(self, dialect: Dialect, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
         """Record whether a request marks its stream as resumable, in the extension draft."""
         if not dialect.entries:
             return
@@ -271,7 +271,7 @@ class ConnectionDecoder:
         self._rows.frames.append(
             (
                 *(origin.capture_id, origin.host, self.conn_id, self.session.id, seq, origin.micros(now), now),
-                *(facts.side, "in" if inward else "out", facts.transport, facts.peer),
+                *(facts.side, "in" if inward else "out", facts.transport, facts.peer_address),
                 *seen.cells(size),
                 dropped,
             )
@@ -298,7 +298,7 @@ class ConnectionDecoder:
         self._rows.connections.append(
             (
                 *(origin.capture_id, origin.host, self.conn_id, self.session.id, facts.side, facts.dialect),
-                *(facts.transport, facts.peer, origin.micros(self._since), origin.micros(self._until)),
+                *(facts.transport, facts.peer_address, origin.micros(self._since), origin.micros(self._until)),
                 *self._setup,
                 self.resumes,
                 *(frames_in, frames_out, bytes_in, bytes_out, self._streams, self._rtt),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, Entry, Recorded
+from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, BufferEntry, Recorded
 from rsocket_trio.capture.connection_decoder import ConnectionDecoder, Sessions
 from rsocket_trio.capture.rows import Origin, Row, Rows
 from rsocket_trio.capture.rsocket_decoder import RSocketDecoder
@@ -36,7 +36,7 @@ class Tracker:
         """Return the number of frame rows that have not been taken."""
         return len(self._rows.frames)
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: BufferEntry) -> None:
         """Handle one entry of the buffer."""
         source, kind, now, frames, _, dropped, text = entry
         if kind == OPENED:

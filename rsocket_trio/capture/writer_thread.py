@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from rsocket_trio.capture.buffer import Buffer, Entry
+from rsocket_trio.capture.buffer import Buffer, BufferEntry
 from rsocket_trio.capture.tracker import Tracker
 from rsocket_trio.capture.writers import GROUP, TableWriter
 
@@ -126,7 +126,7 @@ class WriterThread:
                 done.set()
             del self._flushes[:wanted]
 
-    def _see_slowly(self, entry: Entry) -> None:
+    def _see_slowly(self, entry: BufferEntry) -> None:
         for start in range(0, len(entry.frames), SLICE):
             dropped = entry.dropped if not start else 0
             self._tracker.see(entry._replace(frames=entry.frames[start : start + SLICE], dropped=dropped))

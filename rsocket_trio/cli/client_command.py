@@ -34,8 +34,8 @@ from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect
 from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     COMPOSITE_METADATA,
-    JSON,
     OCTET_STREAM,
     TEXT_PLAIN,
     BearerAuthentication,
@@ -61,7 +61,7 @@ class Habits:
 
 
 OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, first_opens=False)
-RSC = Habits(data_mime=JSON, metadata_mime=JSON, first_opens=True)
+RSC = Habits(data_mime=APPLICATION_JSON, metadata_mime=APPLICATION_JSON, first_opens=True)
 
 
 @attrs.frozen(kw_only=True)

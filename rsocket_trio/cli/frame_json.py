@@ -20,7 +20,7 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
-from rsocket_trio.rsocket.frames import Entry, ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 
 NS_PER_MS: Final = 1_000_000
@@ -87,18 +87,18 @@ def _load_name(content: object) -> int | str:
     raise ValueError('{"id": a whole number} or {"text": text} expected')
 
 
-def _dump_extensions(entries: tuple[Entry, ...]) -> object:
+def _dump_extensions(entries: tuple[ExtensionEntry, ...]) -> object:
     return [{key.name: key.kind.dump(getattr(entry, key.attribute)) for key in ENTRY} for entry in entries]
 
 
-def _load_extensions(content: object) -> tuple[Entry, ...]:
+def _load_extensions(content: object) -> tuple[ExtensionEntry, ...]:
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
         raise ValueError("a list of extensions expected")
     known = {key.name for key in ENTRY}
     for entry in content:
         if foreign := entry.keys() - known:
             raise ValueError(f"{', '.join(sorted(foreign))}: an extension has no such key")
-    return tuple(Entry(**{key.attribute: load(key, entry) for key in ENTRY}) for entry in content)
+    return tuple(ExtensionEntry(**{key.attribute: load(key, entry) for key in ENTRY}) for entry in content)
 
 
 BOOL: Final = Kind(_same, _load_bool, False)

@@ -11,9 +11,9 @@ from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials
 from rsocket_trio.metadata import (
     ACCEPT_MIME_TYPES,
+    APPLICATION_JSON,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    JSON,
     MIME_TYPE,
     OCTET_STREAM,
     ROUTING,
@@ -115,7 +115,7 @@ def is_json(mime: str | int) -> bool:
     if isinstance(mime, int):
         return False
     name = mime.partition(";")[0].strip().lower()
-    return name == JSON or name.endswith("+json")
+    return name == APPLICATION_JSON or name.endswith("+json")
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

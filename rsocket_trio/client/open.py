@@ -85,7 +85,7 @@ def open_connection(
     * ``quirks``: names of deviations of the peer to support.
     * ``peer``: the name of an old implementation. It sets dialect, quirks, MIME types, keepalive, fragment size and
       initial credit; options that are given win, and ``quirks`` are added.
-    * ``entries``: extension entries of the SETUP, in the extension draft.
+    * ``extension_entries``: those of the SETUP, in the extension draft.
     * ``streamux``: ``StreamuxOptions``, for ``streamux/1`` only.
     * ``capture``: a ``Capture``, or a directory for a capture of this connection.
     * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``; the certificates of the system are trusted by default.
@@ -98,8 +98,8 @@ def open_connection(
     * ``connect_timeout``: seconds until the block starts at the latest, 10; ``math.inf`` for no limit.
 
     The block starts once the SETUP is queued, over HTTP/2 with the answer to the POST. It starts with the answer of the
-    server if ``lease`` or ``entries`` ask for one in the extension draft, and in Streamux unless a quick init is
-    requested. Leaving cancels open streams and writes queued frames, for at most a second.
+    server if ``lease`` or ``extension_entries`` ask for one in the extension draft, and in Streamux unless a quick init
+    is requested. Leaving cancels open streams and writes queued frames, for at most a second.
 
     Raise ``ConnectionLost`` if the server cannot be reached, or not within ``connect_timeout``, with the URI and the
     step of connecting that was not done; ``ValueError`` for an invalid URI or option,
@@ -148,9 +148,9 @@ def open_connection_over(
     A transport or a ``trio_websocket.WebSocketConnection`` is accepted as well. The options are those of
     ``open_connection`` except ``uri``, ``ssl_context``, ``headers`` and ``over``: ``dialect``, ``responder``,
     ``setup``, ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``,
-    ``fragment_size``, ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``,
-    ``deadlines`` and ``connect_timeout``, which bounds a function that opens the stream, and the server's answer where
-    the block starts with that.
+    ``fragment_size``, ``quirks``, ``peer``, ``extension_entries``, ``streamux``, ``capture``, ``codecs``, ``around``,
+    ``auth``, ``deadlines`` and ``connect_timeout``, which bounds a function that opens the stream, and the server's
+    answer where the block starts with that.
 
     With ``resume`` more than one stream may be needed: then ``stream`` is a function that opens one each time, an async
     one or an async context manager.
@@ -232,13 +232,13 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
     if (
         (payload is EMPTY and credentials is None and options["responder"] is None)
         and (options["streamux"] is None and options["resume"] is None)
-        and (options["quirks"] == () and options["entries"] == ())
+        and (options["quirks"] == () and options["extension_entries"] == ())
     ):
         with suppress(TypeError):  # something that can't be looked up is said below
             return bare_client_protocol(
                 options["dialect"], *plain, options["limits"], options["fragment_size"], options["peer"]
             )
-    terms = ClientTerms(payload, *plain, checked_entries(options["entries"]))
+    terms = ClientTerms(payload, *plain, checked_entries(options["extension_entries"]))
     return client_protocol(
         options["dialect"],
         terms,

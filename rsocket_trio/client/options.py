@@ -48,7 +48,7 @@ class StreamOptions(TypedDict, Generic[SetupT], total=False):
     fragment_size: Annotated[int, FRAGMENT_SIZE]
     quirks: Annotated[Iterable[str], ()]
     peer: Annotated[str | None, None]
-    entries: Annotated[Iterable[object], ()]
+    extension_entries: Annotated[Iterable[object], ()]
     streamux: Annotated[StreamuxOptions | None, None]
     capture: Annotated[CaptureLike | None, None]
     codecs: Annotated[Iterable[Codec] | None, None]

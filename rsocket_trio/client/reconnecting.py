@@ -41,7 +41,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.services.access import checked_credentials
 from rsocket_trio.signatures import completed
-from rsocket_trio.terms import Retry
+from rsocket_trio.terms import Backoff
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.connect_timeout import ConnectTimeout, checked_connect_timeout
 from rsocket_trio.transports.schemes import parse_uri
@@ -50,7 +50,7 @@ logger = logging.getLogger("rsocket_trio")
 
 R = TypeVar("R")
 
-RETRY = Retry()
+BACKOFF = Backoff()
 RESEND_DELAY = 1.0
 """Seconds within which a refused request is sent at most twice, and a connection that drains counts as a failed try."""
 REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: ReopenedIncoming, Channel: ReopenedChannel}
@@ -94,12 +94,12 @@ class ReconnectingClient(
     """
 
     def __init__(
-        self, uri: str, terms: ReconnectOptions, wait: bool, retry: Retry, on_state: Callable[[str], object] | None
+        self, uri: str, terms: ReconnectOptions, wait: bool, backoff: Backoff, on_state: Callable[[str], object] | None
     ) -> None:
         self._uri = uri
         self._terms = terms
         self._wait = wait
-        self._retry = retry
+        self._backoff = backoff
         self._on_state = on_state
         self._state = "connecting"
         self._connection: Connection | None = None
@@ -197,9 +197,9 @@ class ReconnectingClient(
             # A connection that lived longer than the longest pause was no failed try: begin with short pauses again. So
             # does one that was closed in good order, unless at once; and the next follows without a pause.
             planned = isinstance(self._why, ConnectionClosed)
-            if held > self._retry.longest_delay or (planned and held >= RESEND_DELAY):
+            if held > self._backoff.longest_delay or (planned and held >= RESEND_DELAY):
                 tries = 0
-            pause = 0.0 if planned and not tries else self._retry.delay(tries - planned, random.random())
+            pause = 0.0 if planned and not tries else self._backoff.delay(tries - planned, random.random())
             logger.info("%s: %s; trying again in %.3g s", self._uri, self._why, pause)
             await trio.sleep(pause)
             tries += 1
@@ -304,22 +304,22 @@ async def connect_forever(
     uri: str,
     *,
     wait: bool = True,
-    retry: Retry = RETRY,
+    backoff: Backoff = BACKOFF,
     on_state: Callable[[str], object] | None = None,
     **options: Unpack[ReconnectOptions],
 ) -> AsyncIterator[ReconnectingClient]:
     """Provide a client that connects to ``uri``, and reconnects whenever its connection is lost, until the block ends.
 
-    The block starts at once. ``retry`` sets the pauses between tries, ``wait`` whether requests wait for a connection
+    The block starts at once. ``backoff`` sets the pauses between tries, ``wait`` whether requests wait for a connection
     or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that gets ``"connecting"`` at each try,
     ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish, and at the
     end ``"closed"``.
 
     The options of each connection are those of ``open_connection``: ``dialect``, ``responder``, ``setup``,
     ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
-    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``, ``deadlines``,
-    ``connect_timeout``, ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and a new
-    connection is made if that fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are
+    ``quirks``, ``peer``, ``extension_entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``,
+    ``deadlines``, ``connect_timeout``, ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and
+    a new connection is made if that fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are
     called for each new connection, for tokens that expire; each try ends after ``connect_timeout``, those functions
     included. An error of such a function counts as a failed try if the function could not connect itself (see
     ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
@@ -332,15 +332,15 @@ async def connect_forever(
     again: the client is closed, and every waiting and later call raises them.
     """
     need_trio()
-    if not isinstance(retry, Retry):
-        raise TypeError(f"retry is a Retry, not {type(retry).__name__}")
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff is a Backoff, not {type(backoff).__name__}")
     if on_state is not None and not callable(on_state):
         raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
     fit = checked(uri, options)
     async with recording_into(fit["capture"]) as recording:
         # One capture for all connections, not one for each.
         fit["capture"] = recording
-        client = ReconnectingClient(uri, fit, wait, retry, on_state)
+        client = ReconnectingClient(uri, fit, wait, backoff, on_state)
         error: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -375,7 +375,7 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     given: dict[str, Any] = dict(completed(open_connection, terms))
     if given["peer"] is not None:
         checked_peer(given["peer"], given["dialect"])
-    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple), ("around", tuple)):
+    for name, fit in (("headers", as_headers), ("quirks", tuple), ("extension_entries", tuple), ("around", tuple)):
         if not callable(given[name]):
             given[name] = fit(given[name])
     if given["auth"] is not None:

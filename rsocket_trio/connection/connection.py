@@ -55,7 +55,7 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.rsocket.session import Session as RSocketSession
 
 
@@ -86,7 +86,7 @@ class RequestTerms(TypedDict, total=False):
     """The arguments of every request, for the type checker."""
 
     route: str | None
-    entries: Iterable[object]
+    extension_entries: Iterable[object]
     auth: Auth | None
     metadata: Iterable[MetadataPair]
 
@@ -128,7 +128,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         payload: object = b"",
         *,
         route: str | None = None,
-        entries: Iterable[object] = (),
+        extension_entries: Iterable[object] = (),
         reply: Any = None,
         auth: Auth | None = None,
         metadata: Iterable[MetadataPair] = (),
@@ -136,7 +136,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         """Send ``payload`` as a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
 
         ``payload`` is payload-like, or an object that the connection's codec encodes. ``route`` is written into the
-        metadata. ``entries`` are extension entries of the request, in the extension draft. ``reply`` is the type to
+        metadata. ``extension_entries`` are those of the request, in the extension draft. ``reply`` is the type to
         decode the answer as; without one it is a ``Payload``. ``auth`` are credentials for this request, or a function
         that gives them. ``metadata`` are pairs of a MIME type and bytes or text, entries of composite metadata between
         the route and the payload's own.
@@ -157,7 +157,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             or metadata
         ):
             call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
-            extensions = checked_entries(entries)
+            extensions = checked_entries(extension_entries)
             need_trio()
             return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)
         if reply is not None or type(payload) not in PAYLOAD_TYPES:
@@ -168,7 +168,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
                 request = routed(engine, plain, route)
             else:
                 request = plain if type(plain) is Payload else Payload(plain)
-        extensions = checked_entries(entries) if entries else ()
+        extensions = checked_entries(extension_entries) if extension_entries else ()
         # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -233,7 +233,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         payload: object = b"",
         *,
         route: str | None = None,
-        entries: Iterable[object] = (),
+        extension_entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
@@ -243,7 +243,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     ) -> Any:
         """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
-        ``route`` is written into the metadata. ``entries`` are extension entries of the request, in the extension
+        ``route`` is written into the metadata. ``extension_entries`` are those of the request, in the extension
         draft. ``initial_request_n`` items (256, or the number of ``peer=``) may come before the reader takes one;
         credit is topped up at half, unless ``refill`` is false. With ``pushes`` metadata that a peer of ReactiveSocket
         0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it such metadata is dropped.
@@ -256,7 +256,16 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         """
         kind = IncomingWithPushes if pushes else Incoming
         stream = self._open(
-            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, items, auth, metadata
+            kind,
+            Interaction.REQUEST_STREAM,
+            payload,
+            route,
+            extension_entries,
+            initial_request_n,
+            refill,
+            items,
+            auth,
+            metadata,
         )
         return stream if items is None else Stream[Any](stream, items)
 
@@ -305,7 +314,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         payload: object = b"",
         *,
         route: str | None = None,
-        entries: Iterable[object] = (),
+        extension_entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
@@ -315,13 +324,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     ) -> Any:
         """Return a stream that never completes, of ReactiveSocket 0.0 and 0.1, for use under ``async with``.
 
-        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items``, ``auth`` and
-        ``metadata`` are those of ``request_stream``.
+        ``payload``, ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items``,
+        ``auth`` and ``metadata`` are those of ``request_stream``.
         """
         kind = IncomingWithPushes if pushes else Incoming
         interaction = Interaction.REQUEST_SUBSCRIPTION
         stream = self._open(
-            kind, interaction, payload, route, entries, initial_request_n, refill, items, auth, metadata
+            kind, interaction, payload, route, extension_entries, initial_request_n, refill, items, auth, metadata
         )
         return stream if items is None else Stream[Any](stream, items)
 
@@ -345,7 +354,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         payload: object = b"",
         *,
         route: str | None = None,
-        entries: Iterable[object] = (),
+        extension_entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         items: Any = None,
@@ -354,12 +363,21 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     ) -> Any:
         """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
 
-        ``route``, ``entries``, ``initial_request_n``, ``refill``, ``auth`` and ``metadata`` are those of
+        ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``auth`` and ``metadata`` are those of
         ``request_stream``. With ``items``, the type to decode items as, the channel is a ``TypedChannel``, which sends
         objects.
         """
         channel = self._open(
-            Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill, items, auth, metadata
+            Channel,
+            REQUEST_CHANNEL,
+            payload,
+            route,
+            extension_entries,
+            initial_request_n,
+            refill,
+            items,
+            auth,
+            metadata,
         )
         return channel if items is None else TypedChannel[Any, Any](channel, items)
 
@@ -368,17 +386,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         payload: object = b"",
         *,
         route: str | None = None,
-        entries: Iterable[object] = (),
+        extension_entries: Iterable[object] = (),
         auth: Auth | None = None,
         metadata: Iterable[MetadataPair] = (),
     ) -> None:
         """Send ``payload`` without an answer. An accepted request is still sent when the connection is left.
 
-        ``payload``, ``route``, ``entries``, ``auth`` and ``metadata`` are those of ``request_response``.
+        ``payload``, ``route``, ``extension_entries``, ``auth`` and ``metadata`` are those of ``request_response``.
         """
         need_trio()
         engine = self._engine or await self._ready()
-        extensions = checked_entries(entries)
+        extensions = checked_entries(extension_entries)
         if needs_call(engine, payload, None, auth, metadata):
             call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
             await trio.lowlevel.checkpoint()
@@ -440,9 +458,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     async def _sent(
         self,
-        send: Callable[[Engine, tuple[Entry, ...], Callable[[], Payload] | None, Payload], Awaitable[R]],
+        send: Callable[[Engine, tuple[ExtensionEntry, ...], Callable[[], Payload] | None, Payload], Awaitable[R]],
         engine: Engine,
-        entries: tuple[Entry, ...],
+        entries: tuple[ExtensionEntry, ...],
         renewed: Callable[[], Payload] | None,
         request: Payload,
     ) -> R:
@@ -474,7 +492,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         interaction: Interaction,
         payload: object,
         route: str | None,
-        entries: Iterable[object],
+        extension_entries: Iterable[object],
         initial_request_n: int,
         refill: bool,
         items: Any,
@@ -493,7 +511,7 @@ def new_stream(
     interaction: Interaction,
     payload: object,
     route: str | None,
-    entries: Iterable[object],
+    extension_entries: Iterable[object],
     initial_request_n: int,
     refill: bool,
     items: Any,
@@ -505,7 +523,7 @@ def new_stream(
         credit = engine.session.dialect.initial_request_n
     else:
         credit = checked_request_n(initial_request_n)
-    extensions = checked_entries(entries)
+    extensions = checked_entries(extension_entries)
     if needs_call(engine, payload, items, auth, metadata):
         life = ClientCall(engine, interaction, payload, route, auth, items, metadata)
         return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
@@ -513,14 +531,14 @@ def new_stream(
 
 
 async def opened(
-    engine: Engine, entries: tuple[Entry, ...], renewed: Callable[[], Payload] | None, request: Payload
+    engine: Engine, entries: tuple[ExtensionEntry, ...], renewed: Callable[[], Payload] | None, request: Payload
 ) -> None:
     """Send a request without an answer that is ready, ``renewed`` if it had to wait."""
     await engine.request_queue.open(FIRE_AND_FORGET, request, None, entries, renewed)
 
 
 async def answered(
-    engine: Engine, entries: tuple[Entry, ...], renewed: Callable[[], Payload] | None, request: Payload
+    engine: Engine, entries: tuple[ExtensionEntry, ...], renewed: Callable[[], Payload] | None, request: Payload
 ) -> Payload:
     """Send a request that is ready, ``renewed`` if it had to wait, and return its one answer."""
     stream = await engine.request_queue.open(REQUEST_RESPONSE, request, None, entries, renewed)
@@ -529,7 +547,7 @@ async def answered(
     return answer
 
 
-def checked_entries(entries: Iterable[object]) -> tuple[Entry, ...]:
+def checked_entries(entries: Iterable[object]) -> tuple[ExtensionEntry, ...]:
     """Return extension entries as the session takes them. Raise ``TypeError`` for what is none."""
     if entries == ():
         return ()
@@ -564,7 +582,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
-        self.granted: tuple[Entry, ...] = ()
+        self.granted: tuple[ExtensionEntry, ...] = ()
         served_by = NO_HANDLERS if responder is None else responder
         self._engine = Engine(self, session, served_by, reconnector, failure_log, calls)
 
@@ -578,7 +596,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def __repr__(self) -> str:
         session = self._engine.session
         side = "client" if session.client else "server"
-        peer = f" {self.handshake.transport} {self.handshake.peer}".rstrip()
+        peer = f" {self.handshake.transport} {self.handshake.peer_address}".rstrip()
         return f"<Connection {session.dialect.name} {side}{peer}, {self.status}>"
 
     async def send_extension(self, ext_type: int, body: BytesLike = b"", *, ignore: bool = True) -> None:

@@ -51,7 +51,7 @@ from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
 
 
 NO_METADATA = RequestMetadata()
@@ -77,7 +77,7 @@ class DispatchPort(HandlerPort, CallPort, Protocol):
         """Admit or refuse the client of this SETUP."""
         ...
 
-    def on_answered(self, entries: tuple[Entry, ...]) -> None:
+    def on_answered(self, entries: tuple[ExtensionEntry, ...]) -> None:
         """Let waiting requests begin: the server took this client, and granted these extension entries."""
         ...
 
@@ -179,7 +179,7 @@ class Dispatcher:
         port.workers.start(call)
 
     def _with_entries(
-        self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[Entry, ...]
+        self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[ExtensionEntry, ...]
     ) -> Handler | None:
         """Return the handler with the entries of its request; ``None`` if a hook of the application failed.
 

@@ -49,7 +49,7 @@ from rsocket_trio.transports.base import Handshake, Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.services.codec_choice import RequestForm
 
 DETACHED_TIMEOUT = 1.0
@@ -75,7 +75,7 @@ class View(Protocol):
 
     setup: Setup
     handshake: Handshake
-    granted: tuple[Entry, ...]
+    granted: tuple[ExtensionEntry, ...]
     user: Any
 
 
@@ -517,9 +517,9 @@ class Engine:
             lease=setup.lease,
             strict=setup.strict,
             resume=setup.resume,
-            entries=setup.entries,
+            extension_entries=setup.extension_entries,
             transport=facts.transport,
-            peer=facts.peer,
+            peer_address=facts.peer_address,
             certificate=facts.certificate,
             path=facts.path,
             headers=facts.headers,
@@ -552,7 +552,7 @@ class Engine:
     def _accept(self) -> None:
         if self.ended is not None:
             return
-        entries: tuple[Entry, ...] = self.connection.setup.entries
+        entries: tuple[ExtensionEntry, ...] = self.connection.setup.extension_entries
         granted = self.entry_hooks.grants(entries, self._refuse) if entries else ()
         if granted is None:
             return
@@ -574,7 +574,7 @@ class Engine:
         if self.ended is None:
             self._dispatcher.act(self.session.refuse(refusal))
 
-    def on_answered(self, entries: tuple[Entry, ...]) -> None:
+    def on_answered(self, entries: tuple[ExtensionEntry, ...]) -> None:
         """Go on as the client that the server lets in, and whose extension entries it grants."""
         self.connection.granted = entries
         self.changes.wake_all()

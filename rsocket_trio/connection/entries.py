@@ -11,15 +11,17 @@ import attrs
 
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
-from rsocket_trio.rsocket.frames import Entry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 
 # The names of the places where a block of entries may stand.
 AT_SETUP, AT_STREAM, AT_EXT = "SETUP", "REQUEST", "EXT"
 
-_entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rsocket_trio.entries", default=())
+_entries: contextvars.ContextVar[tuple[ExtensionEntry, ...]] = contextvars.ContextVar(
+    "rsocket_trio.entries", default=()
+)
 
 
-def current_request_entries() -> tuple[Entry, ...]:
+def current_request_entries() -> tuple[ExtensionEntry, ...]:
     """Return the extension entries of the request that the running handler serves."""
     return _entries.get()
 
@@ -33,7 +35,7 @@ class HookFailed(Exception):
         self.error = error
 
 
-def with_entries(handler: Handler, entries: tuple[Entry, ...]) -> Handler:
+def with_entries(handler: Handler, entries: tuple[ExtensionEntry, ...]) -> Handler:
     """Return the handler, with ``current_request_entries`` returning these entries in its calls."""
     function = handler.function
 
@@ -58,24 +60,24 @@ class EntryHooks:
     limit: int
 
     def grants(
-        self, entries: Iterable[Entry], failed: Callable[[Handler, Exception], object]
-    ) -> tuple[Entry, ...] | None:
+        self, entries: Iterable[ExtensionEntry], failed: Callable[[Handler, Exception], object]
+    ) -> tuple[ExtensionEntry, ...] | None:
         """Return the answers to the entries of a SETUP that ask for one.
 
         ``failed`` is called for the first hook that raises; then return ``None``.
         """
-        granted: list[Entry] = []
+        granted: list[ExtensionEntry] = []
         for entry, hook, content in self._hooked(AT_SETUP, entries):
             try:
                 answer = self._call(hook, AT_SETUP, content)
                 if answer is not None and entry.ack and isinstance(entry.ext, str):
-                    granted.append(Entry(entry.ext, ignore=True, payload=self._checked(answer)))
+                    granted.append(ExtensionEntry(entry.ext, ignore=True, payload=self._checked(answer)))
             except Exception as error:
                 failed(hook, error)
                 return None
         return tuple(granted)
 
-    def offer_request(self, entries: Iterable[Entry]) -> None:
+    def offer_request(self, entries: Iterable[ExtensionEntry]) -> None:
         """Show the entries of a request. Raise ``HookFailed``: then the request is not served."""
         for _, hook, content in self._hooked(AT_STREAM, entries):
             try:
@@ -83,7 +85,9 @@ class EntryHooks:
             except Exception as error:
                 raise HookFailed(hook, error) from error
 
-    def offer_connection(self, entries: Iterable[Entry], failed: Callable[[Handler, Exception], object]) -> None:
+    def offer_connection(
+        self, entries: Iterable[ExtensionEntry], failed: Callable[[Handler, Exception], object]
+    ) -> None:
         """Show the entries of an EXT frame; ``failed`` is called for each hook that raises."""
         for _, hook, content in self._hooked(AT_EXT, entries):
             try:
@@ -91,7 +95,9 @@ class EntryHooks:
             except Exception as error:
                 failed(hook, error)
 
-    def _hooked(self, point: str, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
+    def _hooked(
+        self, point: str, entries: Iterable[ExtensionEntry]
+    ) -> Iterator[tuple[ExtensionEntry, Handler, object]]:
         """Yield the entries that a hook takes, with its argument: the content of a broker's entry, or the entry."""
         for entry in entries:
             hook = self.hooks.get(entry.ext)
@@ -113,7 +119,7 @@ class EntryHooks:
         return content
 
 
-def _content(entry: Entry, point: str) -> object:
+def _content(entry: ExtensionEntry, point: str) -> object:
     """Return the meaning of an entry's payload at this place, ``None`` for an extension that is not known there."""
     # Imported here, so that programs without the extension draft do not load it.
     from rsocket_trio.rsocket.extensions import payloads

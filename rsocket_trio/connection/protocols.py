@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -562,12 +562,3 @@ def _check_limits(limits: object) -> None:
 def _check_options(options: object) -> None:
     if options is not None and not isinstance(options, StreamuxOptions):
         raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")
-
-
-def __getattr__(name: str) -> Any:
-    """Return a type of ``connection.handler_types`` by its former name, kept for one release, gone in 0.2."""
-    from rsocket_trio.connection import handler_types
-
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return getattr(handler_types, name)

@@ -45,7 +45,7 @@ class RecordedTransport:
     def begin(self, dialect: str) -> None:
         """Open a recorder for frames of this dialect."""
         handshake = self.handshake
-        self.recorder = self._recording._opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
+        self.recorder = self._recording._opened(Facts(self._side, dialect, handshake.transport, handshake.peer_address))
 
     def end(self, reason: str) -> None:
         """Close the recorder. The first reason holds; a failed write comes before it."""

@@ -14,7 +14,7 @@ from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class RequestQueue:
         interaction: Interaction,
         payload: Payload,
         initial_n: int | None,
-        entries: tuple[Entry, ...] = (),
+        entries: tuple[ExtensionEntry, ...] = (),
         renewed: Callable[[], Payload] | None = None,
     ) -> StreamState:
         """Open a stream, and wait for room, id and permit. There is no checkpoint after it was opened.
@@ -103,7 +103,7 @@ class RequestQueue:
         return await self.in_turn(interaction, payload, initial_n, entries, renewed) if stream is None else stream
 
     def at_once(
-        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
+        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[ExtensionEntry, ...]
     ) -> StreamState | None:
         """Open a stream if it need not wait; else return ``None``."""
         port = self._port
@@ -127,7 +127,7 @@ class RequestQueue:
         interaction: Interaction,
         payload: Payload,
         initial_n: int | None,
-        entries: tuple[Entry, ...],
+        entries: tuple[ExtensionEntry, ...],
         renewed: Callable[[], Payload] | None = None,
     ) -> StreamState:
         """Open a stream after the requests that wait longer."""

@@ -19,7 +19,7 @@ from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.services.call_context import Call
 
 
@@ -164,7 +164,7 @@ class Incoming(StreamObserver):
         credit: int,
         *,
         refill: bool,
-        entries: tuple[Entry, ...] = (),
+        entries: tuple[ExtensionEntry, ...] = (),
         life: StreamLife | None = None,
     ) -> None:
         self._life = life
@@ -347,7 +347,7 @@ class Channel(Incoming):
         credit: int,
         *,
         refill: bool,
-        entries: tuple[Entry, ...] = (),
+        entries: tuple[ExtensionEntry, ...] = (),
         life: StreamLife | None = None,
     ) -> None:
         super().__init__(port, interaction, request, credit, refill=refill, entries=entries, life=life)

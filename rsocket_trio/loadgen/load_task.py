@@ -30,7 +30,7 @@ from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.stages import Stage, constant, poisson, random_times
 from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.payload import PayloadLike
-from rsocket_trio.terms import Retry
+from rsocket_trio.terms import Backoff
 from rsocket_trio.transports.connect import HeadersLike
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -42,7 +42,7 @@ WAITING = 500_000
 PAUSE = 0.01
 """Seconds that a client of a closed loop waits after a failure: without it a server that is away would be counted
 thousands of times."""
-RETRY = Retry(first_delay=0.1, longest_delay=2.0)
+BACKOFF = Backoff(first_delay=0.1, longest_delay=2.0)
 COLUMNS = (
     "task INT NOT NULL, second INT NOT NULL, measure STRING NOT NULL, name STRING NOT NULL, bucket INT, "
     "count BIGINT NOT NULL"
@@ -223,7 +223,7 @@ class KeptConnection:
                 self._connection = None
             self.lost = described(reason)
             logger.info("%s: %s", self._uri, reason)
-            await trio.sleep(RETRY.delay(tries, random.random()))
+            await trio.sleep(BACKOFF.delay(tries, random.random()))
             tries += 1
 
 

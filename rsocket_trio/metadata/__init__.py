@@ -14,12 +14,12 @@ from rsocket_trio.metadata.composite import Entry, decode_composite, encode_comp
 from rsocket_trio.metadata.deadline import decode_deadline, encode_deadline
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
+    APPLICATION_JSON,
     AUTHENTICATION,
     BAGGAGE,
     COMPOSITE_METADATA,
     DEADLINE,
     IDS,
-    JSON,
     MIME_TYPE,
     OCTET_STREAM,
     ROUTING,
@@ -52,12 +52,12 @@ from rsocket_trio.metadata.tracing import (
 
 __all__ = [
     "ACCEPT_MIME_TYPES",
+    "APPLICATION_JSON",
     "AUTHENTICATION",
     "BAGGAGE",
     "COMPOSITE_METADATA",
     "DEADLINE",
     "IDS",
-    "JSON",
     "MIME_TYPE",
     "OCTET_STREAM",
     "ROUTING",

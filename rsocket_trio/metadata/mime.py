@@ -68,7 +68,7 @@ WELL_KNOWN: Final[Mapping[int, str]] = {
 IDS: Final[Mapping[str, int]] = {text: number for number, text in WELL_KNOWN.items()}
 """The number of each well-known text."""
 
-JSON: Final = "application/json"
+APPLICATION_JSON: Final = "application/json"
 OCTET_STREAM: Final = "application/octet-stream"
 TEXT_PLAIN: Final = "text/plain"
 MIME_TYPE: Final = "message/x.rsocket.mime-type.v0"
@@ -121,7 +121,7 @@ def check_mime(what: str, mime: object) -> None:
     meant = TEXT_PLAIN if word in CHARSETS else SHORT_NAMES.get(word)
     if meant is None and (close := get_close_matches(word, SHORT_NAMES, 1, 0.7)):
         meant = SHORT_NAMES[close[0]]
-    hint = f"did you mean {meant!r}?" if meant is not None else f"it has no slash, as {JSON!r} has"
+    hint = f"did you mean {meant!r}?" if meant is not None else f"it has no slash, as {APPLICATION_JSON!r} has"
     raise ValueError(f"{what} {mime!r} is no MIME type: {hint}")
 
 

@@ -79,7 +79,7 @@ class FragmentSource:
         return taken
 
 
-Entry: TypeAlias = bytes | tuple[bytes, bytes] | FrameSource
+QueueEntry: TypeAlias = bytes | tuple[bytes, bytes] | FrameSource
 """A frame, a large frame as its header and its body, which is not copied, or the source of several."""
 Urgent: TypeAlias = bytes | Late
 
@@ -92,8 +92,8 @@ class StreamQueue:
 
     __slots__ = ("ended", "head", "in_turn", "left", "tail")
 
-    head: Entry | None
-    tail: deque[Entry] | None
+    head: QueueEntry | None
+    tail: deque[QueueEntry] | None
 
     def __init__(self) -> None:
         # Most streams hold one frame at a time, and an empty deque costs 600 bytes.
@@ -244,7 +244,7 @@ class Outbox:
         """Put the frame that leaves when nothing else is left."""
         self._last = frame
 
-    def put(self, queue: StreamQueue, entry: Entry) -> None:
+    def put(self, queue: StreamQueue, entry: QueueEntry) -> None:
         """Put an entry at the end of its queue."""
         if queue.head is None:
             queue.head = entry
@@ -475,7 +475,7 @@ class Outbox:
             source.size -= size
             self.bulk_size -= size
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: QueueEntry) -> None:
         self.entries -= 1
         if isinstance(entry, tuple):
             self.bulk_size -= sum(map(len, entry))

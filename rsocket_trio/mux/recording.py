@@ -13,13 +13,14 @@ from rsocket_trio.values import value
 class Facts:
     """The facts of a transport connection that are known when its first frame passes.
 
-    ``side`` is ``client`` or ``server``, ``transport`` the scheme (``tcp``, ``ws`` ...), ``peer`` the remote address.
+    ``side`` is ``client`` or ``server``, ``transport`` the scheme (``tcp``, ``ws`` ...), ``peer_address`` the remote
+    address.
     """
 
     side: str
     dialect: str
     transport: str = "stream"
-    peer: str = ""
+    peer_address: str = ""
 
 
 class Recorder(Protocol):

@@ -21,8 +21,8 @@ from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
-    Entry,
     ErrorFrame,
+    ExtensionEntry,
     ExtFrame,
     Frame,
     KeepaliveFrame,
@@ -178,7 +178,7 @@ class ConnectionFrames:
         """Return the frame that carries this LEASE in the dialect."""
         return frame
 
-    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+    def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection."""
         raise Unsupported(f"{self._dialect.name} has no extension entries")
 

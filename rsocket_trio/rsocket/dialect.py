@@ -15,7 +15,7 @@ from rsocket_trio.rsocket.codec import Codec
 if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import Interaction
     from rsocket_trio.payload import Payload
-    from rsocket_trio.rsocket.frames import Entry, SetupFrame
+    from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
     from rsocket_trio.terms import Keepalive
 
 NO_COUNT = bytes(4)
@@ -30,7 +30,7 @@ class ExtensionRules(Protocol):
 
     def asked(
         self, keepalive: Keepalive, *, lease: bool, token: bytes | None = None, position: int | None = None
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[ExtensionEntry, ...]:
         """Return the entries of a client's own SETUP; with ``position`` it resumes."""
         ...
 
@@ -46,11 +46,11 @@ class ExtensionRules(Protocol):
         """Return a server's refusal of this SETUP, ``None`` if it can be accepted."""
         ...
 
-    def grants(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
+    def grants(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[ExtensionEntry, ...]:
         """Return the entries that a server grants by itself."""
         ...
 
-    def check_grants(self, asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None:
+    def check_grants(self, asked_for: Iterable[ExtensionEntry], granted: tuple[ExtensionEntry, ...]) -> None:
         """Check the grants of SETUP_OK. Raise ``RemoteProtocolError`` or ``UnsupportedSetup``."""
         ...
 
@@ -58,23 +58,23 @@ class ExtensionRules(Protocol):
         """Return the token and the position of a SETUP that resumes a session, ``None`` for any other."""
         ...
 
-    def resume_grant(self, position: int | None) -> Entry:
+    def resume_grant(self, position: int | None) -> ExtensionEntry:
         """Return a server's grant of resumption, with its position for a client that resumes."""
         ...
 
-    def resumed_from(self, granted: Iterable[Entry]) -> int | None:
+    def resumed_from(self, granted: Iterable[ExtensionEntry]) -> int | None:
         """Return the position of a server that resumes the session, ``None`` if it does not."""
         ...
 
-    def with_mark(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def with_mark(self, entries: tuple[ExtensionEntry, ...]) -> tuple[ExtensionEntry, ...]:
         """Return a request's entries with its stream marked as resumable, unless they carry a mark."""
         ...
 
-    def is_resumable(self, entries: Iterable[Entry]) -> bool:
+    def is_resumable(self, entries: Iterable[ExtensionEntry]) -> bool:
         """Return whether a request with these entries marks its stream as resumable."""
         ...
 
-    def block_size(self, entries: tuple[Entry, ...]) -> int:
+    def block_size(self, entries: tuple[ExtensionEntry, ...]) -> int:
         """Return the bytes that a request's entries take."""
         ...
 
@@ -82,11 +82,11 @@ class ExtensionRules(Protocol):
         """Return the bytes that a payload's own MIME types take."""
         ...
 
-    def cost_of(self, entries: tuple[Entry, ...]) -> int:
+    def cost_of(self, entries: tuple[ExtensionEntry, ...]) -> int:
         """Return the cost in permits of a request with these entries."""
         ...
 
-    def misdirected(self, entries: tuple[Entry, ...]) -> bool:
+    def misdirected(self, entries: tuple[ExtensionEntry, ...]) -> bool:
         """Return whether a broker's address lacks exactly one of unicast, multicast and shard."""
         ...
 

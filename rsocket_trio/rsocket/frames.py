@@ -41,7 +41,7 @@ def name_of(ext: int | str) -> str:
 
 
 @value
-class Entry:
+class ExtensionEntry:
     """One extension in a frame; ``ext`` is the number of a well-known one or the name of an application's own.
 
     ``ignore`` lets a receiver skip it, ``ack`` asks for an answer in SETUP_OK, ``nibble`` is four bits that the
@@ -80,7 +80,7 @@ class SetupFrame:
     resume_token: bytes | None = attrs.field(default=None, repr=shown_size)
     stream_id: int = 0
     ack: bool = False
-    extensions: tuple[Entry, ...] = ()
+    extensions: tuple[ExtensionEntry, ...] = ()
 
 
 @value
@@ -117,7 +117,7 @@ class RequestFrame:
     initial_n: int | None = None
     follows: bool = False
     complete: bool = False
-    extensions: tuple[Entry, ...] = ()
+    extensions: tuple[ExtensionEntry, ...] = ()
 
 
 @value
@@ -210,7 +210,7 @@ class ExtFrame:
     body: bytes = attrs.field(default=b"", repr=shown_size)
     ignore: bool = False
     has_metadata: bool = False
-    extensions: tuple[Entry, ...] = ()
+    extensions: tuple[ExtensionEntry, ...] = ()
     metadata: bytes | None = attrs.field(default=None, repr=shown_size)
 
 
@@ -219,7 +219,7 @@ class SetupOkFrame:
     """SETUP_OK: the server's answer to a SETUP of the extension draft that asked for one."""
 
     payload: Payload = attrs.field(repr=without_metadata)
-    extensions: tuple[Entry, ...] = ()
+    extensions: tuple[ExtensionEntry, ...] = ()
     stream_id: int = 0
 
 

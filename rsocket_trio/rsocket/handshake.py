@@ -22,8 +22,8 @@ from rsocket_trio.payload import Payload, without_metadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     LEASE,
-    Entry,
     ErrorFrame,
+    ExtensionEntry,
     ExtFrame,
     MetadataPushFrame,
     PayloadFrame,
@@ -55,7 +55,7 @@ class ClientTerms:
     keepalive: Keepalive
     lease: bool
     strict: bool
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ExtensionEntry, ...] = ()
     resume_token: bytes | None = attrs.field(default=None, repr=False)
 
 
@@ -155,7 +155,7 @@ def described(dialect: Dialect, frame: SetupFrame) -> Setup:
         lease=frame.lease,
         strict=frame.strict,
         resume=frame.resume_token is not None,
-        entries=frame.extensions,
+        extension_entries=frame.extensions,
     )
 
 
@@ -205,7 +205,7 @@ class Admitted:
     frame: SetupFrame
     setup: Setup
     joins_fragments: bool
-    granted: tuple[Entry, ...] | None
+    granted: tuple[ExtensionEntry, ...] | None
 
 
 class ServerHandshake:
@@ -234,7 +234,7 @@ class ServerHandshake:
         self._own_size = own_size
         self._offers_resume = offers_resume
         self.gate = gate
-        self.granted: tuple[Entry, ...] = ()
+        self.granted: tuple[ExtensionEntry, ...] = ()
 
     def admit(self, data: bytes) -> Admitted:
         """Read a client's first frame. Raise the ``SetupError`` that refuses it."""

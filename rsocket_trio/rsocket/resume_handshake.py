@@ -16,7 +16,7 @@ from rsocket_trio.mux.events import Event, StreamFailed
 from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import Entry, ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
 from rsocket_trio.rsocket.resume_positions import MarkedPositions, ResumePositions, ResumeRequest
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
@@ -81,7 +81,7 @@ class ResumeHandshake:
         self.setup_size = 0
         self.gave_up = False
         self.heard = False
-        self.grants: tuple[Entry, ...] = ()
+        self.grants: tuple[ExtensionEntry, ...] = ()
 
     @property
     def is_kept(self) -> bool:
@@ -123,7 +123,7 @@ class ResumeHandshake:
         self.positions = kind(self._dialect, self._outbox, self._options.store_bytes)
         return self.positions
 
-    def agree_grants(self, grants: tuple[Entry, ...]) -> None:
+    def agree_grants(self, grants: tuple[ExtensionEntry, ...]) -> None:
         """Keep the entries that the first SETUP_OK granted, for those that follow."""
         self.grants = grants
 
@@ -208,7 +208,7 @@ class ResumeHandshake:
         self._outbox.come_back()
         self._resumed(now)
 
-    def _granted_again(self, entry: Entry) -> tuple[Entry, ...]:
+    def _granted_again(self, entry: ExtensionEntry) -> tuple[ExtensionEntry, ...]:
         """Return a server's grants to a returning client: this entry and those of the first SETUP_OK."""
         return (entry, *(grant for grant in self.grants if grant.ext != entry.ext))
 

@@ -11,7 +11,7 @@ import attrs
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import Entry, RequestFrame, ResumeFrame, SetupFrame
+from rsocket_trio.rsocket.frames import ExtensionEntry, RequestFrame, ResumeFrame, SetupFrame
 from rsocket_trio.values import value
 
 FIRST_TRACKED: Final = 0x04
@@ -109,7 +109,7 @@ class ResumePositions:
         """Return whether a stream outlives its transport."""
         return True
 
-    def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
+    def opened(self, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
         """Note a stream that this side opened, with these extension entries."""
 
     def count(self, frames: Sequence[bytes]) -> None:
@@ -224,7 +224,7 @@ class MarkedPositions(ResumePositions):
         """Return whether a stream outlives its transport."""
         return stream_id not in self._unmarked
 
-    def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
+    def opened(self, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
         """Note a stream: it is resumable if its request is marked so."""
         self._unmarked.pop(stream_id, None)
         if not self._dialect.extensions.is_resumable(entries):

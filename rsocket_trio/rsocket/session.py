@@ -43,8 +43,8 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.fast_path import patterns_of, take_short
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
-    Entry,
     ErrorFrame,
+    ExtensionEntry,
     Frame,
     KeepaliveFrame,
     MetadataPushFrame,
@@ -324,7 +324,7 @@ class Session:
         """Return all streams of both sides, as they are now."""
         return self.table.all()
 
-    def cost(self, entries: tuple[Entry, ...]) -> int:
+    def cost(self, entries: tuple[ExtensionEntry, ...]) -> int:
         """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:
             raise Unsupported(f"{self.dialect.name} has no extension entries")
@@ -430,7 +430,7 @@ class Session:
             self.outbox.hold()
         self.receiver.events.append(SetupReceived(admitted.setup))
 
-    def accept(self, now: float, granted: tuple[Entry, ...] = ()) -> list[Event]:
+    def accept(self, now: float, granted: tuple[ExtensionEntry, ...] = ()) -> list[Event]:
         """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""
         handshake = self._handshake
         if self.state is not State.GATED or not isinstance(handshake, ServerHandshake):
@@ -486,7 +486,7 @@ class Session:
         """
         self.control.ping(token)
 
-    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+    def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         self.control.entries(entries, ignore=ignore)
 

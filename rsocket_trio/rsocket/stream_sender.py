@@ -30,8 +30,8 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.fast_path import LENGTH, BytePatterns, Head
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
-    Entry,
     ErrorFrame,
+    ExtensionEntry,
     MetadataPushFrame,
     PayloadFrame,
     RequestFrame,
@@ -238,7 +238,7 @@ class StreamSender:
         initial_n: int | None = None,
         *,
         complete: bool = False,
-        entries: tuple[Entry, ...] = (),
+        entries: tuple[ExtensionEntry, ...] = (),
     ) -> Stream:
         """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction or extension entries."""
         if interaction not in self._dialect.interactions:

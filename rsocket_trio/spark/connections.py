@@ -35,7 +35,7 @@ from rsocket_trio.metadata import (
     encode_composite,
 )
 from rsocket_trio.spark.options import OptionError, Options, shown_uri
-from rsocket_trio.terms import Retry
+from rsocket_trio.terms import Backoff
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -278,7 +278,7 @@ class Tries:
     """Counts and delays the retries of an operation. A success resets the count."""
 
     def __init__(self, options: Options, what: str) -> None:
-        self._retry = Retry(first_delay=0.25, longest_delay=8.0, jitter=0.2)
+        self._backoff = Backoff(first_delay=0.25, longest_delay=8.0, jitter=0.2)
         self._most = options.reconnect_max_attempts
         self._what = what
         self.number = 0
@@ -299,7 +299,7 @@ class Tries:
             if isinstance(error, SetupError):
                 raise fresh_copy(error)
             raise ConnectionLost(f"{self._what}: given up after {self.number + 1} tries: {error}")
-        delay = self._retry.delay(self.number, random.random())
+        delay = self._backoff.delay(self.number, random.random())
         self.number += 1
         logger.info("%s: try %d of %d in %.1f s: %s", self._what, self.number, self._most, delay, str(error))
         await trio.sleep(delay)

@@ -1,20 +1,20 @@
 """For tests of responders and clients: a network that exists in memory, faults by seed, runs that repeat."""
 
-from rsocket_trio.testing.delivery_checker import Ledger, Verdict
+from rsocket_trio.testing.delivery_checker import DeliveryChecker, Verdict
 from rsocket_trio.testing.network import SimulatedListener, SimulatedNetwork
 from rsocket_trio.testing.network_faults import Faults
 from rsocket_trio.testing.pairs import connected_pair
 from rsocket_trio.testing.scheduling import deterministic_scheduling, simulate
 from rsocket_trio.testing.simulated_connection import SimulatedStream
-from rsocket_trio.testing.trace import Trace
+from rsocket_trio.testing.trace import FrameTrace
 
 __all__ = [
+    "DeliveryChecker",
     "Faults",
-    "Ledger",
+    "FrameTrace",
     "SimulatedListener",
     "SimulatedNetwork",
     "SimulatedStream",
-    "Trace",
     "Verdict",
     "connected_pair",
     "deterministic_scheduling",

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.testing.trace import Trace
+from rsocket_trio.testing.trace import FrameTrace
 
 Direction: TypeAlias = Literal["up", "down"]
 """``up`` is from the requester to the responder."""
@@ -22,7 +22,7 @@ Mark: TypeAlias = tuple[int, int]
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """The faults that a ``Ledger`` found, a line of text each; all empty if there are none."""
+    """The faults that a ``DeliveryChecker`` found, a line of text each; all empty if there are none."""
 
     lost: tuple[str, ...] = ()
     """Items that never came: something behind them did, or the end of their stream."""
@@ -76,7 +76,7 @@ class _Flow:
             yield self.describe(number)
 
 
-class Ledger:
+class DeliveryChecker:
     """Makes items, is told of their fate, and reports what was lost, repeated or out of order.
 
     An item holds its stream, direction, number and a checksum as far as its size allows: a small item holds a part, and
@@ -85,7 +85,7 @@ class Ledger:
     ``trace`` receives a note of every call, beside the notes of the network; without one no notes are taken.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, trace: FrameTrace | None = None) -> None:
         self._trace = trace
         self._flows: dict[tuple[str, Direction], _Flow] = {}
         self._starts: Counter[str] = Counter()

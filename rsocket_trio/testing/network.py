@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio.testing.network_faults import NO_FAULTS, Faults, drawn_size
 from rsocket_trio.testing.simulated_connection import SimulatedConnection, SimulatedStream
-from rsocket_trio.testing.trace import Trace
+from rsocket_trio.testing.trace import FrameTrace
 
 
 class SimulatedNetwork:
@@ -29,7 +29,7 @@ class SimulatedNetwork:
 
     def __init__(self, seed: int | Random = 0, faults: Faults | Sequence[Faults] = NO_FAULTS) -> None:
         self.random = seed if isinstance(seed, Random) else Random(seed)
-        self.trace = Trace()
+        self.trace = FrameTrace()
         self._faults = (faults,) if isinstance(faults, Faults) else tuple(faults)
         if not self._faults:
             raise ValueError("no faults at all: Faults() are those of a network that has none")

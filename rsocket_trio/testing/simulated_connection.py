@@ -11,7 +11,7 @@ from typing import Literal
 import trio
 
 from rsocket_trio.testing.network_faults import Faults, Side, drawn_size
-from rsocket_trio.testing.trace import Trace
+from rsocket_trio.testing.trace import FrameTrace
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -22,7 +22,7 @@ class SimulatedPipe:
     ``on_cut`` is called when the byte is written that the connection is cut at.
     """
 
-    def __init__(self, name: str, faults: Faults, chance: Random, trace: Trace, quiet: Callable[[], bool]) -> None:
+    def __init__(self, name: str, faults: Faults, chance: Random, trace: FrameTrace, quiet: Callable[[], bool]) -> None:
         self.name = name
         self.cut_at: float = math.inf
         self.vanish_at: float = math.inf
@@ -204,7 +204,7 @@ class SimulatedPipe:
 class SimulatedConnection:
     """Both directions of one connection, and its two ends. ``is_cut`` tells whether the network has cut it."""
 
-    def __init__(self, name: str, faults: Faults, chance: Random, trace: Trace, quiet: Callable[[], bool]) -> None:
+    def __init__(self, name: str, faults: Faults, chance: Random, trace: FrameTrace, quiet: Callable[[], bool]) -> None:
         self.name = name
         self.is_cut = False
         self._trace = trace

@@ -7,7 +7,7 @@ import hashlib
 import trio
 
 
-class Trace:
+class FrameTrace:
     """Facts with the time at which they were noted, counted from the first one.
 
     Sizes and times are facts, bytes are not: bytes that a program draws at random, such as a token, do not change the

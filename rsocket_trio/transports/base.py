@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 class Handshake:
     """The facts about the peer that are known before its first frame.
 
-    ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``h2``, ``h2s``, ``memory``,
-    or ``stream``),
-    ``peer`` its address as ``host:port`` or a path, ``certificate`` the result of ``ssl.SSLSocket.getpeercert()``,
-    ``path`` and ``headers`` those of the request that opened a WebSocket or a stream of HTTP/2 (header names in lower
-    case).
+    ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``h2``, ``h2s``, ``memory``, or
+    ``stream``), ``peer_address`` its address as ``host:port`` or a path, ``certificate`` the result of
+    ``ssl.SSLSocket.getpeercert()``, ``path`` and ``headers`` those of the request that opened a WebSocket or a stream
+    of HTTP/2 (header names in lower case).
     """
 
     transport: str = "stream"
-    peer: str = ""
+    peer_address: str = ""
     certificate: Mapping[str, Any] | None = None
     path: str | None = None
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=shown_headers)

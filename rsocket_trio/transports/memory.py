@@ -107,7 +107,7 @@ class MemoryTransport(trio.abc.AsyncResource):
 
 def memory_pair(name: str = "") -> tuple[MemoryTransport, MemoryTransport]:
     """Return two ends that are connected to each other."""
-    handshake = Handshake(transport="memory", peer=name)
+    handshake = Handshake(transport="memory", peer_address=name)
     to_right, from_left = trio.open_memory_channel[list[bytes]](BATCHES)
     to_left, from_right = trio.open_memory_channel[list[bytes]](BATCHES)
     return MemoryTransport(to_right, from_right, handshake), MemoryTransport(to_left, from_left, handshake)

@@ -171,7 +171,7 @@ class Scheme:
 
     Raise ``OSError``.
     """
-    peer: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
+    peer_address: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
     """Return the text of the peer's address, for the handshake of a stream."""
     attend: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Run what a dialled or accepted transport needs beside it, for the block. Arguments: the transport, ``Limits``."""
@@ -224,7 +224,7 @@ class Scheme:
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
         """Return what is known of a peer before its first byte."""
-        return Handshake(transport=self.name, peer=self.peer(endpoint, stream))
+        return Handshake(transport=self.name, peer_address=self.peer_address(endpoint, stream))
 
     def transport(self, endpoint: Endpoint, carrier: Carrier, first: FirstBytes | None = None) -> Transport:
         """Return a connection that needs no handshake as a transport, with the check of what a server sends first."""
@@ -356,7 +356,7 @@ def _write_address(endpoint: Endpoint) -> str:
 
 
 def _peer_of_socket(endpoint: Endpoint, stream: SocketStream) -> str:
-    return stream.peer
+    return stream.peer_address
 
 
 async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
@@ -373,7 +373,7 @@ TCP = Scheme(
     write=_write_address,
     dial=_dial_tcp,
     listen=_listen_tcp,
-    peer=_peer_of_socket,
+    peer_address=_peer_of_socket,
     cuts=True,
 )
 TLS = attrs.evolve(TCP, name="tls", spellings=("tcp+tls",), uses_tls=True)
@@ -383,7 +383,7 @@ UNIX = Scheme(
     write=lambda endpoint: endpoint.path,
     dial=lambda endpoint: open_unix(endpoint.path),
     listen=_listen_unix,
-    peer=lambda endpoint, stream: endpoint.path,
+    peer_address=lambda endpoint, stream: endpoint.path,
     cuts=True,
 )
 WS = attrs.evolve(

@@ -53,7 +53,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
     @property
-    def peer(self) -> str:
+    def peer_address(self) -> str:
         """``host:port`` of the other end; empty if that is gone already, or for a Unix socket.
 
         A client of IPv4 at a socket of IPv6 has its address of IPv4.

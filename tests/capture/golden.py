@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
+from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, BufferEntry, Recorded
 from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.tracker import Tracker
@@ -127,7 +127,7 @@ def rows(name: str = "client") -> dict[str, list[Row]]:
     return tracker.take()
 
 
-def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[Entry]:
+def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[BufferEntry]:
     """Return the bytes that recorders would have put into the buffer."""
     buffer = Buffer(1000, 1_000_000, lambda: None)
     sources: dict[str, Recorded] = {}
@@ -136,7 +136,7 @@ def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[
             sources[name] = Recorded(buffer, what)
         kept: list[CapturedFrame] = what if isinstance(what, list) else []
         text = what if isinstance(what, str) else ""
-        yield Entry(sources[name], kind, us * 1000, kept, sum(map(len, kept)), 0, text)
+        yield BufferEntry(sources[name], kind, us * 1000, kept, sum(map(len, kept)), 0, text)
 
 
 def build(directory: Path, format: str = "parquet") -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
+from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, BufferEntry, Recorded
 from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.schema import TABLES
@@ -70,7 +70,7 @@ class Script:
         """The transport is gone, and with ``over`` the session as well."""
         self.now += 1
         for kind in (CLOSED, OVER)[: 1 + over]:
-            self.tracker.see(Entry(source or self.source, kind, self.now * 1000, [], 0, 0, reason))
+            self.tracker.see(BufferEntry(source or self.source, kind, self.now * 1000, [], 0, 0, reason))
 
     def rows(self) -> tuple[list[Named], list[Named], list[Named]]:
         """All rows so far: frames, interactions, connections."""
@@ -82,7 +82,7 @@ class Script:
         self, kind: int, frames: list[CapturedFrame], at: int | None, source: Recorded | None, dropped: int
     ) -> None:
         self.now = self.now + 1 if at is None else at
-        self.tracker.see(Entry(source or self.source, kind, self.now * 1000, frames, 0, dropped))
+        self.tracker.see(BufferEntry(source or self.source, kind, self.now * 1000, frames, 0, dropped))
 
     def tell(self) -> None:
         """The tracker hears of a connection that was opened."""

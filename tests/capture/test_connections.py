@@ -17,11 +17,11 @@ import trio.testing
 
 from rsocket_trio import (
     ApplicationError,
+    Backoff,
     ConnectionLost,
     Payload,
     Responder,
     ResumeOptions,
-    Retry,
     connect_forever,
     open_connection,
     open_connection_over,
@@ -210,7 +210,7 @@ async def test_a_connection_that_is_lost_ends_what_was_open(directory: Path) -> 
 async def test_a_client_that_connects_anew_has_one_capture(directory: Path) -> None:
     async with (
         serving("tcp://127.0.0.1:0") as bound,
-        connect_forever(bound, retry=Retry(first_delay=0.01), capture=directory) as client,
+        connect_forever(bound, backoff=Backoff(first_delay=0.01), capture=directory) as client,
     ):
         for _ in range(2):
             connection = await client.connected()

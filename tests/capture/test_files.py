@@ -14,7 +14,7 @@ import pytest
 
 import rsocket_trio.capture.writers
 from rsocket_trio.capture import Capture
-from rsocket_trio.capture.buffer import Entry
+from rsocket_trio.capture.buffer import BufferEntry
 from rsocket_trio.capture.writers import GROUP, JsonPart, ParquetPart, TableWriter
 from rsocket_trio.mux.recording import Facts
 from tests.blocks import ROOT
@@ -200,7 +200,7 @@ def test_flush_and_close_end_while_connections_are_faster_than_they_are_read(
     tracker, sent = capture._worker._tracker, 1
     see = tracker.see
 
-    def chased(entry: Entry) -> None:
+    def chased(entry: BufferEntry) -> None:
         nonlocal sent
         recorder.sent([golden.GET_5])
         sent += 1
@@ -223,7 +223,7 @@ def test_close_completes_what_was_read_in_time(
     worker, given_up = capture._worker, threading.Event()
     see, fail = worker._tracker.see, worker._fail
 
-    def slow(entry: Entry) -> None:
+    def slow(entry: BufferEntry) -> None:
         see(entry)
         if entry.frames:
             given_up.wait(60)

@@ -9,9 +9,9 @@ import pytest
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, full_mime, simple
 from rsocket_trio.cli.options import mime
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    JSON,
     ROUTING,
     TEXT_PLAIN,
     BearerAuthentication,
@@ -34,8 +34,10 @@ def test_nothing_said_is_composite_metadata_that_is_absent() -> None:
 
 def test_one_text_alone_stands_as_it_is() -> None:
     assert compose(["a"], [], default_mime=TEXT_PLAIN) == Metadata(TEXT_PLAIN, None, b"a", None)
-    assert compose(["a"], [JSON], default_mime=TEXT_PLAIN) == Metadata(JSON, None, b"a", None)
-    assert compose([], [JSON], default_mime=TEXT_PLAIN, setup_text="s") == Metadata(JSON, None, None, b"s")
+    assert compose(["a"], [APPLICATION_JSON], default_mime=TEXT_PLAIN) == Metadata(APPLICATION_JSON, None, b"a", None)
+    assert compose([], [APPLICATION_JSON], default_mime=TEXT_PLAIN, setup_text="s") == Metadata(
+        APPLICATION_JSON, None, None, b"s"
+    )
 
 
 def test_a_route_makes_the_text_an_entry() -> None:
@@ -46,14 +48,20 @@ def test_a_route_makes_the_text_an_entry() -> None:
 
 def test_a_route_alone_may_be_plain_routing_metadata() -> None:
     assert compose([], [ROUTING], default_mime=TEXT_PLAIN, route="r") == Metadata(ROUTING, "r", None, None)
-    assert compose([], [JSON], default_mime=TEXT_PLAIN, route="r") == Metadata(COMPOSITE_METADATA, "r", None, None)
+    assert compose([], [APPLICATION_JSON], default_mime=TEXT_PLAIN, route="r") == Metadata(
+        COMPOSITE_METADATA, "r", None, None
+    )
 
 
 def test_several_texts_are_entries_each_of_its_type() -> None:
-    composed = compose(["a", "b", "c"], [TEXT_PLAIN, JSON], default_mime=TEXT_PLAIN)
+    composed = compose(["a", "b", "c"], [TEXT_PLAIN, APPLICATION_JSON], default_mime=TEXT_PLAIN)
 
     assert composed.content is not None
-    assert decode_composite(composed.content) == [Entry(TEXT_PLAIN, b"a"), Entry(JSON, b"b"), Entry(JSON, b"c")]
+    assert decode_composite(composed.content) == [
+        Entry(TEXT_PLAIN, b"a"),
+        Entry(APPLICATION_JSON, b"b"),
+        Entry(APPLICATION_JSON, b"c"),
+    ]
 
 
 def test_credentials_come_before_texts() -> None:
@@ -96,7 +104,9 @@ def test_composite_metadata_is_ready_made() -> None:
     assert composed.content == TOKEN_ENTRY + ready.encode()
 
 
-@pytest.mark.parametrize(("name", "full"), [("json", JSON), ("text", TEXT_PLAIN), ("a/b", "a/b"), ("routing", ROUTING)])
+@pytest.mark.parametrize(
+    ("name", "full"), [("json", APPLICATION_JSON), ("text", TEXT_PLAIN), ("a/b", "a/b"), ("routing", ROUTING)]
+)
 def test_a_short_name_means_a_type(name: str, full: str) -> None:
     assert full_mime(name) == mime(name) == full
 

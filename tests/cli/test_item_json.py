@@ -12,9 +12,9 @@ import trio
 from rsocket_trio import Payload, Responder, Setup, serve
 from rsocket_trio.cli.item_json import item_json
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    JSON,
     MIME_TYPE,
     OCTET_STREAM,
     ROUTING,
@@ -42,14 +42,14 @@ DATA: list[tuple[str, bytes, str, Any]] = [
     (OCTET_STREAM, b"[1]", "json", [1]),
     (OCTET_STREAM, b"[1", "text", "[1"),
     (OCTET_STREAM, b"\xff\x00", "base64", "/wA="),
-    (JSON, b"42", "json", 42),
-    (JSON, b'"hi"', "json", "hi"),
-    (JSON, b"hi", "text", "hi"),
-    (JSON, b"", "text", ""),
-    (JSON, b"NaN", "text", "NaN"),
-    (JSON, b"1e999", "text", "1e999"),
-    (JSON, b'{"a": 1, "a": 2}', "text", '{"a": 1, "a": 2}'),
-    (JSON, b"[" * 100_000 + b"]" * 100_000, "text", "[" * 100_000 + "]" * 100_000),
+    (APPLICATION_JSON, b"42", "json", 42),
+    (APPLICATION_JSON, b'"hi"', "json", "hi"),
+    (APPLICATION_JSON, b"hi", "text", "hi"),
+    (APPLICATION_JSON, b"", "text", ""),
+    (APPLICATION_JSON, b"NaN", "text", "NaN"),
+    (APPLICATION_JSON, b"1e999", "text", "1e999"),
+    (APPLICATION_JSON, b'{"a": 1, "a": 2}', "text", '{"a": 1, "a": 2}'),
+    (APPLICATION_JSON, b"[" * 100_000 + b"]" * 100_000, "text", "[" * 100_000 + "]" * 100_000),
     ("application/problem+json; charset=utf-8", b"1", "json", 1),
     (TEXT_PLAIN, b"[1]", "text", "[1]"),
     ("application/cbor", b"\x81\x01", "base64", "gQE="),
@@ -82,11 +82,11 @@ METADATA: list[tuple[str, bytes | None, str, list[dict[str, Any]]]] = [
     ("text", b"m", TEXT_PLAIN, [{"mime": TEXT_PLAIN, "data": "m", "encoding": "text"}]),
     (
         "entries",
-        composite((TEXT_PLAIN, b"m"), (JSON, b"1"), ("a/b", b"\xff"), (0x55, b"x")),
+        composite((TEXT_PLAIN, b"m"), (APPLICATION_JSON, b"1"), ("a/b", b"\xff"), (0x55, b"x")),
         COMPOSITE_METADATA,
         [
             {"mime": TEXT_PLAIN, "data": "m", "encoding": "text"},
-            {"mime": JSON, "data": 1, "encoding": "json"},
+            {"mime": APPLICATION_JSON, "data": 1, "encoding": "json"},
             {"mime": "a/b", "data": "/w==", "encoding": "base64"},
             {"mime": 0x55, "data": "x", "encoding": "text"},
         ],
@@ -140,11 +140,11 @@ def test_metadata_is_a_list_of_entries_without_credentials() -> None:
 
 
 def test_the_type_of_the_data_is_that_of_the_metadata_then_of_the_payload_then_of_the_connection() -> None:
-    named = composite((MIME_TYPE, encode_data_mime(JSON)))
-    shown = {"mime": MIME_TYPE, "data": JSON, "encoding": "json"}
+    named = composite((MIME_TYPE, encode_data_mime(APPLICATION_JSON)))
+    shown = {"mime": MIME_TYPE, "data": APPLICATION_JSON, "encoding": "json"}
 
     assert as_json(Payload(b"1", named), TEXT_PLAIN) == {"data": 1, "encoding": "json", "metadata": [shown]}
-    assert as_json(Payload(b"1", data_mime=JSON), TEXT_PLAIN)["encoding"] == "json"
+    assert as_json(Payload(b"1", data_mime=APPLICATION_JSON), TEXT_PLAIN)["encoding"] == "json"
     assert as_json(Payload(b"1", named, data_mime=TEXT_PLAIN), TEXT_PLAIN)["encoding"] == "json"
 
 

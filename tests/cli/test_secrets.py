@@ -15,9 +15,9 @@ from rsocket_trio.cli.connecting import Dial, connected
 from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, dumped, hexed
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    JSON,
     BearerAuthentication,
     Entry,
     encode_authentication,
@@ -146,7 +146,7 @@ def test_only_the_metadata_of_a_frame_is_masked(frame: Frame, dialect: Dialect) 
 @each_row("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 def test_only_the_metadata_of_a_setup_is_masked(dialect: Dialect) -> None:
     payload = Payload(b"data", BY_NUMBER)
-    terms = ClientTerms(payload, JSON, COMPOSITE_METADATA, Keepalive(), lease=False, strict=False)
+    terms = ClientTerms(payload, APPLICATION_JSON, COMPOSITE_METADATA, Keepalive(), lease=False, strict=False)
 
     check_masked(dialect, client_setup(dialect, terms).encoded, BY_NUMBER, b"data")
 
@@ -192,7 +192,7 @@ def test_a_fragment_is_masked_whatever_comes_in_between() -> None:
 
 def test_the_setup_says_that_all_metadata_is_secret() -> None:
     secrets = Secrets()
-    setup = SetupFrame(1, 0, 20, 90, AUTHENTICATION, JSON, Payload("", SECRET))
+    setup = SetupFrame(1, 0, 20, 90, AUTHENTICATION, APPLICATION_JSON, Payload("", SECRET))
     answer = PayloadFrame(1, Payload("", SECRET))
     said: list[tuple[str, Frame]] = [(SENT, setup), (RECEIVED, answer)]
     for arrow, frame in said:

@@ -9,12 +9,12 @@ import trio
 import trio.testing
 
 from rsocket_trio import (
+    Backoff,
     Channel,
     Payload,
     ReconnectingClient,
     Responder,
     ResumeOptions,
-    Retry,
     StreamuxOptions,
 )
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
@@ -24,7 +24,7 @@ from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 
 URI = "memory://service"
-EXACT = Retry(jitter=0.0)
+EXACT = Backoff(jitter=0.0)
 DELAYS = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 

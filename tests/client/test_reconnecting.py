@@ -12,11 +12,11 @@ from trio.testing import MockClock
 
 import rsocket_trio
 from rsocket_trio import (
+    Backoff,
     Connection,
     Payload,
     Responder,
     ResumeOptions,
-    Retry,
     RSocketError,
     Setup,
     connect_forever,
@@ -27,7 +27,7 @@ from rsocket_trio import (
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import Requester
 from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.rsocket.frames import Entry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import EXACT, URI, Told, busy_responder, service
 from tests.conformance import raw
@@ -38,7 +38,7 @@ from tests.connection.pairs import connected_pair, settle
 
 async def test_the_states_are_told_in_their_order(autojump_clock: MockClock) -> None:
     told = Told()
-    async with service() as running, connect_forever(URI, retry=EXACT, on_state=told) as client:
+    async with service() as running, connect_forever(URI, backoff=EXACT, on_state=told) as client:
         assert repr(client) == f"<ReconnectingClient {URI}, connecting>"
         await client.connected()
         running.crash()
@@ -53,7 +53,7 @@ async def test_the_states_are_told_in_their_order(autojump_clock: MockClock) -> 
 
 async def test_a_server_that_closes_in_good_order_is_reconnected_to(autojump_clock: MockClock) -> None:
     told = Told()
-    async with connect_forever(URI, retry=EXACT, on_state=told) as client, trio.open_nursery() as nursery:
+    async with connect_forever(URI, backoff=EXACT, on_state=told) as client, trio.open_nursery() as nursery:
         for number in range(2):
             async with trio.open_nursery() as servers:
                 await servers.start(serve, busy_responder([]), [URI])
@@ -86,7 +86,7 @@ async def test_a_session_is_resumed_first_and_a_new_one_begun_when_that_fails(au
     resume = ResumeOptions()
     async with (
         service(busy_responder(asked), resume=resume) as running,
-        connect_forever(URI, retry=EXACT, resume=resume, on_state=told) as client,
+        connect_forever(URI, backoff=EXACT, resume=resume, on_state=told) as client,
     ):
         first = await client.connected()
         async with client.request_stream(initial_request_n=8) as items:
@@ -114,7 +114,7 @@ async def test_what_a_session_hears_that_would_go_on_is_no_refusal_of_a_new_one(
     resume = ResumeOptions()
     async with (
         service(resume=resume) as running,
-        connect_forever(URI, retry=EXACT, resume=resume, on_state=told) as client,
+        connect_forever(URI, backoff=EXACT, resume=resume, on_state=told) as client,
     ):
         await client.ping()
         running.crash()
@@ -156,12 +156,12 @@ async def test_terms_that_can_be_read_once_only_serve_every_connection(autojump_
 
     @responder.setup
     def remember(setup: Setup, connection: Connection) -> None:
-        seen.append(setup.entries)
+        seen.append(setup.extension_entries)
 
-    entries = iter([Entry("org.example/hello", True, False, 0, b"hi")])
+    entries = iter([ExtensionEntry("org.example/hello", True, False, 0, b"hi")])
     async with (
         service(responder) as running,
-        connect_forever(URI, dialect="rsocket/2.0-draft", entries=entries) as client,
+        connect_forever(URI, dialect="rsocket/2.0-draft", extension_entries=entries) as client,
     ):
         await client.request_response()
         running.cut()
@@ -179,7 +179,7 @@ async def test_over_tcp_a_server_is_found_again_where_it_was() -> None:
             servers = await nursery.start(run_server, "tcp://127.0.0.1:0")
             uri = servers.uri
             async with connect_forever(
-                uri, retry=Retry(first_delay=0.01, longest_delay=0.02), on_state=states.append
+                uri, backoff=Backoff(first_delay=0.01, longest_delay=0.02), on_state=states.append
             ) as client:
                 connection = await client.connected()
                 assert (await client.request_response(b"1")).data == b"done 1"
@@ -221,7 +221,7 @@ def test_the_named_arguments_are_those_of_a_connection() -> None:
         return {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
     assert set(ConnectionOptions.__annotations__) == keywords(open_connection)
-    assert keywords(Connection.request_response) == {"route", "entries", "reply", "auth", "metadata"}
+    assert keywords(Connection.request_response) == {"route", "extension_entries", "reply", "auth", "metadata"}
     assert keywords(Connection.request_stream) - keywords(Connection.request_channel) == {"pushes"}
 
 

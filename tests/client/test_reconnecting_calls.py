@@ -27,7 +27,7 @@ async def test_a_call_waits_for_the_first_connection(autojump_clock: MockClock) 
     async def ask(client: ReconnectingClient) -> None:
         answers.append((await client.request_response(b"x")).data)
 
-    async with connect_forever(URI, retry=EXACT) as client, trio.open_nursery() as nursery:
+    async with connect_forever(URI, backoff=EXACT) as client, trio.open_nursery() as nursery:
         nursery.start_soon(ask, client)
         await trio.sleep(2)
         assert (answers, client.connection) == ([], None)
@@ -39,7 +39,7 @@ async def test_a_call_waits_for_the_first_connection(autojump_clock: MockClock) 
 
 
 async def test_the_callers_deadline_bounds_the_wait_and_leaves_no_trace(autojump_clock: MockClock) -> None:
-    async with connect_forever(URI, retry=EXACT) as client:
+    async with connect_forever(URI, backoff=EXACT) as client:
         for call in CALLS.values():
             with pytest.raises(trio.TooSlowError), trio.fail_after(2):
                 await call(client)
@@ -50,7 +50,7 @@ async def test_the_callers_deadline_bounds_the_wait_and_leaves_no_trace(autojump
 
 async def test_without_waiting_a_call_fails_at_once_and_says_why(autojump_clock: MockClock) -> None:
     asked: list[bytes] = []
-    async with connect_forever(URI, retry=EXACT, wait=False) as client:
+    async with connect_forever(URI, backoff=EXACT, wait=False) as client:
         with pytest.raises(ConnectionLost, match="no connection: the first one is being made"):
             await client.request_response()
         await settle()
@@ -84,7 +84,7 @@ async def test_a_call_in_the_moment_of_the_loss_hears_of_it_at_once(autojump_clo
             await client.request_response()
         heard.append(str(error.value))
 
-    async with service() as running, connect_forever(URI, retry=EXACT, wait=False) as client:
+    async with service() as running, connect_forever(URI, backoff=EXACT, wait=False) as client:
         for _ in range(10):  # either task may run first
             connection = await client.connected()
             connection.on_state(ask_in_that_moment)
@@ -112,7 +112,7 @@ async def test_a_call_in_progress_fails_and_is_not_repeated(call: str, autojump_
         except RSocketError as error:
             failed.append(error)
 
-    async with service(busy_responder(asked)) as running, connect_forever(URI, retry=EXACT) as client:
+    async with service(busy_responder(asked)) as running, connect_forever(URI, backoff=EXACT) as client:
         first = await client.connected()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_at_it)
@@ -131,7 +131,7 @@ async def test_a_call_in_progress_fails_and_is_not_repeated(call: str, autojump_
 
 async def test_a_stream_fails_behind_what_came_and_the_next_one_is_new(autojump_clock: MockClock) -> None:
     seen: list[str] = []
-    async with service() as running, connect_forever(URI, retry=EXACT) as client:
+    async with service() as running, connect_forever(URI, backoff=EXACT) as client:
         for _ in range(3):
             async with client.request_stream(initial_request_n=8) as items:
                 seen += [(await anext(items)).text, (await anext(items)).text]
@@ -144,7 +144,7 @@ async def test_a_stream_fails_behind_what_came_and_the_next_one_is_new(autojump_
 
 async def test_every_call_reaches_the_connection_of_the_moment(autojump_clock: MockClock) -> None:
     asked: list[bytes] = []
-    async with service(busy_responder(asked)) as running, connect_forever(URI, retry=EXACT) as client:
+    async with service(busy_responder(asked)) as running, connect_forever(URI, backoff=EXACT) as client:
         for _ in range(2):
             await client.fire_and_forget(b"note")
             await client.metadata_push(b"push")

@@ -31,7 +31,7 @@ async def test_open_streams_stay_with_a_connection_that_drains_and_new_calls_go_
     told = Told()
     async with (
         service(remembering(accepted)) as running,
-        connect_forever(URI, retry=EXACT, on_state=told) as client,
+        connect_forever(URI, backoff=EXACT, on_state=told) as client,
         trio.open_nursery() as nursery,
     ):
         async with client.request_stream() as items:
@@ -70,7 +70,7 @@ async def test_without_waiting_a_call_hears_that_the_last_one_drains(autojump_cl
         service(remembering(accepted)),
         trio.open_nursery() as nursery,
         connect_forever(
-            URI, retry=EXACT, wait=False, on_state=lambda state: nursery.start_soon(ask_at, state)
+            URI, backoff=EXACT, wait=False, on_state=lambda state: nursery.start_soon(ask_at, state)
         ) as client,
     ):
         await client.connected()
@@ -86,7 +86,7 @@ async def test_without_waiting_a_call_hears_that_the_last_one_drains(autojump_cl
 async def test_a_connection_that_its_user_drains_is_followed_by_a_new_one_as_well(autojump_clock: MockClock) -> None:
     async with (
         service() as running,
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
         client.request_stream() as items,
     ):
@@ -108,7 +108,7 @@ async def test_a_server_that_takes_nobody_any_more_is_not_hammered(autojump_cloc
     async with (
         trio.open_nursery() as nursery,
         service(responder) as running,
-        connect_forever(URI, retry=EXACT, on_state=told),
+        connect_forever(URI, backoff=EXACT, on_state=told),
     ):
         await trio.sleep(6.35)
         assert told.pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
@@ -119,7 +119,7 @@ async def test_what_drains_ends_with_the_block(autojump_clock: MockClock) -> Non
     accepted: list[Connection] = []
     async with service(remembering(accepted)), trio.open_nursery() as nursery:
         with pytest.raises(KeyError):  # noqa: PT012
-            async with connect_forever(URI, retry=EXACT) as client, client.request_stream() as items:
+            async with connect_forever(URI, backoff=EXACT) as client, client.request_stream() as items:
                 await anext(items)
                 first = await client.connected()
                 nursery.start_soon(partial(accepted[0].drain, grace=500, announce=True))
@@ -145,7 +145,7 @@ async def test_a_connection_that_drains_outlives_the_refusal_of_the_next(autojum
 
     async with (
         service(responder),
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
         client.request_stream() as items,
     ):

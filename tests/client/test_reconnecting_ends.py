@@ -58,7 +58,7 @@ async def test_a_refusal_ends_it(
         except RSocketError as error:
             caught.append(error)
 
-    async with service(responder) as running, connect_forever(URI, retry=EXACT, on_state=told) as client:
+    async with service(responder) as running, connect_forever(URI, backoff=EXACT, on_state=told) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             nursery.start_soon(ask)
@@ -87,7 +87,7 @@ async def test_a_refusal_reaches_those_who_wait_for_a_connection(autojump_clock:
         with pytest.raises(RejectedSetup, match="not you"):
             await call(client)
 
-    async with connect_forever(URI, retry=EXACT) as client, trio.open_nursery() as nursery:
+    async with connect_forever(URI, backoff=EXACT) as client, trio.open_nursery() as nursery:
         for name in ("request", "stream", "channel"):
             nursery.start_soon(ask, CALLS[name])
         await trio.sleep(1)
@@ -140,7 +140,7 @@ async def test_terms_that_cannot_be_said_end_it(terms: Any, error: type[Exceptio
     [
         ({"uri": "nowhere"}, ValueError, "nowhere"),
         ({"dialekt": "rsocket/1.0"}, TypeError, "dialekt"),
-        ({"retry": 5}, TypeError, "retry is a Retry, not int"),
+        ({"backoff": 5}, TypeError, "backoff is a Backoff, not int"),
         ({"on_state": 5}, TypeError, "on_state is a function, not int"),
         ({"quirks": 5}, TypeError, "iterable"),
     ],
@@ -167,7 +167,7 @@ async def test_a_refusal_that_takes_longer_than_signs_of_life_is_one_still(
     async with (
         service(responder) as running,
         connect_forever(
-            URI, dialect=dialect, retry=EXACT, keepalive=Keepalive(interval=1, max_lifetime=30), on_state=told
+            URI, dialect=dialect, backoff=EXACT, keepalive=Keepalive(interval=1, max_lifetime=30), on_state=told
         ) as client,
     ):
         with pytest.raises(RejectedSetup, match="not you"):

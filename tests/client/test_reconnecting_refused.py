@@ -168,7 +168,7 @@ async def test_what_was_refused_runs_once_over_the_next_connection(
     busy, told = Busy(refusing=1), Told()
     async with (
         service(busy.responder),
-        connect_forever(URI, dialect=dialect, retry=EXACT, on_state=told) as client,
+        connect_forever(URI, dialect=dialect, backoff=EXACT, on_state=told) as client,
     ):
         await client.connected()
         await settle()
@@ -185,7 +185,7 @@ async def test_what_was_refused_runs_once_over_the_next_connection(
 
 async def test_a_connection_that_worked_is_left_at_once(autojump_clock: MockClock) -> None:
     busy, told = Busy(), Told()
-    async with service(busy.responder), connect_forever(URI, retry=EXACT, on_state=told) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT, on_state=told) as client:
         await ask(client)
         await trio.sleep(5)
         busy.refuse()
@@ -213,7 +213,7 @@ async def test_interceptors_see_one_call(autojump_clock: MockClock) -> None:
         finally:
             calls.append((call.interaction, call.items_received, None if call.error is None else str(call.error)))
 
-    async with service(busy.responder), connect_forever(URI, retry=EXACT, around=[watch]) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT, around=[watch]) as client:
         await ask(client)
         busy.refuse()
         await read(client)
@@ -228,7 +228,7 @@ async def test_requests_that_no_server_takes_are_sent_at_most_twice_a_second(aut
     busy = Busy(refusing=1000)
     async with (
         service(busy.responder),
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
     ):
         for call in (ask, read, talk):
@@ -247,7 +247,7 @@ async def test_requests_that_no_server_takes_are_sent_at_most_twice_a_second(aut
 
 async def test_without_waiting_a_refused_request_says_that_it_did_not_run(autojump_clock: MockClock) -> None:
     busy = Busy(refusing=1)
-    async with service(busy.responder), connect_forever(URI, retry=EXACT, wait=False) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT, wait=False) as client:
         await client.connected()
         await settle()
         async with client.request_stream(b"x") as items:
@@ -274,7 +274,7 @@ async def test_what_runs_goes_on_and_what_waits_for_a_permit_moves(autojump_cloc
 
     async with (
         service(busy.responder),
-        connect_forever(URI, retry=EXACT, lease=True) as client,
+        connect_forever(URI, backoff=EXACT, lease=True) as client,
         trio.open_nursery() as nursery,
     ):
 
@@ -299,7 +299,7 @@ async def test_a_session_that_can_be_resumed_is_left_as_well(autojump_clock: Moc
     resume = ResumeOptions()
     async with (
         service(busy.responder, resume=resume),
-        connect_forever(URI, retry=EXACT, resume=resume) as client,
+        connect_forever(URI, backoff=EXACT, resume=resume) as client,
         trio.open_nursery() as nursery,
     ):
         async with client.request_channel(b"c") as channel:
@@ -319,7 +319,7 @@ async def test_requests_without_an_answer_get_through_a_drain(autojump_clock: Mo
     busy = Busy()
     async with (
         service(busy.responder),
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
     ):
         async with client.request_channel(b"c") as channel:
@@ -341,7 +341,7 @@ async def test_requests_without_an_answer_get_through_a_drain(autojump_clock: Mo
 
 async def test_credit_that_was_granted_by_hand_is_granted_again(autojump_clock: MockClock) -> None:
     busy = Busy(refusing=1)
-    async with service(busy.responder), connect_forever(URI, retry=EXACT) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT) as client:
         async with client.request_stream(b"x", initial_request_n=1, refill=False) as items:
             items.request_n(1)
             await trio.sleep(0.5)
@@ -361,7 +361,7 @@ async def test_a_stream_whose_block_is_left_meanwhile_is_not_opened(autojump_clo
 
     async with (
         service(busy.responder),
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
     ):
         async with client.request_stream(b"x") as items:
@@ -379,7 +379,7 @@ async def test_a_stream_whose_block_is_left_meanwhile_is_not_opened(autojump_clo
 async def test_a_stream_that_waits_hears_of_the_refusal_that_ends_the_client(autojump_clock: MockClock) -> None:
     busy = Busy(refusing=1)
     busy.most_connections = 1
-    async with service(busy.responder), connect_forever(URI, retry=EXACT) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT) as client:
         async with client.request_channel(b"x") as channel:
             for use in (partial(channel.send, b"one"), channel.receive_batch, channel.wait_room, channel.__anext__):
                 with pytest.raises(RejectedSetup, match="one is enough"):
@@ -395,7 +395,7 @@ async def test_a_stream_that_waits_ends_with_the_client(autojump_clock: MockCloc
             await anext(items)
 
     async with service(busy.responder), trio.open_nursery() as nursery:
-        async with connect_forever(URI, retry=EXACT) as client:
+        async with connect_forever(URI, backoff=EXACT) as client:
             await client.connected()
             items = client.request_stream(b"x")
             stream = await items.__aenter__()
@@ -408,7 +408,7 @@ async def test_a_stream_that_waits_ends_with_the_client(autojump_clock: MockCloc
 
 async def test_a_deadline_of_the_caller_ends_the_wait(autojump_clock: MockClock) -> None:
     busy = Busy(refusing=1000)
-    async with service(busy.responder), connect_forever(URI, retry=EXACT, deadlines=True) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT, deadlines=True) as client:
         for call in (ask, read, talk):
             start = trio.current_time()
             with pytest.raises(trio.TooSlowError), trio.fail_after(5):
@@ -426,7 +426,7 @@ async def test_the_end_of_the_grace_period_is_heard_and_not_sent_again(autojump_
 
     async with (
         service(busy.responder),
-        connect_forever(URI, retry=EXACT) as client,
+        connect_forever(URI, backoff=EXACT) as client,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(drain_soon)
@@ -451,7 +451,7 @@ async def test_insist_repeats_what_may_have_run_until_it_has_an_answer(autojump_
             raise errors.pop(0)
         return (await client.request_response(b"x")).text
 
-    async with service(busy.responder), connect_forever(URI, retry=EXACT, wait=False) as client:
+    async with service(busy.responder), connect_forever(URI, backoff=EXACT, wait=False) as client:
         started = trio.current_time()
         assert await client.insist(call) == "done x"
         busy.connections.clear()
@@ -464,7 +464,7 @@ async def test_insist_waits_for_a_connection_and_passes_every_other_error_on(aut
     async def fail() -> None:
         raise Canceled("the handler gave up")
 
-    async with service(busy.responder) as running, connect_forever(URI, retry=EXACT) as client:
+    async with service(busy.responder) as running, connect_forever(URI, backoff=EXACT) as client:
         with pytest.raises(Canceled, match="the handler gave up"):
             await client.insist(fail)
         async with trio.open_nursery() as nursery:

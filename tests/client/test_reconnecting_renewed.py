@@ -58,7 +58,7 @@ async def test_a_setup_is_made_for_each_connection(autojump_clock: MockClock, ki
     tokens = Tokens()
     async with (
         service(listening(heard)) as running,
-        connect_forever(URI, retry=EXACT, setup=getattr(tokens, kind)) as client,
+        connect_forever(URI, backoff=EXACT, setup=getattr(tokens, kind)) as client,
     ):
         for _ in range(3):
             await client.request_response(b"x")
@@ -90,7 +90,7 @@ async def test_headers_are_made_for_each_connection() -> None:
 
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(serve, responder, ["ws://127.0.0.1:0"])
-        async with connect_forever(uri, retry=EXACT, headers=headers) as client:
+        async with connect_forever(uri, backoff=EXACT, headers=headers) as client:
             for _ in range(2):
                 await client.request_response(b"x")
                 await (await client.connected()).drain()
@@ -108,7 +108,7 @@ async def test_a_token_that_cannot_be_had_now_is_a_try_that_failed(
     tokens, told = Tokens(error("nobody there"), error("nobody there")), Told()
     async with (
         service(listening(heard)),
-        connect_forever(URI, retry=EXACT, setup=tokens.now, on_state=told, wait=False) as client,
+        connect_forever(URI, backoff=EXACT, setup=tokens.now, on_state=told, wait=False) as client,
     ):
         await settle()
         with pytest.raises(ConnectionLost, match=r"no connection: .*nobody there"):
@@ -128,7 +128,7 @@ async def test_a_token_that_takes_too_long_is_a_try_that_failed(autojump_clock: 
         return b"token"
 
     told = Told()
-    async with service(), connect_forever(URI, retry=EXACT, setup=token, on_state=told) as client:
+    async with service(), connect_forever(URI, backoff=EXACT, setup=token, on_state=told) as client:
         assert (await client.request_response(b"x")).data == b"done x"
 
     assert told.pauses == [10.1]
@@ -143,7 +143,7 @@ async def test_a_fault_of_the_function_leaves_the_block_as_itself(
     tokens = Tokens()
     async with service() as running:
         with pytest.raises(error) as caught:  # noqa: PT012
-            async with connect_forever(URI, retry=EXACT, setup=tokens.now) as client:
+            async with connect_forever(URI, backoff=EXACT, setup=tokens.now) as client:
                 if later:
                     await client.connected()
                 tokens.errors.append(own)
@@ -166,7 +166,7 @@ async def test_a_session_that_is_resumed_says_no_setup(autojump_clock: MockClock
     tokens, options = Tokens(), ResumeOptions(jitter=0)
     async with (
         service(listening(heard), resume=options) as running,
-        connect_forever(URI, retry=EXACT, setup=tokens.now, resume=options) as client,
+        connect_forever(URI, backoff=EXACT, setup=tokens.now, resume=options) as client,
     ):
         await client.request_response(b"x")
         running.cut()

@@ -30,15 +30,15 @@ from rsocket_trio import (
 from rsocket_trio.connection.entries import current_request_entries
 from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import Complexity
-from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, Entry
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, ExtensionEntry
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
 
 DRAFT = "rsocket/2.0-draft"
 OCTETS = "application/octet-stream"
-APP = Entry("x.app", ignore=True, payload=b"text")
-ASKING = Entry("x.app", ignore=True, ack=True, payload=b"may I?")
+APP = ExtensionEntry("x.app", ignore=True, payload=b"text")
+ASKING = ExtensionEntry("x.app", ignore=True, ack=True, payload=b"may I?")
 ORIGIN = bytes(range(16))
 clause = pytest.mark.clause
 
@@ -94,9 +94,9 @@ async def test_an_entry_of_setup_is_seen_and_granted_or_not(autojump_clock: Mock
         seen.append((point, content.payload, current_connection().dialect))
         return b"granted" if content.payload == b"may I?" else None
 
-    async with connected_pair(responder, dialect=DRAFT, entries=[ASKING]) as pair:
-        assert pair.client.granted == (Entry("x.app", ignore=True, payload=b"granted"),)
-    async with connected_pair(dialect=DRAFT, entries=[ASKING]) as pair:
+    async with connected_pair(responder, dialect=DRAFT, extension_entries=[ASKING]) as pair:
+        assert pair.client.granted == (ExtensionEntry("x.app", ignore=True, payload=b"granted"),)
+    async with connected_pair(dialect=DRAFT, extension_entries=[ASKING]) as pair:
         assert pair.client.granted == ()
     assert seen == [("SETUP", b"may I?", DRAFT)]
 
@@ -112,7 +112,7 @@ async def test_a_hook_may_refuse_the_setup_and_its_faults_refuse_it_too(
         raise fault
 
     with pytest.raises(RejectedSetup, match=text):
-        async with connected_pair(responder, dialect=DRAFT, entries=[ASKING]):
+        async with connected_pair(responder, dialect=DRAFT, extension_entries=[ASKING]):
             raise AssertionError
     fault.__traceback__ = None
 
@@ -148,7 +148,7 @@ async def test_mime_numbers_that_are_known_are_texts_to_the_application(
 
 async def test_what_our_setup_cannot_say_is_refused_before_it_is_sent() -> None:
     _, theirs = trio.testing.memory_stream_pair()
-    for wrong, told in (({"entries": [ASKING, ASKING]}, "there twice"), ({"data_mime": ""}, "data_mime")):
+    for wrong, told in (({"extension_entries": [ASKING, ASKING]}, "there twice"), ({"data_mime": ""}, "data_mime")):
         with pytest.raises(ValueError, match=told):
             async with open_connection_over(theirs, dialect=DRAFT, **wrong):
                 raise AssertionError
@@ -158,14 +158,14 @@ async def test_what_our_setup_cannot_say_is_refused_before_it_is_sent() -> None:
 async def test_other_dialects_have_no_entries(autojump_clock: MockClock, dialect: str) -> None:
     _, theirs = trio.testing.memory_stream_pair()
     with pytest.raises(Unsupported, match="no extension entries"):
-        async with open_connection_over(theirs, dialect=dialect, entries=[ASKING]):
+        async with open_connection_over(theirs, dialect=dialect, extension_entries=[ASKING]):
             raise AssertionError
     async with connected_pair(dialect=dialect) as pair:
         for call in (pair.client.request_response, pair.client.fire_and_forget):
             with pytest.raises(Unsupported, match="no extension entries"):
-                await call(b"", entries=[ASKING])
+                await call(b"", extension_entries=[ASKING])
         with pytest.raises(Unsupported, match="no extension entries"):
-            async with pair.client.request_stream(entries=[ASKING]):
+            async with pair.client.request_stream(extension_entries=[ASKING]):
                 raise AssertionError
         with pytest.raises(Unsupported, match="no extension entries"):
             await pair.client.send_entries([ASKING])
@@ -180,12 +180,12 @@ async def test_entries_are_seen_at_each_point(autojump_clock: MockClock) -> None
     async with connected_pair(responder, dialect=DRAFT, fragment_size=64) as pair:
         await pair.client.send_entries([APP])
         await pair.client.ping()
-        await pair.client.request_response(b"x" * 100, entries=[APP, Entry("x.other", ignore=True)])
-        async with pair.client.request_stream(entries=[APP]) as items:
+        await pair.client.request_response(b"x" * 100, extension_entries=[APP, ExtensionEntry("x.other", ignore=True)])
+        async with pair.client.request_stream(extension_entries=[APP]) as items:
             assert [item.data async for item in items] == [b"item"]
-        async with pair.client.request_channel(entries=[APP]) as channel:
+        async with pair.client.request_channel(extension_entries=[APP]) as channel:
             assert [item async for item in channel] == []
-        await pair.client.fire_and_forget(b"f", entries=[APP])
+        await pair.client.fire_and_forget(b"f", extension_entries=[APP])
         await pair.client.request_response(b"x")
     text = ("REQUEST", b"text")
     assert seen == [("EXT", b"text"), text, ["x.app", "x.other"], *[text, ["x.app"]] * 3, []]
@@ -193,14 +193,17 @@ async def test_entries_are_seen_at_each_point(autojump_clock: MockClock) -> None
 
 async def test_a_hook_may_refuse_a_request(autojump_clock: MockClock) -> None:
     responder, seen = seeing()
-    reject, fail = Entry("x.app", ignore=True, payload=b"reject"), Entry("x.app", ignore=True, payload=b"fail")
+    reject, fail = (
+        ExtensionEntry("x.app", ignore=True, payload=b"reject"),
+        ExtensionEntry("x.app", ignore=True, payload=b"fail"),
+    )
     async with connected_pair(responder, dialect=DRAFT) as pair:
         with pytest.raises(Rejected, match="not this"):
-            await pair.client.request_response(entries=[reject])
+            await pair.client.request_response(extension_entries=[reject])
         with pytest.raises(ApplicationError, match="internal error"):
-            await pair.client.request_response(entries=[fail])
+            await pair.client.request_response(extension_entries=[fail])
         for one in (reject, fail):
-            await pair.client.fire_and_forget(b"", entries=[one])
+            await pair.client.fire_and_forget(b"", extension_entries=[one])
         await pair.client.send_entries([fail])
         await pair.client.ping()
     assert not [one for one in seen if isinstance(one, list)]
@@ -212,11 +215,11 @@ async def test_what_a_broker_says_reaches_the_hook(autojump_clock: MockClock) ->
     pairs = (("k", b"v"),)
     join, address = RouteJoin(ORIGIN, "shop", pairs), Address(ORIGIN, pairs, multicast=True)
     said = (BrokerInfo(ORIGIN, 9, pairs), join, RouteAdd(ORIGIN, ORIGIN, 9, "shop", pairs))
-    async with connected_pair(responder, dialect=DRAFT, entries=[join]) as pair:
+    async with connected_pair(responder, dialect=DRAFT, extension_entries=[join]) as pair:
         for one in said:
             await pair.client.send_entries([one], ignore=False)
         await pair.client.ping()
-        await pair.client.request_response(b"x", entries=[address])
+        await pair.client.request_response(b"x", extension_entries=[address])
     assert seen == [("SETUP", join), *(("EXT", one) for one in said), ("REQUEST", address), [BROKER]]
 
 
@@ -233,7 +236,7 @@ async def test_a_request_waits_for_as_many_permits_as_it_costs(autojump_clock: M
     async with connected_pair(responder, dialect=DRAFT, lease=True) as pair:
         started = trio.current_time()
         assert pair.client.lease == Lease(2, 10)
-        await pair.client.request_response(b"dear", entries=[Complexity(3)])
+        await pair.client.request_response(b"dear", extension_entries=[Complexity(3)])
         assert trio.current_time() - started == 1
         assert pair.client.lease == Lease(0, 10)
 
@@ -241,9 +244,9 @@ async def test_a_request_waits_for_as_many_permits_as_it_costs(autojump_clock: M
 async def test_what_no_entry_can_say_is_refused_before_anything_is_sent(autojump_clock: MockClock) -> None:
     async with connected_pair(dialect=DRAFT) as pair:
         said = len(pair.client_said)
-        for wrong in (Entry(KEEPALIVE), Address(ORIGIN), Complexity(0), b"text", Entry(0x55)):
+        for wrong in (ExtensionEntry(KEEPALIVE), Address(ORIGIN), Complexity(0), b"text", ExtensionEntry(0x55)):
             with pytest.raises(LocalProtocolError):
-                await pair.client.request_response(entries=[wrong])
+                await pair.client.request_response(extension_entries=[wrong])
         with pytest.raises(LocalProtocolError, match="type 1 has extension entries"):
             await pair.client.send_extension(1, b"raw")
         await settle()

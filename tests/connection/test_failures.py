@@ -539,7 +539,7 @@ async def test_failures_of_extensions_are_reported(logged: Logged, autojump_cloc
 
 
 async def test_a_failure_of_an_entrys_hook_is_the_hooks(logged: Logged, autojump_clock: MockClock) -> None:
-    from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.rsocket.frames import ExtensionEntry
 
     responder = Responder()
     heard: list[str] = []
@@ -547,14 +547,16 @@ async def test_a_failure_of_an_entrys_hook_is_the_hooks(logged: Logged, autojump
     responder.extension_entry("acme")(boom)
     responder.request_response(lambda request: request)
     async with connected_pair(responder, dialect="rsocket/2.0-draft") as pair:
-        entries = [Entry("acme", ignore=True)]
+        entries = [ExtensionEntry("acme", ignore=True)]
         with pytest.raises(ApplicationError, match="internal error"):
-            await pair.client.request_response(entries=entries)
+            await pair.client.request_response(extension_entries=entries)
         await pair.client.send_entries(entries)
         await pair.client.ping()
     assert heard == ["extension_entry"] * 2
     with pytest.raises(RSocketError, match="internal error"):
-        async with connected_pair(responder, dialect="rsocket/2.0-draft", entries=[Entry("acme", ack=True)]):
+        async with connected_pair(
+            responder, dialect="rsocket/2.0-draft", extension_entries=[ExtensionEntry("acme", ack=True)]
+        ):
             raise AssertionError("it was let in")
     assert heard == ["extension_entry"] * 3
     assert len(logged.tracebacks) == 2

@@ -248,7 +248,7 @@ async def test_a_stream_that_is_not_to_outlive_its_transport_ends_with_it_and_th
     async with (
         pair(book.responder, "rsocket/2.0-draft") as both,
         both.client.request_stream(b"50", initial_request_n=5) as lasting,
-        both.client.request_stream(b"50", initial_request_n=5, entries=[Resumable(False)]) as live,
+        both.client.request_stream(b"50", initial_request_n=5, extension_entries=[Resumable(False)]) as live,
     ):
         assert (await anext(lasting)).data == (await anext(live)).data == b"0"
         await both.network.cut()
@@ -274,7 +274,7 @@ async def test_a_token_counts_among_what_a_server_keeps_for_an_absent_client(
 async def test_other_dialects_have_no_such_mark(autojump_clock: object) -> None:
     async with pair(Book().responder) as both:
         with pytest.raises(Unsupported):
-            async with both.client.request_stream(b"50", entries=[Resumable(False)]):
+            async with both.client.request_stream(b"50", extension_entries=[Resumable(False)]):
                 pass
 
 

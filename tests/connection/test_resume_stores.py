@@ -14,7 +14,7 @@ from rsocket_trio import (
     LocalProtocolError,
     RejectedResume,
 )
-from rsocket_trio.rsocket.frames import Entry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from tests.connection.resuming import (
     CLIENTS,
     OPTIONS,
@@ -141,11 +141,11 @@ async def test_a_client_that_gave_up_still_says_when_it_leaves(autojump_clock: o
 
 async def test_entries_that_the_store_has_no_room_for_stall_nothing(autojump_clock: object) -> None:
     options = attrs.evolve(OPTIONS, store_bytes=1024)
-    huge = [Entry("x.app", ignore=True, payload=bytes(2000))]
+    huge = [ExtensionEntry("x.app", ignore=True, payload=bytes(2000))]
     async with pair(Book().responder, "rsocket/2.0-draft", options=options, fragment_size=1024) as both:
         with trio.fail_after(30):
             with pytest.raises(LocalProtocolError, match="store"):
-                await both.client.request_response(b"x", entries=huge)
+                await both.client.request_response(b"x", extension_entries=huge)
             assert (await both.client.request_response(b"y")).data == b"y"
 
 

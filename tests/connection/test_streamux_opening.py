@@ -26,7 +26,7 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
-from rsocket_trio.rsocket.frames import Entry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Recorded, echoing, streamux_pair, widths
@@ -226,7 +226,7 @@ async def test_the_options_choose_between_two_handlers(
         ({"strict": True}, Unsupported, "no strict flag"),
         ({"quirks": ["some"]}, ValueError, "quirks some of streamux/1: there are none"),
         ({"quirks": "some"}, TypeError, "quirks are several names, not one text: 'some'"),
-        ({"entries": [Entry("ours")]}, Unsupported, "no extension entries"),
+        ({"extension_entries": [ExtensionEntry("ours")]}, Unsupported, "no extension entries"),
         ({"streamux": {"qr": True}}, TypeError, "streamux options are StreamuxOptions, not dict"),
         ({"dialect": "rsocket/1.0", "streamux": StreamuxOptions()}, ValueError, "streamux options for rsocket/1.0"),
         ({"dialect": "streamux/2"}, ValueError, "dialect 'streamux/2'"),
@@ -279,8 +279,8 @@ async def item(connection: Connection) -> None:
         (lambda c: c.request_response(Payload(b"x", data_mime="a/b")), "MIME types"),
         (lambda c: c.request_response(b"x", route="somewhere"), "routes"),
         (lambda c: c.send_extension(0x100, b"x"), "extension frames"),
-        (lambda c: c.send_entries([Entry("ours")]), "extension entries"),
-        (lambda c: c.request_response(b"x", entries=[Entry("ours")]), "extension entries"),
+        (lambda c: c.send_entries([ExtensionEntry("ours")]), "extension entries"),
+        (lambda c: c.request_response(b"x", extension_entries=[ExtensionEntry("ours")]), "extension entries"),
         (lambda c: opened(lambda: c.request_stream(b"x")), "request_stream"),
         (lambda c: opened(lambda: c.request_subscription(b"x")), "request_subscription"),
         (lambda c: opened(lambda: c.request_channel(b"x", route="somewhere")), "routes"),

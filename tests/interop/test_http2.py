@@ -60,7 +60,7 @@ async def test_their_connections_share_one_to_our_server(kind: Kind) -> None:
             nursery.start_soon(partial(ask_for_all, client, connection=number))
 
     assert len(seen.setups) == CONNECTIONS
-    assert len({setup.peer for setup in seen.setups}) == 1
+    assert len({setup.peer_address for setup in seen.setups}) == 1
 
 
 async def test_one_of_their_connections_ends_and_the_others_go_on(kind: Kind) -> None:

@@ -162,7 +162,7 @@ async def test_many_connections_share_one_to_a_proxy(program: Program, tmp_path:
                 nursery.start_soon(one, number)
 
     assert answers == Counter(b"%d" % number for number in range(CONNECTIONS))
-    peers = {setup.peer for setup in served.seen.setups}
+    peers = {setup.peer_address for setup in served.seen.setups}
     assert len(served.seen.setups) == CONNECTIONS
     assert program.shares or len(peers) == CONNECTIONS
 

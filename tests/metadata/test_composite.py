@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
-    JSON,
+    APPLICATION_JSON,
     ROUTING,
     WELL_KNOWN,
     Entry,
@@ -25,7 +25,7 @@ WRITTEN = bytes.fromhex(
     "85 000002 7B7D"                 # JSON, "{}"
 )
 # fmt: on
-ENTRIES = [Entry(ROUTING, b"\x05greet"), Entry("a/b", b"\x01\x02"), Entry(0x30, b""), Entry(JSON, b"{}")]
+ENTRIES = [Entry(ROUTING, b"\x05greet"), Entry("a/b", b"\x01\x02"), Entry(0x30, b""), Entry(APPLICATION_JSON, b"{}")]
 BORDERS = {0, 10, 19, 23, 29}
 
 MIMES = st.one_of(
@@ -43,7 +43,7 @@ def test_entries_encode_to_the_published_bytes() -> None:
 
 
 def test_a_number_from_the_table_may_stand_for_its_text() -> None:
-    assert encode_composite([Entry(0x05, b"{}")]) == encode_composite([Entry(JSON, b"{}")])
+    assert encode_composite([Entry(0x05, b"{}")]) == encode_composite([Entry(APPLICATION_JSON, b"{}")])
 
 
 def test_no_bytes_are_no_entries() -> None:
@@ -58,15 +58,15 @@ def test_what_was_encoded_decodes_to_the_same(entries: list[Entry]) -> None:
 
 def test_lengths_have_24_bits() -> None:
     content = bytes(0x12345)
-    encoded = encode_composite([Entry(JSON, content)])
+    encoded = encode_composite([Entry(APPLICATION_JSON, content)])
 
     assert encoded[:4] == b"\x85\x01\x23\x45"
-    assert decode_composite(encoded) == [Entry(JSON, content)]
+    assert decode_composite(encoded) == [Entry(APPLICATION_JSON, content)]
 
 
 def test_a_content_above_24_bits_is_refused() -> None:
     with pytest.raises(ValueError, match="metadata entry of 16777216 bytes, limit 16777215"):
-        encode_composite([Entry(JSON, bytes(1 << 24))])
+        encode_composite([Entry(APPLICATION_JSON, bytes(1 << 24))])
 
 
 @pytest.mark.parametrize("size", sorted(set(range(len(WRITTEN))) - BORDERS))
@@ -102,7 +102,7 @@ def test_a_malformed_entry_is_named_with_its_place_and_number(data: str, offset:
 
 
 def test_a_hundred_entries_pass_and_the_first_above_the_limit_does_not() -> None:
-    hundred = encode_composite([Entry(JSON, b"")] * 100)
+    hundred = encode_composite([Entry(APPLICATION_JSON, b"")] * 100)
 
     assert len(decode_composite(hundred)) == 100
     assert len(decode_composite(hundred, limit=100)) == 100

@@ -6,7 +6,7 @@ import pytest
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
-    JSON,
+    APPLICATION_JSON,
     decode_accepted_mimes,
     decode_data_mime,
     encode_accepted_mimes,
@@ -14,7 +14,7 @@ from rsocket_trio.metadata import (
 )
 
 
-@pytest.mark.parametrize(("mime", "data"), [(JSON, b"\x85"), ("a/b", b"\x02a/b"), (0x30, b"\xb0")])
+@pytest.mark.parametrize(("mime", "data"), [(APPLICATION_JSON, b"\x85"), ("a/b", b"\x02a/b"), (0x30, b"\xb0")])
 def test_a_data_type_is_one_name(mime: str | int, data: bytes) -> None:
     assert encode_data_mime(mime) == data
     assert decode_data_mime(data) == mime
@@ -26,7 +26,7 @@ def test_bytes_behind_a_data_type_are_the_peers_fault() -> None:
 
 
 def test_accepted_types_keep_their_order() -> None:
-    mimes: list[str | int] = [JSON, "a/b", 0x30]
+    mimes: list[str | int] = [APPLICATION_JSON, "a/b", 0x30]
 
     assert encode_accepted_mimes(mimes) == b"\x85\x02a/b\xb0"
     assert decode_accepted_mimes(b"\x85\x02a/b\xb0") == mimes

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
     ACCEPT_MIME_TYPES,
+    APPLICATION_JSON,
     AUTHENTICATION,
     BAGGAGE,
     COMPOSITE_METADATA,
     DEADLINE,
-    JSON,
     MIME_TYPE,
     ROUTING,
     TRACEPARENT,
@@ -38,13 +38,13 @@ def test_a_route_is_the_first_entry_of_composite_metadata() -> None:
 
 
 def test_ready_made_entries_follow_the_route() -> None:
-    ready = encode_composite([Entry(JSON, b"{}")])
+    ready = encode_composite([Entry(APPLICATION_JSON, b"{}")])
 
     assert with_route("greet", ready, COMPOSITE_METADATA) == GREET + ready
     assert route_of(GREET + ready, COMPOSITE_METADATA, 1024) == "greet"
 
 
-@pytest.mark.parametrize("mime", [ROUTING, JSON, "application/octet-stream"])
+@pytest.mark.parametrize("mime", [ROUTING, APPLICATION_JSON, "application/octet-stream"])
 def test_with_any_other_type_the_route_is_all_the_metadata(mime: str) -> None:
     assert with_route("greet", None, mime) == b"\x05greet"
     with pytest.raises(ValueError, match="route 'greet' and metadata of 2 bytes"):
@@ -66,8 +66,8 @@ def test_a_route_above_255_bytes_is_refused(mime: str) -> None:
     ("entries", "route"),
     [
         ([], None),
-        ([Entry(JSON, b"{}")], None),
-        ([Entry(JSON, b"{}"), Entry(ROUTING, b"\x01a")], "a"),
+        ([Entry(APPLICATION_JSON, b"{}")], None),
+        ([Entry(APPLICATION_JSON, b"{}"), Entry(ROUTING, b"\x01a")], "a"),
         ([Entry(ROUTING, b"\x01a\x01b")], "a"),
         ([Entry(ROUTING, b"\x01a"), Entry(ROUTING, b"\x01b")], "a"),
         ([Entry(ROUTING, b""), Entry(ROUTING, b"\x01b")], None),
@@ -88,14 +88,14 @@ def test_plain_routing_metadata_holds_the_route() -> None:
     assert route_of(b"\x05greet\x02de", ROUTING, 1024) == "greet"
 
 
-@pytest.mark.parametrize("mime", [COMPOSITE_METADATA, ROUTING, JSON])
+@pytest.mark.parametrize("mime", [COMPOSITE_METADATA, ROUTING, APPLICATION_JSON])
 def test_without_metadata_there_is_no_route(mime: str) -> None:
     assert route_of(None, mime, 1024) is None
     assert route_of(b"", mime, 1024) is None
 
 
 def test_metadata_of_another_type_is_not_looked_into() -> None:
-    assert route_of(GREET, JSON, 1024) is None
+    assert route_of(GREET, APPLICATION_JSON, 1024) is None
 
 
 @pytest.mark.parametrize("size", [0, 200])
@@ -105,7 +105,7 @@ def test_metadata_of_another_type_is_not_looked_into() -> None:
     ids=["route cut short", "route not UTF-8", "entry cut short", "later entry cut short", "later type not ASCII"],
 )
 def test_undecodable_composite_metadata_is_the_peers_fault(malformed: bytes, size: int) -> None:
-    before = encode_composite([Entry(JSON, bytes(size))])
+    before = encode_composite([Entry(APPLICATION_JSON, bytes(size))])
 
     for _ in range(2):  # remembering an answer must not turn a fault into one
         with pytest.raises(RemoteProtocolError, match="at offset"):
@@ -130,7 +130,7 @@ def test_an_answer_that_is_remembered_keeps_to_its_type_and_limit() -> None:
     two = GREET + b"\x85\0\0\0"
 
     assert route_of(two, COMPOSITE_METADATA, 2) == "greet"
-    assert route_of(two, JSON, 2) is None
+    assert route_of(two, APPLICATION_JSON, 2) is None
     with pytest.raises(RemoteProtocolError, match="more than 1 metadata"):
         route_of(two, COMPOSITE_METADATA, 1)
 
@@ -140,7 +140,7 @@ MIMES = [MIME_TYPE, ACCEPT_MIME_TYPES]
 
 
 def test_one_reading_gives_the_route_and_the_entries_of_the_call_in_order() -> None:
-    every = [Entry(mime, mime.encode()) for mime in (*TRAVELLING, JSON, *MIMES)]
+    every = [Entry(mime, mime.encode()) for mime in (*TRAVELLING, APPLICATION_JSON, *MIMES)]
 
     found = read_request(encode_composite([every[0], Entry(ROUTING, b"\x01a\x01b"), *every[1:]]), COMPOSITE_METADATA)
 
@@ -167,7 +167,7 @@ def test_metadata_of_a_type_that_names_types_is_that_entry(mime: str) -> None:
 
 @pytest.mark.parametrize("metadata", [None, b"", b"{}"])
 def test_metadata_that_says_nothing_of_the_call_gives_nothing(metadata: bytes | None) -> None:
-    assert read_request(metadata, JSON) == RequestMetadata()
+    assert read_request(metadata, APPLICATION_JSON) == RequestMetadata()
 
 
 @pytest.mark.parametrize("mime", TRAVELLING)
@@ -186,7 +186,7 @@ def test_a_bare_credential_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("size", [0, 200])
 def test_short_metadata_without_travelling_entries_is_remembered(size: int) -> None:
-    metadata = GREET + encode_composite([Entry(MIME_TYPE, b"\x85"), Entry(JSON, bytes(size))])
+    metadata = GREET + encode_composite([Entry(MIME_TYPE, b"\x85"), Entry(APPLICATION_JSON, bytes(size))])
 
     first, second = (read_request(metadata, COMPOSITE_METADATA) for _ in range(2))
 
@@ -225,7 +225,7 @@ def test_the_responder_finds_the_route_that_was_written(route: str, mime: str) -
     assert route_of(with_route(route, None, mime), mime, 1024) == route
 
 
-@given(st.binary(max_size=200), st.sampled_from([COMPOSITE_METADATA, ROUTING, JSON]))
+@given(st.binary(max_size=200), st.sampled_from([COMPOSITE_METADATA, ROUTING, APPLICATION_JSON]))
 def test_any_metadata_gives_a_route_or_is_the_peers_fault(metadata: bytes, mime: str) -> None:
     try:
         route = route_of(metadata, mime, 1024)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
+    APPLICATION_JSON,
     BAGGAGE,
-    JSON,
     TRACEPARENT,
     TRACESTATE,
     TRACING_ZIPKIN,
@@ -98,7 +98,7 @@ def test_each_header_of_w3c_is_one_entry_by_its_name() -> None:
 @pytest.mark.parametrize(("zipkin", "data"), ZIPKIN)
 def test_a_trace_passes_on_what_it_was_read_from(zipkin: ZipkinTrace, data: str) -> None:
     entries = (Entry(BAGGAGE, b"a=1;p,b=%C3%BC"), Entry(TRACING_ZIPKIN, bytes.fromhex(data)))
-    trace = decode_trace((Entry(JSON, b"{}"), *entries))
+    trace = decode_trace((Entry(APPLICATION_JSON, b"{}"), *entries))
 
     assert trace is not None
     assert trace.zipkin == zipkin
@@ -107,7 +107,7 @@ def test_a_trace_passes_on_what_it_was_read_from(zipkin: ZipkinTrace, data: str)
 
 def test_entries_without_tracing_are_no_trace() -> None:
     assert decode_trace([]) is None
-    assert decode_trace([Entry(JSON, b"{}")]) is None
+    assert decode_trace([Entry(APPLICATION_JSON, b"{}")]) is None
 
 
 def test_ids_and_the_decision_come_from_whichever_entry_is_there() -> None:

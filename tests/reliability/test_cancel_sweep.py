@@ -409,7 +409,7 @@ async def connecting_for_ever(cancelling: CancelAtStep) -> None:
     async with service() as running:
 
         async def ask_twice() -> None:
-            async with connect_forever(URI, retry=EXACT) as client:
+            async with connect_forever(URI, backoff=EXACT) as client:
                 await client.request_response(b"x")
                 running.cut()
                 await client.connected()

@@ -21,7 +21,15 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import (
+    ExtensionEntry,
+    ExtFrame,
+    Frame,
+    PayloadFrame,
+    RequestFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
 
 LAST: Final = 2**31 - 1
 
@@ -66,19 +74,19 @@ AT: Final[dict[str, tuple[st.SearchStrategy[Any], ...]]] = {
     "REQUEST": (st.builds(Resumable, st.booleans()), st.builds(Complexity, numbers), addresses),
 }
 others = st.builds(
-    Entry, st.integers(5, 126) | texts.filter(bool), st.just(True), st.just(False), st.integers(0, 15), content
+    ExtensionEntry, st.integers(5, 126) | texts.filter(bool), st.just(True), st.just(False), st.integers(0, 15), content
 )
 
 
-def blocks(point: str, *, least: int = 0) -> st.SearchStrategy[tuple[Entry, ...]]:
+def blocks(point: str, *, least: int = 0) -> st.SearchStrategy[tuple[ExtensionEntry, ...]]:
     """Entries that may stand at this point, no extension twice."""
     known = st.builds(entry_of, st.one_of(*AT[point]), ignore=st.booleans(), ack=st.just(False))
     return st.lists(known | others, min_size=least, max_size=4, unique_by=lambda entry: entry.ext).map(tuple)
 
 
-def asking(entry: Entry) -> Entry:
+def asking(entry: ExtensionEntry) -> ExtensionEntry:
     """The same entry with the wish for an answer."""
-    return Entry(entry.ext, entry.ignore, True, entry.nibble, entry.payload)
+    return ExtensionEntry(entry.ext, entry.ignore, True, entry.nibble, entry.payload)
 
 
 setups = st.builds(

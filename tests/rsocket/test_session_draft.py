@@ -25,13 +25,13 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
 from rsocket_trio.rsocket.extensions.terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
-from rsocket_trio.rsocket.frames import Entry, SetupFrame
+from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.handshake import setup_frame
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 
-APP = Entry("x.app", ignore=True, payload=b"app")
+APP = ExtensionEntry("x.app", ignore=True, payload=b"app")
 UNLIMITED = Lease(2**31 - 1, (2**31 - 1) / 1000)
 clause = pytest.mark.clause
 
@@ -195,7 +195,7 @@ def test_no_frame_is_larger_than_the_fragment_size(mime: str | None) -> None:
 # What SETUP and SETUP_OK say
 
 
-def said(*entries: Entry, ack: bool = True) -> SetupFrame:
+def said(*entries: ExtensionEntry, ack: bool = True) -> SetupFrame:
     frame = setup_frame(RSOCKET_2_0_DRAFT, client_terms())
     return attrs.evolve(frame, extensions=entries, ack=ack)
 
@@ -231,6 +231,6 @@ def test_a_request_costs_one_permit_unless_it_says_otherwise() -> None:  # RSX-L
 
 
 def test_an_applications_entry_may_always_be_ignored() -> None:  # RSX-TLV-09
-    assert as_entries([Entry("x.app", payload=b"app"), Complexity(2)]) == (APP, entry_of(Complexity(2)))
+    assert as_entries([ExtensionEntry("x.app", payload=b"app"), Complexity(2)]) == (APP, entry_of(Complexity(2)))
     with pytest.raises(LocalProtocolError, match="no extension says bytes"):
         as_entries([b"app"])

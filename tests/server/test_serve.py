@@ -178,7 +178,7 @@ async def test_the_setup_handler_sees_what_the_handshake_told(autojump_clock: Mo
 
     (setup,) = seen
     assert (setup.transport, setup.path, setup.header("x-TOKEN")) == ("ws", "/rsocket", "abc")
-    assert setup.peer.startswith("127.0.0.1:")
+    assert setup.peer_address.startswith("127.0.0.1:")
     assert (setup.payload, setup.data_mime) == (Payload(b"hello", b"meta"), "text/plain")
     assert (setup.keepalive_interval, setup.max_lifetime, setup.lease) == (5.0, 15.0, False)
 

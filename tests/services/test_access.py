@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
+    Backoff,
     Channel,
     Connection,
     Invalid,
@@ -28,7 +29,6 @@ from rsocket_trio import (
     Rejected,
     RejectedSetup,
     Responder,
-    Retry,
     RSocketError,
     Setup,
     UnsupportedSetup,
@@ -1131,8 +1131,8 @@ async def test_a_function_gives_fresh_credentials_for_each_connection(autojump_c
     async def fresh() -> Simple:
         return Simple(next(names), "sesame")
 
-    retry = Retry(first_delay=0.01, longest_delay=0.01)
-    async with served(responder) as uri, connect_forever(uri, auth=fresh, retry=retry) as client:
+    backoff = Backoff(first_delay=0.01, longest_delay=0.01)
+    async with served(responder) as uri, connect_forever(uri, auth=fresh, backoff=backoff) as client:
         for name in "one", "two", "three":
             assert await whoami(client) == name
             await held[-1].drain(grace=0)

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responder, connect_forever, serve
 from rsocket_trio.metadata import DEADLINE, Entry, encode_composite
-from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.services import Bearer, Call, Service, Stream, current_call, fire_and_forget, request_response
 from rsocket_trio.services import request_stream as declared_stream
 from tests.connection.pairs import connected_pair, settle
@@ -179,10 +179,10 @@ async def test_a_hook_of_an_extension_entry_refuses_inside_of_the_interceptors()
     async with connected_pair(responder, dialect="rsocket/2.0-draft") as pair:
         for interaction in "request_response", "request_stream", "request_channel":
             with pytest.raises(Rejected, match=r"^not with this entry$"):
-                await ask(pair.client, interaction, route="orders.1", entries=[entry])
-        await ask(pair.client, "fire_and_forget", route="orders.1", entries=[entry])
+                await ask(pair.client, interaction, route="orders.1", extension_entries=[entry])
+        await ask(pair.client, "fire_and_forget", route="orders.1", extension_entries=[entry])
         with pytest.raises(Rejected, match="no request_response handler for route 'unknown'"):
-            await ask(pair.client, "request_response", route="unknown", entries=[entry])
+            await ask(pair.client, "request_response", route="unknown", extension_entries=[entry])
         assert pair.server.faults.dropped == 1
 
     assert offered == ["REQUEST"] * 4

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import (
+    Backoff,
     Canceled,
     Channel,
     Connection,
@@ -19,7 +20,6 @@ from rsocket_trio import (
     Outgoing,
     Payload,
     Responder,
-    Retry,
     connect_forever,
     open_connection,
     serve,
@@ -285,9 +285,9 @@ async def test_a_request_that_waited_for_a_connection_says_what_is_left_then(aut
         note(request)
         yield b""
 
-    retry = Retry(first_delay=2, longest_delay=2, jitter=0)
+    backoff = Backoff(first_delay=2, longest_delay=2, jitter=0)
     async with trio.open_nursery() as nursery:
-        async with connect_forever("memory://later", deadlines=True, retry=retry) as client:
+        async with connect_forever("memory://later", deadlines=True, backoff=backoff) as client:
 
             async def call(interaction: str) -> None:
                 with trio.fail_after(10):

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
+    Backoff,
     Canceled,
     Channel,
     Connection,
@@ -28,7 +29,6 @@ from rsocket_trio import (
     Payload,
     Rejected,
     Responder,
-    Retry,
     connect_forever,
     open_connection,
     serve,
@@ -36,7 +36,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.connection.entries import current_request_entries
 from rsocket_trio.metadata import Entry
-from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
+from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.services import Call, DecodeError, Receiving, current_call
 from tests.connection.pairs import connected_pair, settle
 from tests.services import interactions
@@ -1173,7 +1173,7 @@ async def test_extension_entries_reach_handlers_inside_of_interceptors(interacti
 
     entry = ExtensionEntry("x.app", ignore=True, payload=b"text")
     async with connected_pair(responder, dialect="rsocket/2.0-draft", around=[journal.around]) as pair:
-        await ask(pair.client, interaction, entries=[entry])
+        await ask(pair.client, interaction, extension_entries=[entry])
         await ask(pair.client, interaction)
 
     assert seen == [(entry,), ()]
@@ -1222,7 +1222,7 @@ async def test_a_reconnecting_client_surrounds_the_calls_of_every_connection(aut
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(serve, responder, "memory://reconnecting")
         async with connect_forever(
-            uri, around=iter([journal.around]), retry=Retry(first_delay=0.01, longest_delay=0.01)
+            uri, around=iter([journal.around]), backoff=Backoff(first_delay=0.01, longest_delay=0.01)
         ) as client:
             for interaction in INTERACTIONS:
                 await ask(await client.connected(), interaction)

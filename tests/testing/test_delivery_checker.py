@@ -1,26 +1,26 @@
-"""The ledger: each kind of wrong is told from the others, and what is right is not accused."""
+"""The checker: each kind of wrong is told from the others, and what is right is not accused."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 
-from rsocket_trio.testing import Ledger, Trace, Verdict
+from rsocket_trio.testing import DeliveryChecker, FrameTrace, Verdict
 
 
-def offered(ledger: Ledger, sizes: list[int]) -> list[bytes]:
-    return [ledger.offer("talk", "down", size) for size in sizes]
+def offered(checker: DeliveryChecker, sizes: list[int]) -> list[bytes]:
+    return [checker.offer("talk", "down", size) for size in sizes]
 
 
 def after(order: list[int], *, sizes: list[int], complete: bool = True) -> Verdict:
     """The verdict on items that came in this order."""
-    ledger = Ledger()
-    items = offered(ledger, sizes)
+    checker = DeliveryChecker()
+    items = offered(checker, sizes)
     for number in order:
-        ledger.received("talk", "down", items[number])
+        checker.received("talk", "down", items[number])
     if complete:
-        ledger.completed("talk", "down")
-    return ledger.verdict()
+        checker.completed("talk", "down")
+    return checker.verdict()
 
 
 def counts(verdict: Verdict) -> dict[str, int]:
@@ -65,51 +65,51 @@ def test_what_did_not_come_to_its_good_end_need_not_be_whole() -> None:
 
 
 def test_what_nobody_sent_is_unexpected() -> None:
-    ledger = Ledger()
-    (item,) = offered(ledger, [50])
-    ledger.received("talk", "up", item)
-    ledger.received("talk", "down", item[:-1] + b"?")
+    checker = DeliveryChecker()
+    (item,) = offered(checker, [50])
+    checker.received("talk", "up", item)
+    checker.received("talk", "down", item[:-1] + b"?")
 
-    assert len(ledger.verdict().unexpected) == 2
+    assert len(checker.verdict().unexpected) == 2
 
 
 def test_a_send_that_failed_must_not_arrive() -> None:
-    ledger = Ledger()
-    first = ledger.offer("talk", "down", 50)
-    ledger.refused("talk", "down")
-    second = ledger.offer("talk", "down", 50)
-    ledger.received("talk", "down", second)
-    ledger.completed("talk", "down")
-    assert ledger.verdict().is_clean
+    checker = DeliveryChecker()
+    first = checker.offer("talk", "down", 50)
+    checker.refused("talk", "down")
+    second = checker.offer("talk", "down", 50)
+    checker.received("talk", "down", second)
+    checker.completed("talk", "down")
+    assert checker.verdict().is_clean
 
-    ledger.received("talk", "down", first)
-    assert len(ledger.verdict().unexpected) == 1
+    checker.received("talk", "down", first)
+    assert len(checker.verdict().unexpected) == 1
 
 
 def test_a_send_that_fails_after_its_item_arrived_is_found() -> None:
-    ledger = Ledger()
-    ledger.received("talk", "down", ledger.offer("talk", "down", 50))
-    ledger.refused("talk", "down")
+    checker = DeliveryChecker()
+    checker.received("talk", "down", checker.offer("talk", "down", 50))
+    checker.refused("talk", "down")
 
-    assert ledger.verdict().unexpected == ("talk down item 0 of 50 bytes, whose send failed",)
+    assert checker.verdict().unexpected == ("talk down item 0 of 50 bytes, whose send failed",)
 
 
 def test_who_works_on_and_who_worked_twice_is_found() -> None:
-    ledger = Ledger()
-    with ledger.call("talk"), ledger.handler("talk"):
-        assert ledger.verdict().unfinished == ("call of talk", "handler of talk")
-    assert ledger.verdict().is_clean
+    checker = DeliveryChecker()
+    with checker.call("talk"), checker.handler("talk"):
+        assert checker.verdict().unfinished == ("call of talk", "handler of talk")
+    assert checker.verdict().is_clean
 
-    with pytest.raises(KeyError), ledger.handler("talk"):
+    with pytest.raises(KeyError), checker.handler("talk"):
         raise KeyError
-    assert ledger.verdict().restarted == ("handler of talk, 2 times",)
+    assert checker.verdict().restarted == ("handler of talk, 2 times",)
 
 
 async def test_the_trace_tells_what_the_ledger_was_told(autojump_clock: trio.testing.MockClock) -> None:
-    trace = Trace()
-    ledger = Ledger(trace)
-    with trio.move_on_after(1), ledger.handler("talk"):
-        ledger.received("talk", "down", ledger.offer("talk", "down", 50))
+    trace = FrameTrace()
+    checker = DeliveryChecker(trace)
+    with trio.move_on_after(1), checker.handler("talk"):
+        checker.received("talk", "down", checker.offer("talk", "down", 50))
         async with trio.open_nursery():
             await trio.sleep_forever()
 

@@ -58,7 +58,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert f"`{name}`" in REFERENCE or f"`{name}(" in REFERENCE
 
 
-@pytest.mark.parametrize("name", ["Ledger", "SimulatedNetwork", "Trace", "Verdict"])
+@pytest.mark.parametrize("name", ["DeliveryChecker", "SimulatedNetwork", "FrameTrace", "Verdict"])
 def test_every_public_attribute_is_in_the_reference(name: str) -> None:
     cls = getattr(rsocket_trio.testing, name)
     row = next(line for line in REFERENCE.splitlines() if line.startswith((f"| `{name}(", f"| `{name}`")))

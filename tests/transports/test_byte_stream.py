@@ -222,7 +222,7 @@ async def test_peeking_to_the_end_loses_nothing() -> None:
 async def test_frames_cross_tcp_in_both_directions() -> None:
     async with transport_pair() as (client, server):
         assert client.handshake.transport == server.handshake.transport == "tcp"
-        assert server.handshake.peer.startswith("127.0.0.1:")
+        assert server.handshake.peer_address.startswith("127.0.0.1:")
         for left, right in [(client, server), (server, client)]:
             await left.send(FRAMES)
             assert await receive_frames(right, len(FRAMES)) == FRAMES

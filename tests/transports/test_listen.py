@@ -81,7 +81,7 @@ async def test_an_ipv6_address_is_served() -> None:
     async with transport_pair("tcp://[::1]:0") as (client, server):
         await client.send([b"over six"])
         assert await receive_frames(server, 1) == [b"over six"]
-        assert server.handshake.peer.startswith("[::1]:")
+        assert server.handshake.peer_address.startswith("[::1]:")
 
 
 DUAL = [f"{scheme}://[::]:0" for scheme in ("tcp", "tls", "ws", "wss", "h2", "h2s")]
@@ -98,7 +98,7 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(uri: str) -> None:
 
     async def note(accepted: Accepted) -> None:
         async with accepted.open() as transport:
-            await tell.send(transport.handshake.peer)
+            await tell.send(transport.handshake.peer_address)
             await trio.sleep_forever()
 
     (listener,) = await open_listeners([uri], ssl_context=server_context)
@@ -239,7 +239,7 @@ async def test_if_the_second_uri_fails_the_first_is_free_again() -> None:
 async def test_frames_cross_a_unix_socket_and_the_path_is_gone_afterwards(unix_uri: str) -> None:
     async with transport_pair(unix_uri) as (client, server):
         path = parse_uri(unix_uri).path
-        assert client.handshake.peer == server.handshake.peer == path
+        assert client.handshake.peer_address == server.handshake.peer_address == path
         await client.send([b"a frame"])
         assert await server.receive() == [b"a frame"]
         assert stat.S_ISSOCK(os.lstat(path).st_mode)

@@ -192,7 +192,7 @@ async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> Non
                 pass
         nursery.cancel_scope.cancel()
 
-    assert [(each.transport, each.peer) for each in handshakes] == [("pipe", "pipe://a")]
+    assert [(each.transport, each.peer_address) for each in handshakes] == [("pipe", "pipe://a")]
     for stream in pipes["a"].accepted:
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")

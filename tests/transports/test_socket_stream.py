@@ -199,10 +199,10 @@ async def test_who_was_reached_is_named_and_not_what_was_asked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         async with await open_tcp("0.0.0.0", port) as stream:
-            assert stream.peer == f"127.0.0.1:{port}"
+            assert stream.peer_address == f"127.0.0.1:{port}"
         accepted, address = listening.accept()
         async with SocketStream(accepted, address) as there:
-            assert there.peer.startswith("127.0.0.1:")
+            assert there.peer_address.startswith("127.0.0.1:")
 
 
 async def test_a_connection_that_was_reset_before_it_is_accepted_ends_no_listener(

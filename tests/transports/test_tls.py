@@ -184,7 +184,7 @@ async def test_clients_that_never_finish_their_handshake_do_not_keep_others_wait
         client,
         _,
     ):
-        uri = f"tls://{client.handshake.peer}"
+        uri = f"tls://{client.handshake.peer_address}"
         silent = [await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) for _ in range(20)]
         async with open_transport(uri, ssl_context=client_context):
             pass

@@ -14,7 +14,7 @@ import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, NotUnderstood, check
-from rsocket_trio.rsocket.frames import RESERVED, Entry, name_of
+from rsocket_trio.rsocket.frames import RESERVED, ExtensionEntry, name_of
 
 # RSX-TLV-02
 FOLLOWS: Final = 0x80
@@ -108,19 +108,21 @@ class Point:
     definitions: Mapping[int | str, Definition]
     ack: bool = False
 
-    def read(self, entry: Entry) -> object:
+    def read(self, entry: ExtensionEntry) -> object:
         """Return the value of a decoded entry's payload, ``None`` for an extension that is unknown at this point."""
         definition = self.definitions.get(entry.ext)  # RSX-TLV-10
         return definition and definition(Reader(entry.payload, 0, len(entry.payload)), entry.nibble)
 
 
-def decode_block(data: bytes, offset: int, point: Point, *, limit: int = ENTRY_LIMIT) -> tuple[tuple[Entry, ...], int]:
+def decode_block(
+    data: bytes, offset: int, point: Point, *, limit: int = ENTRY_LIMIT
+) -> tuple[tuple[ExtensionEntry, ...], int]:
     """Return the entries of the block at ``offset``, unknown ones that may be ignored among them, and its end.
 
     Raise ``MalformedExtension`` or ``UnknownExtension``.
     """
     reader = Reader(data, offset)
-    entries: dict[int | str, Entry] = {}
+    entries: dict[int | str, ExtensionEntry] = {}
     follows = True
     while follows:
         if len(entries) == limit:
@@ -130,7 +132,7 @@ def decode_block(data: bytes, offset: int, point: Point, *, limit: int = ENTRY_L
     return tuple(entries.values()), reader.offset
 
 
-def encode_block(entries: Sequence[Entry], point: Point) -> bytes:
+def encode_block(entries: Sequence[ExtensionEntry], point: Point) -> bytes:
     """Return the entries as a block at this point. Raise ``LocalProtocolError`` for one that may not stand there."""
     if not entries:
         raise LocalProtocolError(f"{point.name} extensions: a block has at least one entry")
@@ -140,7 +142,9 @@ def encode_block(entries: Sequence[Entry], point: Point) -> bytes:
     return b"".join(_encode_entry(entry, FOLLOWS, point) for entry in others) + _encode_entry(last, 0, point)
 
 
-def _decode_entry(reader: Reader, point: Point, earlier: Mapping[int | str, Entry]) -> tuple[Entry, bool]:
+def _decode_entry(
+    reader: Reader, point: Point, earlier: Mapping[int | str, ExtensionEntry]
+) -> tuple[ExtensionEntry, bool]:
     start = reader.offset
     ext = reader.name("extension id")
     if ext in RESERVED:
@@ -165,10 +169,10 @@ def _decode_entry(reader: Reader, point: Point, earlier: Mapping[int | str, Entr
         payload = reader.data[begin : reader.offset]
     # RSX-TLV-03: the spare bit, and the wish for an answer where there is none, mean nothing.
     ack = point.ack and flags & ACK != 0
-    return Entry(ext, flags & IGNORE != 0, ack, nibble, payload), flags & FOLLOWS != 0
+    return ExtensionEntry(ext, flags & IGNORE != 0, ack, nibble, payload), flags & FOLLOWS != 0
 
 
-def _encode_entry(entry: Entry, flags: int, point: Point) -> bytes:
+def _encode_entry(entry: ExtensionEntry, flags: int, point: Point) -> bytes:
     what = f"{point.name} extension {entry.name}"
     if entry.ext in RESERVED:
         raise LocalProtocolError(f"{what}: this id is reserved")
@@ -181,7 +185,7 @@ def _encode_entry(entry: Entry, flags: int, point: Point) -> bytes:
     return head + (len(entry.payload).to_bytes(3, "big") if entry.ignore else b"") + entry.payload  # RSX-TLV-01
 
 
-def _check_payload(entry: Entry, point: Point, what: str) -> None:
+def _check_payload(entry: ExtensionEntry, point: Point, what: str) -> None:
     """Hold a payload to its definition, so that the peer finds its end where it is."""
     size = len(entry.payload)
     reader = Reader(entry.payload, 0, size if entry.ignore else None)

@@ -14,7 +14,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
     ResumePosition,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
+from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
 from rsocket_trio.rsocket.resume_positions import MarkedPositions
 
@@ -48,7 +48,7 @@ class EntryFrames(ConnectionFrames):
         positions.unreported = 0
         self._outbox.put_signal(self._dialect.codec.encode(_block(entry_of(ResumePosition(positions.received)))))
 
-    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+    def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         frame = ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=entries)
         self._outbox.put(self._pushes, self._dialect.codec.encode(frame))
@@ -115,9 +115,9 @@ class EntryFrames(ConnectionFrames):
         return self._on_lease(LeaseFrame(permits.time_to_live_ns, permits.number), now)
 
 
-def _block(entry: Entry, *, ignore: bool = False) -> ExtFrame:
+def _block(entry: ExtensionEntry, *, ignore: bool = False) -> ExtFrame:
     return ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=(entry,))
 
 
-def _others(frame: ExtFrame) -> tuple[Entry, ...]:
+def _others(frame: ExtFrame) -> tuple[ExtensionEntry, ...]:
     return tuple(entry for entry in frame.extensions if not isinstance(AT_EXT.read(entry), OURS))

@@ -15,7 +15,7 @@ from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, check, sized
 from rsocket_trio.rsocket.extensions import broker
 from rsocket_trio.rsocket.extensions.blocks import Point, Reader, name_field
-from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, Entry
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, ExtensionEntry
 from rsocket_trio.rsocket.layouts.fields_24 import NS_PER_MS, milliseconds
 from rsocket_trio.values import value
 
@@ -270,11 +270,11 @@ ENCODERS: Final[dict[type, tuple[int, Callable[[Any], tuple[int, bytes]]]]] = {
 # fmt: on
 
 
-def entry_of(content: object, *, ignore: bool = False, ack: bool = False) -> Entry:
+def entry_of(content: object, *, ignore: bool = False, ack: bool = False) -> ExtensionEntry:
     """Return the entry that carries one of the values above. Raise ``LocalProtocolError`` for numbers out of range."""
     try:
         ext, encode = ENCODERS[type(content)]
     except KeyError:
         raise LocalProtocolError(f"no extension says {type(content).__name__}") from None
     nibble, payload = encode(content)
-    return Entry(ext, ignore, ack, nibble, payload)
+    return ExtensionEntry(ext, ignore, ack, nibble, payload)

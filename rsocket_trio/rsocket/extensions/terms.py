@@ -30,7 +30,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, Entry, SetupFrame
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
 from rsocket_trio.terms import Keepalive
 
@@ -38,17 +38,17 @@ TERMS_SIZE: Final = 8
 """Bytes of the keepalive terms, which a grant repeats."""
 
 
-def as_entries(contents: Iterable[object]) -> tuple[Entry, ...]:
+def as_entries(contents: Iterable[object]) -> tuple[ExtensionEntry, ...]:
     """Return the entries of a user's values: ready-made entries, or payloads of an extension.
 
     An application's own extension may always be ignored (RSX-TLV-09). Raise ``LocalProtocolError`` for a value of no
     extension.
     """
-    entries = (content if isinstance(content, Entry) else entry_of(content) for content in contents)
+    entries = (content if isinstance(content, ExtensionEntry) else entry_of(content) for content in contents)
     return tuple(attrs.evolve(entry, ignore=True) if isinstance(entry.ext, str) else entry for entry in entries)
 
 
-def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
+def content_at(point: Point, entries: Iterable[ExtensionEntry], kind: type) -> object:
     """Return the first payload of this class among the entries at this point, or ``None``."""
     contents = (point.read(entry) for entry in entries)
     return next((content for content in contents if isinstance(content, kind)), None)
@@ -59,7 +59,7 @@ def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
 
 def asked(
     keepalive: Keepalive, *, lease: bool, token: bytes | None = None, position: int | None = None
-) -> tuple[Entry, ...]:
+) -> tuple[ExtensionEntry, ...]:
     """Return the entries of our own SETUP: keepalive needs no answer, leases and resumption ask for a grant.
 
     ``token`` asks to resume the session later, with ``position`` to resume it now.
@@ -82,18 +82,18 @@ def asked_to_resume(frame: SetupFrame) -> tuple[bytes, int] | None:
     return request.token, request.last_received_server_position
 
 
-def resumed_from(granted: Iterable[Entry]) -> int | None:
+def resumed_from(granted: Iterable[ExtensionEntry]) -> int | None:
     """Return the position of a server that resumes the session, ``None`` if it does not."""
     grant = content_at(AT_OK, granted, ResumeGrant)
     return grant.last_received_client_position if isinstance(grant, ResumeGrant) else None
 
 
-def resume_grant(position: int | None) -> Entry:
+def resume_grant(position: int | None) -> ExtensionEntry:
     """Return a server's grant of resumption, with its position for a client that resumes (RSX-RES-03)."""
     return entry_of(ResumeGrant(position))
 
 
-def with_mark(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def with_mark(entries: tuple[ExtensionEntry, ...]) -> tuple[ExtensionEntry, ...]:
     """Return a request's entries with its stream marked as resumable, unless they carry a mark (RSX-RES-06)."""
     if content_at(AT_STREAM, entries, Resumable) is not None:
         return entries
@@ -134,7 +134,7 @@ def refusal(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) ->
     return None
 
 
-def _refused(entry: Entry, grants_leases: bool, resumes: bool) -> SetupError | None:
+def _refused(entry: ExtensionEntry, grants_leases: bool, resumes: bool) -> SetupError | None:
     content = AT_SETUP.read(entry)
     if isinstance(content, KeepaliveTerms) and not (content.interval and content.max_lifetime):
         return InvalidSetup(  # RSX-KA-02
@@ -153,12 +153,12 @@ def _refused(entry: Entry, grants_leases: bool, resumes: bool) -> SetupError | N
     return None
 
 
-def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
+def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[ExtensionEntry, ...]:
     """Return the entries that a server grants by itself; an entry missing here is not granted."""
-    granted: list[Entry] = []
+    granted: list[ExtensionEntry] = []
     for entry in frame.extensions:
         if entry.ack and entry.ext == KEEPALIVE:
-            granted.append(Entry(KEEPALIVE, entry.ignore, payload=entry.payload[:TERMS_SIZE]))  # RSX-KA-03
+            granted.append(ExtensionEntry(KEEPALIVE, entry.ignore, payload=entry.payload[:TERMS_SIZE]))  # RSX-KA-03
         elif resumes and entry.ack and entry.ext == RESUME:
             granted.append(attrs.evolve(resume_grant(None), ignore=entry.ignore))
         elif _leases(entry, grants_leases):
@@ -166,7 +166,7 @@ def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> 
     return tuple(granted)
 
 
-def _leases(entry: Entry, grants_leases: bool) -> bool:
+def _leases(entry: ExtensionEntry, grants_leases: bool) -> bool:
     """Return whether this entry asks for leases of a strategy that is granted."""
     content = AT_SETUP.read(entry)
     return grants_leases and entry.ack and isinstance(content, Strategies) and REQUESTS_COUNT in content.names
@@ -175,7 +175,7 @@ def _leases(entry: Entry, grants_leases: bool) -> bool:
 # The client checks the grants
 
 
-def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None:
+def check_grants(asked_for: Iterable[ExtensionEntry], granted: tuple[ExtensionEntry, ...]) -> None:
     """Check the grants of SETUP_OK against the client's offer.
 
     Raise ``RemoteProtocolError`` for a strategy that was not offered, ``UnsupportedSetup`` for leases or resumption
@@ -198,13 +198,13 @@ def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None
 # Requests
 
 
-def is_resumable(entries: Iterable[Entry]) -> bool:
+def is_resumable(entries: Iterable[ExtensionEntry]) -> bool:
     """Return whether a request with these entries marks its stream as resumable (RSX-RES-07)."""
     mark = content_at(AT_STREAM, entries, Resumable)
     return isinstance(mark, Resumable) and mark.resumable
 
 
-def block_size(entries: tuple[Entry, ...]) -> int:
+def block_size(entries: tuple[ExtensionEntry, ...]) -> int:
     """Return the bytes that a request's entries take."""
     return len(encode_block(entries, AT_STREAM))
 
@@ -214,7 +214,7 @@ def mime_size(payload: Payload) -> int:
     return len(mime_fields("", payload)[1])
 
 
-def cost_of(entries: tuple[Entry, ...]) -> int:
+def cost_of(entries: tuple[ExtensionEntry, ...]) -> int:
     """Return the cost in permits of a request with these entries (RSX-LEASE-05)."""
     for entry in entries:
         if entry.ext == LEASE:
@@ -223,7 +223,7 @@ def cost_of(entries: tuple[Entry, ...]) -> int:
     return 1
 
 
-def misdirected(entries: tuple[Entry, ...]) -> bool:
+def misdirected(entries: tuple[ExtensionEntry, ...]) -> bool:
     """Return whether a broker's address lacks exactly one of unicast, multicast and shard (RSX-BRK-03)."""
     for entry in entries:
         if entry.ext == BROKER:

@@ -24,7 +24,15 @@ from rsocket_trio.rsocket.extensions.blocks import (
     name_field,
 )
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM
-from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import (
+    ExtensionEntry,
+    ExtFrame,
+    Frame,
+    PayloadFrame,
+    RequestFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.layouts.fields_24 import (
     BODY,
@@ -283,10 +291,12 @@ class Layout:
         flags, fixed = REQUEST_FLAGS | complete_flag, UINT32.size if counted else 0
         return Row(number, name, RequestFrame, flags, fixed, decode, encode, interaction, ignorable=False)
 
-    def _extensions_at(self, data: bytes, offset: int, flags: int, point: Point) -> tuple[tuple[Entry, ...], int]:
+    def _extensions_at(
+        self, data: bytes, offset: int, flags: int, point: Point
+    ) -> tuple[tuple[ExtensionEntry, ...], int]:
         return decode_block(data, offset, point, limit=self.limit) if flags & EXTENSIONS else ((), offset)
 
-    def _extension_fields(self, entries: tuple[Entry, ...], point: Point) -> tuple[int, bytes]:
+    def _extension_fields(self, entries: tuple[ExtensionEntry, ...], point: Point) -> tuple[int, bytes]:
         return (EXTENSIONS, encode_block(entries, point)) if entries else (0, b"")
 
 

@@ -209,7 +209,7 @@ class AeronTransport(trio.abc.AsyncResource):
         driver = self._driver
         if driver.fault is not None:
             return trio.BrokenResourceError(driver.fault)
-        peer = self.handshake.peer
+        peer = self.handshake.peer_address
         if position == NOT_CONNECTED:
             return trio.BrokenResourceError(f"the peer {peer} has gone, or was silent for {driver.timeout} s")
         return trio.BrokenResourceError(f"the publication to {peer} is over: Aeron's answer is {position}")

@@ -111,7 +111,7 @@ def _handshake(connection: WebSocketConnection) -> Handshake:
             scheme = "wss" if remote.is_ssl else "ws"
             host = f"[{remote.address}]" if remote.address.version == 6 else remote.address
             peer = f"{host}:{remote.port}"
-    return Handshake(transport=scheme, peer=peer, path=connection.path, headers=headers)
+    return Handshake(transport=scheme, peer_address=peer, path=connection.path, headers=headers)
 
 
 def _said(closed: CloseReason | None) -> str:

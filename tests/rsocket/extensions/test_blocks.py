@@ -50,7 +50,7 @@ from rsocket_trio.rsocket.frames import (
     BROKER,
     KEEPALIVE,
     RESUME,
-    Entry,
+    ExtensionEntry,
     ExtFrame,
     Frame,
     PayloadFrame,
@@ -202,18 +202,18 @@ def test_only_in_ext_frames_does_the_ignore_flag_let_an_unknown_extension_pass()
 
 
 def test_a_block_may_have_so_many_entries_and_no_more() -> None:
-    entries = [Entry(f"{number}", ignore=True) for number in range(ENTRY_LIMIT)]
+    entries = [ExtensionEntry(f"{number}", ignore=True) for number in range(ENTRY_LIMIT)]
     block = encode_block(entries, AT_EXT)
 
     assert decode_block(block, 0, AT_EXT)[0] == tuple(entries)
     with pytest.raises(MalformedExtension, match="more than 1023 extension entries"):
         decode_block(block, 0, AT_EXT, limit=ENTRY_LIMIT - 1)
     with pytest.raises(MalformedExtension, match="more than 1024 extension entries"):
-        decode_block(encode_block([*entries, Entry("more", ignore=True)], AT_EXT), 0, AT_EXT)
+        decode_block(encode_block([*entries, ExtensionEntry("more", ignore=True)], AT_EXT), 0, AT_EXT)
 
 
 def test_a_layout_may_have_another_limit() -> None:
-    two = CODEC.encode(ExtFrame(0, 1, extensions=(Entry("a", ignore=True), Entry("b", ignore=True))))
+    two = CODEC.encode(ExtFrame(0, 1, extensions=(ExtensionEntry("a", ignore=True), ExtensionEntry("b", ignore=True))))
 
     with pytest.raises(MalformedExtension, match="EXT frame of 22 bytes: more than 1 extension entries"):
         Layout(limit=1).codec().decode(two)
@@ -227,7 +227,7 @@ def test_broker_tags_have_a_limit_too() -> None:
     data = ROUTE + b"\0" + b"\x81\x80" * ENTRY_LIMIT + b"\x81\x00"
 
     with pytest.raises(MalformedExtension, match="more than 1024 broker tags"):
-        AT_SETUP.read(Entry(BROKER, True, False, 1, data))
+        AT_SETUP.read(ExtensionEntry(BROKER, True, False, 1, data))
 
 
 def test_an_application_may_define_an_extension_that_must_be_understood() -> None:  # RSX-TLV-09
@@ -236,7 +236,7 @@ def test_an_application_may_define_an_extension_that_must_be_understood() -> Non
 
     at_stream = attrs.evolve(AT_STREAM, definitions={**AT_STREAM.definitions, "com.pair": decode_pair})
     codec = Layout(at_stream=at_stream).codec()
-    frame = attrs.evolve(REQUEST, extensions=(Entry("com.pair", payload=b"\1\2"),), payload=Payload(b"data"))
+    frame = attrs.evolve(REQUEST, extensions=(ExtensionEntry("com.pair", payload=b"\1\2"),), payload=Payload(b"data"))
     data = codec.encode(frame)
 
     assert codec.decode(data) == frame
@@ -249,26 +249,38 @@ def test_an_application_may_define_an_extension_that_must_be_understood() -> Non
     ("point", "entries", "text"),
     [
         (AT_EXT, (), "a block has at least one entry"),
-        (AT_EXT, (Entry(0, True),), "EXT extension 0x00: this id is reserved"),  # RSX-TLV-04
-        (AT_EXT, (Entry(0x7F, True),), "EXT extension 0x7F: this id is reserved"),
-        (AT_EXT, (Entry("", True),), "EXT extension '': this id is reserved"),
-        (AT_EXT, (Entry(128, True),), "id 128: must be from 0 to 127"),
-        (AT_EXT, (Entry("a" * 128, True),), "of 128 bytes, limit 127"),
-        (AT_EXT, (Entry("\N{EURO SIGN}", True),), "has '€' at 0: must be ASCII"),
-        (AT_EXT, (Entry("a", True), Entry("a", True)), "one is there twice"),  # RSX-TLV-05
-        (AT_EXT, (Entry("a"),), "EXT extension 'a': it is not known there, and must be ignorable"),  # RSX-TLV-09
-        (AT_OK, (Entry(BROKER),), "SETUP_OK extension broker: it is not known there"),
-        (AT_EXT, (Entry(BROKER, nibble=3),), "EXT extension broker: it is not known there"),
-        (AT_EXT, (Entry("a", True, True),), "ack: only those of SETUP are answered"),  # RSX-TLV-03
-        (AT_EXT, (Entry("a", True, nibble=16),), "nibble 16: must be from 0 to 15"),
-        (AT_EXT, (Entry("a", True, payload=bytes(2**24)),), "payload of 16777216 bytes, limit 16777215"),
+        (AT_EXT, (ExtensionEntry(0, True),), "EXT extension 0x00: this id is reserved"),  # RSX-TLV-04
+        (AT_EXT, (ExtensionEntry(0x7F, True),), "EXT extension 0x7F: this id is reserved"),
+        (AT_EXT, (ExtensionEntry("", True),), "EXT extension '': this id is reserved"),
+        (AT_EXT, (ExtensionEntry(128, True),), "id 128: must be from 0 to 127"),
+        (AT_EXT, (ExtensionEntry("a" * 128, True),), "of 128 bytes, limit 127"),
+        (AT_EXT, (ExtensionEntry("\N{EURO SIGN}", True),), "has '€' at 0: must be ASCII"),
+        (AT_EXT, (ExtensionEntry("a", True), ExtensionEntry("a", True)), "one is there twice"),  # RSX-TLV-05
+        (
+            AT_EXT,
+            (ExtensionEntry("a"),),
+            "EXT extension 'a': it is not known there, and must be ignorable",
+        ),  # RSX-TLV-09
+        (AT_OK, (ExtensionEntry(BROKER),), "SETUP_OK extension broker: it is not known there"),
+        (AT_EXT, (ExtensionEntry(BROKER, nibble=3),), "EXT extension broker: it is not known there"),
+        (AT_EXT, (ExtensionEntry("a", True, True),), "ack: only those of SETUP are answered"),  # RSX-TLV-03
+        (AT_EXT, (ExtensionEntry("a", True, nibble=16),), "nibble 16: must be from 0 to 15"),
+        (AT_EXT, (ExtensionEntry("a", True, payload=bytes(2**24)),), "payload of 16777216 bytes, limit 16777215"),
         (AT_EXT, (entry_of(Beat(True, b"p")),), "without a length it ends after 0"),  # RSX-KA-04
-        (AT_SETUP, (Entry(KEEPALIVE, payload=bytes(9)),), "of 9 bytes: without a length it ends after 8"),
-        (AT_SETUP, (Entry(KEEPALIVE, True, payload=bytes(7)),), "of 7 bytes: keepalive lifetime needs 4 bytes"),
-        (AT_SETUP, (Entry(RESUME, payload=b"\0\5abc"),), "of 5 bytes: resume token needs 5 bytes at offset 2, 3 left"),
+        (AT_SETUP, (ExtensionEntry(KEEPALIVE, payload=bytes(9)),), "of 9 bytes: without a length it ends after 8"),
+        (
+            AT_SETUP,
+            (ExtensionEntry(KEEPALIVE, True, payload=bytes(7)),),
+            "of 7 bytes: keepalive lifetime needs 4 bytes",
+        ),
+        (
+            AT_SETUP,
+            (ExtensionEntry(RESUME, payload=b"\0\5abc"),),
+            "of 5 bytes: resume token needs 5 bytes at offset 2, 3 left",
+        ),
     ],
 )
-def test_a_forbidden_entry_is_refused(point: Point, entries: tuple[Entry, ...], text: str) -> None:
+def test_a_forbidden_entry_is_refused(point: Point, entries: tuple[ExtensionEntry, ...], text: str) -> None:
     with pytest.raises(LocalProtocolError, match=text):
         encode_block(entries, point)
 
@@ -306,15 +318,15 @@ def test_a_value_out_of_its_range_is_refused(content: object, text: str) -> None
 
 
 def test_what_only_the_session_may_judge_is_read() -> None:
-    assert AT_SETUP.read(Entry(KEEPALIVE, payload=bytes(8))) == KeepaliveTerms(0.0, 0.0)  # RSX-KA-02
-    address = AT_STREAM.read(Entry(BROKER, payload=ROUTE + b"\x80\x00\x80\x00", nibble=0x3))  # RSX-BRK-03
+    assert AT_SETUP.read(ExtensionEntry(KEEPALIVE, payload=bytes(8))) == KeepaliveTerms(0.0, 0.0)  # RSX-KA-02
+    address = AT_STREAM.read(ExtensionEntry(BROKER, payload=ROUTE + b"\x80\x00\x80\x00", nibble=0x3))  # RSX-BRK-03
     assert isinstance(address, Address)
     assert not address.has_one_way
 
 
 def test_reserved_bits_in_payloads_are_masked_off() -> None:  # ALL-RCT-06
-    assert AT_OK.read(Entry(RESUME, nibble=1, payload=b"\xff" * 8)) == ResumeGrant(2**63 - 1)
-    assert AT_SETUP.read(Entry(KEEPALIVE, payload=b"\x80\0\0\1" * 2)) == KeepaliveTerms(0.001, 0.001)
+    assert AT_OK.read(ExtensionEntry(RESUME, nibble=1, payload=b"\xff" * 8)) == ResumeGrant(2**63 - 1)
+    assert AT_SETUP.read(ExtensionEntry(KEEPALIVE, payload=b"\x80\0\0\1" * 2)) == KeepaliveTerms(0.001, 0.001)
 
 
 REFUSED: list[tuple[Frame, str]] = [

@@ -295,7 +295,7 @@ async def test_the_server_exposes_path_and_headers_and_the_peer() -> None:
         assert ("authorization", "Bearer 1") in server.handshake.headers
         assert ("x-name", "é") in server.handshake.headers
         assert server.handshake.transport == "ws"
-        assert server.handshake.peer.startswith("127.0.0.1:")
+        assert server.handshake.peer_address.startswith("127.0.0.1:")
 
 
 async def test_another_path_gets_404_and_the_listener_goes_on() -> None:

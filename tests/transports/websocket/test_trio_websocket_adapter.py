@@ -114,7 +114,7 @@ async def test_a_server_may_bring_a_websocket_that_it_accepted() -> None:
 
     (handshake,) = handshakes
     assert handshake.transport == "ws"
-    assert handshake.peer.startswith("127.0.0.1:")
+    assert handshake.peer_address.startswith("127.0.0.1:")
     assert handshake.path == "/there"
 
 
