@@ -203,7 +203,7 @@ async def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "h2", None)
-    text = rf"^{scheme}:// needs the module h2: pip install 'rsocket-trio\[http2\]'$"
+    text = rf"^{scheme}:// needs the module h2: pip install '\.\[http2\]' in a checkout of rsocket_trio$"
     with pytest.raises(ModuleNotFoundError, match=text):
         async with open_connection(f"{scheme}://127.0.0.1:1"):
             pass
