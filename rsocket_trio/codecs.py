@@ -46,6 +46,7 @@ from rsocket_trio.hashed_integers import (
     form_without_hashes,
     has_untyped_set,
     key_types,
+    schema_of_first_fault,
     type_parts,
 )
 
@@ -137,7 +138,7 @@ def convert_text(text: str, kind: Any) -> Any:
         return text
     if holds_model(kind):
         try:
-            return _validator(kind).validate_strings(text)
+            return _validator(kind, False).validate_strings(text)
         except _pydantic().ValidationError as error:
             raise decode_error(error) from None
     msgspec = _msgspec()
@@ -441,6 +442,8 @@ PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "datacla
 """The names of pydantic's types of errors in messages, where they are not their own."""
 JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null", "None": "null"}
 """The names of Python's types in messages, as msgspec has them, where they are not their own."""
+ALL_FAULTS_SIZE = 64 * 1024
+"""Bytes of data in which pydantic finds all faults. Each takes a microsecond or two, and may have a byte or two."""
 MOST_FAULTS = 1000
 """Faults that pydantic finds in one value of which the first is looked at; to look at one makes objects for all."""
 
@@ -524,7 +527,7 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     """Return a function that reads a JSON text as ``kind``."""
     check_type(kind)
     if holds_model(kind):
-        return partial(_read_model_in_json, _validator(kind).validate_json)
+        return partial(_read_model_in_json, kind)
     make = _msgspec().json.Decoder
     read: Callable[[bytes], Any] = make(kind, dec_hook=_decode_model).decode
     form = form_without_hashes(_inspect().type_info(kind), text_keys=True, rest=_msgspec().Raw)
@@ -546,7 +549,7 @@ LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![
 """The next number of JSON that may be out of range, or the end."""
 
 
-def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
+def _read_model_in_json(kind: Any, data: bytes) -> Any:
     """Return what pydantic makes of a JSON text. Refuse what it lets pass, and msgspec does not."""
     if len(data) > MOST_CONTAINERS:
         limit_containers(data, JSON_FORM)
@@ -556,7 +559,7 @@ def _read_model_in_json(validate: Callable[[bytes], Any], data: bytes) -> Any:
         for match in LONG_NUMBER.finditer(data):
             if match[1] is not None:
                 decode(match[1])  # refuses what is out of range
-    return validate(data)
+    return _validator(kind, len(data) > ALL_FAULTS_SIZE).validate_json(data)
 
 
 @cache
@@ -573,12 +576,11 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
     check: Callable[[bytes], Any] | None = None
     if holds_model(kind):
         untyped = decoder(ext_hook=_refuse_extension).decode
-        validate = _validator(kind).validate_python
 
         def read(data: bytes) -> Any:
             if len(data) > MOST_CONTAINERS:
                 limit_containers(data, MESSAGEPACK_FORM)
-            return validate(untyped(data))
+            return _validator(kind, len(data) > ALL_FAULTS_SIZE).validate_python(untyped(data))
 
     else:
         read = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
@@ -630,7 +632,7 @@ MAX_DIGITS = 4300
 """Decimal digits of an integer, as msgspec and Python themselves have it: to read n of them costs n squared."""
 MAX_INTEGER = 10**MAX_DIGITS - 1
 MAX_BYTES = (MAX_INTEGER.bit_length() + 7) // 8
-EXPONENTS = range(-MAX_DIGITS, 401)
+EXPONENTS = range(-MAX_DIGITS, 129)
 """Exponents of a decimal: pydantic may make an integer of one, which costs a large exponent squared."""
 ANY_KEYS_SIZE = 16 * 1024
 """Bytes of data without a type in which keys may be of every type: n squared is little there."""
@@ -674,8 +676,7 @@ def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
     untyped = _cbor_untyped(_keys_of_type(kind))
     if holds_model(kind):
-        validate = _validator(kind).validate_python
-        return lambda data: validate(untyped(data))
+        return lambda data: _validator(kind, len(data) > ALL_FAULTS_SIZE).validate_python(untyped(data))
     convert = _msgspec().convert
     form = form_without_hashes(_inspect().type_info(kind), text_keys=False, rest=Any)
 
@@ -1030,10 +1031,15 @@ def _adapter(kind: Any) -> Any:
 
 
 @lru_cache(KINDS_KEPT)
-def _validator(kind: Any) -> Any:
-    """Return pydantic's validator of a type, with bounds for the integers that it hashes."""
+def _validator(kind: Any, first_fault: bool) -> Any:
+    """Return pydantic's validator of a type, with bounds for the integers that it hashes.
+
+    With ``first_fault`` it leaves a collection at its first fault.
+    """
     adapter = _adapter(kind)
     schema = bound_schema(adapter.core_schema)
+    if first_fault:
+        schema = schema_of_first_fault(schema)
     if schema is adapter.core_schema:
         return adapter.validator
     make = _pydantic_core().SchemaValidator
@@ -1055,7 +1061,7 @@ def _decode_model(kind: Any, value: object) -> object:
     if not is_model(kind):
         return value  # of ``object``: other types were refused when their reader was made
     try:
-        return _validator(kind).validate_python(value)
+        return _validator(kind, True).validate_python(value)
     except _pydantic().ValidationError as error:
         raise decode_error(error) from None
 

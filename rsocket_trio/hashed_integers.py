@@ -296,3 +296,18 @@ def _bound_inner(part: Any, hashed: bool, definitions: dict[str, Any]) -> Any:
         bound = type(part)(_bound_inner(value, hashed, definitions) for value in part)
         return bound if any(new is not old for new, old in zip(bound, part, strict=True)) else part
     return part
+
+
+COLLECTIONS = {"list", "set", "frozenset", "tuple", "dict", "generator"}
+
+
+def schema_of_first_fault(schema: Any) -> Any:
+    """Return a schema of which each collection ends at its first fault."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(schema_of_first_fault, schema))
+    if not isinstance(schema, dict):
+        return schema
+    if not isinstance(kind := schema.get("type"), str):
+        return {name: schema_of_first_fault(part) for name, part in schema.items()}
+    inner = {name: schema_of_first_fault(schema[name]) for name in INNER_SCHEMAS & schema.keys()}
+    return {**schema, **inner, "fail_fast": True} if kind in COLLECTIONS else {**schema, **inner}
