@@ -543,6 +543,13 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     return read_hashed
 
 
+@cache
+def _json_checker() -> Callable[[bytes], Any]:
+    """Return a function that refuses NaN and depth in JSON, and makes no objects of it."""
+    check: Callable[[bytes], Any] = _msgspec().json.Decoder(_msgspec().Raw).decode
+    return check
+
+
 PERHAPS_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 """What JSON with a number that is out of range has."""
 LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
@@ -553,12 +560,11 @@ def _read_model_in_json(kind: Any, data: bytes) -> Any:
     """Return what pydantic makes of a JSON text. Refuse what it lets pass, and msgspec does not."""
     if len(data) > MOST_CONTAINERS:
         limit_containers(data, JSON_FORM)
-    decode = _msgspec().json.decode
-    decode(data, type=_msgspec().Raw)  # refuses NaN and depth, and makes no objects
+    _json_checker()(data)
     if PERHAPS_INFINITE.search(data) is not None:
         for match in LONG_NUMBER.finditer(data):
             if match[1] is not None:
-                decode(match[1])  # refuses what is out of range
+                _msgspec().json.decode(match[1])  # refuses what is out of range
     return _validator(kind, len(data) > ALL_FAULTS_SIZE).validate_json(data)
 
 
@@ -705,33 +711,27 @@ def _cbor_untyped(keys: Keys) -> Callable[[bytes], Any]:
         "allow_duplicate_keys": False,
     }
 
-    def decode(data: bytes, only_text: bool) -> Any:
+    def read(data: bytes) -> Any:
+        if len(data) > MOST_CONTAINERS:
+            limit_containers(data, CBOR_FORM)
+        is_long = len(data) > ANY_KEYS_SIZE
+        if is_long and not keys.only_text and not keys.with_parts:
+            limit_keys_with_parts(data, CBOR_FORM)
         decoder = cbor2.CBORDecoder(
-            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=only_text, **options
+            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=is_long and keys.only_text, **options
         )
         try:
             value = decoder.decode()
         except cbor2.CBORDecodeEOF as error:
             raise DecodeError("$", "input data was truncated") from error
+        except cbor2.CBORDecodeError as error:
+            raise _of_cbor(error) from error
         try:
             decoder.read(1)
         except cbor2.CBORDecodeEOF:
-            return value
-        raise DecodeError("$", "CBOR is malformed: trailing bytes")
-
-    def read(data: bytes) -> Any:
-        if len(data) > MOST_CONTAINERS:
-            limit_containers(data, CBOR_FORM)
-        try:
-            try:
-                value = decode(data, only_text=len(data) > ANY_KEYS_SIZE and not keys.with_parts)
-            except cbor2.CBORDecodeError as error:
-                if keys.only_text or NO_TEXT not in str(error):
-                    raise
-                limit_keys_with_parts(data, CBOR_FORM)
-                value = decode(data, only_text=False)
-        except cbor2.CBORDecodeError as error:
-            raise _of_cbor(error) from error
+            pass
+        else:
+            raise DecodeError("$", "CBOR is malformed: trailing bytes")
         if CBOR_SIMPLE.search(data) is not None:
             try:
                 to_builtins(value, builtin_types=(bytes, bytearray))

@@ -358,7 +358,11 @@ def test_a_thousand_faults_of_a_model_are_counted() -> None:
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_much_data_of_a_model_is_left_at_its_first_fault(codec: Codec) -> None:
-    for wrong in ({"ids": [1] * 40_000 + [[]] * 40_000}, {"counts": {str(number): "" for number in range(20_000)}}):
+    faults: tuple[dict[str, Any], ...] = (
+        {"ids": [1] * 40_000 + [[]] * 40_000},
+        {"counts": {str(number): "" for number in range(20_000)}},
+    )
+    for wrong in faults:
         assert refusal(codec, codec.encode(wrong), Shelf).startswith(("$.ids[40000]: ", "$.counts.0: "))
     assert codec.decode(codec.encode({"ids": [1] * 70_000}), Shelf) == Shelf(ids={1})
 
