@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count, cycle
+from itertools import chain, count, cycle
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -123,7 +124,7 @@ PLACES: Final = (
     Place(_order, (Order, Any, dict[str, Any])),
     Place(_member("a"), (dict[str, set[int]],)),
     Place(_member("lists"), (Model,)),
-    *(Place(_member(name), (Portfolio, Model)) for name in ("ids", "counts", "prices", "anything")),
+    *(Place(_member(name), (Portfolio, Model)) for name in ("ids", "amounts", "counts", "prices", "anything")),
 )
 
 
@@ -145,9 +146,14 @@ def excess(form: Format, pair: Twins) -> float:
     for place in PLACES:
         hostile, honest = place.wrap(form, pair.hostile), place.wrap(form, pair.honest)
         for kind in place.kinds:
-            if seconds(form.codec, hostile, kind) > MOST / 2:  # else there is nothing to compare
-                cost = min(seconds(form.codec, hostile, kind) for _ in range(3))
-                most = max(most, cost - min(seconds(form.codec, honest, kind) for _ in range(3)))
+            more = cost = seconds(form.codec, hostile, kind)
+            if cost > MOST / 2:
+                more = cost - seconds(form.codec, honest, kind)
+            if more > MOST / 2:  # perhaps the machine was busy
+                gc.collect()
+                runs = [[seconds(form.codec, data, kind) for data in (hostile, honest)] for _ in range(5)]
+                more = min(run[0] for run in runs) - min(run[1] for run in runs)
+            most = max(most, more)
     return most
 
 
@@ -206,9 +212,12 @@ def _values(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
     random = Random(1)
     yield "integers below 64 bits", (number * PRIME % 2**64 for number in count()), _random(63)
     yield "integers with the same low bits", (number << 40 for number in range(2**20)), _random(60)
+    yield "texts in the place of numbers", cycle([""]), cycle([0])
     yield "floats", _floats(), (random.random() * 1e300 for _ in count())
-    yield "empty arrays", cycle([[]]), cycle([[]])
-    yield "arrays of one", cycle([[0]]), cycle([[0]])
+    if codec is not JSON:  # what looks like the head of a large map, and a key that is no text
+        yield "empty arrays", chain([b"\xbf\xdf", {5: 0}], cycle([[]])), chain([b"\x00\x00", {"5": 0}], cycle([[]]))
+        yield "arrays of one", chain([b"\xbf\xdf", {5: 0}], cycle([[0]])), chain([b"\x00\x00", {"5": 0}], cycle([[0]]))
+        yield "maps of one", chain([b"\xbf\xdf"], cycle([{5: 0}])), chain([b"\x00\x00"], cycle([{5: 0}]))
     if codec is MESSAGEPACK:
         return
     yield "integers of one hash", _alike(), _random(63)
@@ -225,7 +234,6 @@ def _values(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
 def _keys(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
     yield "integers with the same low bits", (number << 40 for number in range(2**20)), _random(60)
     yield "floats", _floats(), (number / 3 for number in _random(60))
-    yield "texts", (f"k{number}" for number in count()), (f"k{number}" for number in count())
     if codec is not MESSAGEPACK:
         yield "integers of one hash", _alike(), _random(63)
         yield "negative integers of one hash", (-number for number in _alike()), _random(63)
@@ -267,7 +275,6 @@ def _json() -> Iterator[Twins]:
     yield Twins("escapes", b'"%b"' % (b"\\u0030" * (SIZE // 6)), b'"%b"' % (b"\\u0041" * (SIZE // 6)))
     rows = b",".join([b"[]"] * (SIZE // 3 - 30))
     yield Twins("containers beside a long integer", b"[%b,18446744073709551616]" % rows, b"[%b,1]" % rows)
-    yield Twins("deep arrays", b"[" * 900 + b"]" * 900, b"[" * 900 + b"]" * 900)
 
 
 def _cbor() -> Iterator[Twins]:
@@ -294,10 +301,8 @@ def _cbor() -> Iterator[Twins]:
     yield Twins("a decimal of 256 KB", b"\xc4\x82\x01\xc2" + blob, blob)
     yield Twins("an integer of 256 KB", b"\xc2" + blob, blob)
     yield Twins("a negative integer of 256 KB", b"\xc3" + blob, blob)
-    decimals = filled(CBOR_FORMAT.array, cycle([b"\xc4\x82\x19\x01\x90\x01"]), 0)
-    yield Twins(
-        "decimals of large exponents", decimals, filled(CBOR_FORMAT.array, cycle([b"\xc4\x82\x19\x00\x01\x01"]), 0)
-    )
+    decimals = filled(CBOR_FORMAT.array, cycle([b"\xc4\x82\x18\x80\x01"]), 0)
+    yield Twins("decimals of large exponents", decimals, filled(CBOR_FORMAT.array, cycle([b"\xc4\x82\x18\x01\x01"]), 0))
     uuids = (b"\xd8\x25\x50" + (number * PRIME).to_bytes(16, "big") for number in count())
     random = Random(3)
     others = (b"\xd8\x25\x50" + random.randbytes(16) for _ in count())

@@ -671,7 +671,7 @@ MAX_DIGITS = 4300
 """Decimal digits of an integer, as msgspec and Python themselves have it: to read n of them costs n squared."""
 MAX_INTEGER = 10**MAX_DIGITS - 1
 MAX_BYTES = (MAX_INTEGER.bit_length() + 7) // 8
-EXPONENTS = range(-MAX_DIGITS, 401)
+EXPONENTS = range(-MAX_DIGITS, 129)
 """Exponents of a decimal: pydantic may make an integer of one, which costs a large exponent squared."""
 ANY_KEYS_SIZE = 16 * 1024
 """Bytes of data without a type in which keys may be of every type: n squared is little there."""
@@ -744,33 +744,27 @@ def _cbor_untyped(keys: Keys) -> Callable[[bytes], Any]:
         "allow_duplicate_keys": False,
     }
 
-    def decode(data: bytes, only_text: bool) -> Any:
+    def read(data: bytes) -> Any:
+        if len(data) > MOST_CONTAINERS:
+            limit_containers(data, CBOR_FORM)
+        is_long = len(data) > ANY_KEYS_SIZE
+        if is_long and not keys.only_text and not keys.with_parts:
+            limit_keys_with_parts(data, CBOR_FORM)
         decoder = cbor2.CBORDecoder(
-            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=only_text, **options
+            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=is_long and keys.only_text, **options
         )
         try:
             value = decoder.decode()
         except cbor2.CBORDecodeEOF as error:
             raise DecodeError("$", "input data was truncated") from error
+        except cbor2.CBORDecodeError as error:
+            raise _of_cbor(error) from error
         try:
             decoder.read(1)
         except cbor2.CBORDecodeEOF:
-            return value
-        raise DecodeError("$", "CBOR is malformed: trailing bytes")
-
-    def read(data: bytes) -> Any:
-        if len(data) > MOST_CONTAINERS:
-            limit_containers(data, CBOR_FORM)
-        try:
-            try:
-                value = decode(data, only_text=len(data) > ANY_KEYS_SIZE and not keys.with_parts)
-            except cbor2.CBORDecodeError as error:
-                if keys.only_text or NO_TEXT not in str(error):
-                    raise
-                limit_keys_with_parts(data, CBOR_FORM)
-                value = decode(data, only_text=False)
-        except cbor2.CBORDecodeError as error:
-            raise _of_cbor(error) from error
+            pass
+        else:
+            raise DecodeError("$", "CBOR is malformed: trailing bytes")
         if CBOR_SIMPLE.search(data) is not None:
             try:
                 to_builtins(value, builtin_types=(bytes, bytearray))

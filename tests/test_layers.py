@@ -58,7 +58,10 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 ONLY_FOR_ANNOTATIONS = {("responder", "connection"), ("services", "connection"), ("forms", "services")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
-ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"}, "hashed_integers": {"msgspec"}}
+ONLY_WHEN_NEEDED = {
+    "codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"},
+    "hashed_integers": {"msgspec", "pydantic_core"},
+}
 """Third parties that modules load inside of their functions, and nothing else in the pure folders."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),

@@ -121,6 +121,27 @@ def container_bomb(scene: Scene) -> str:
     return "INVALID, and no objects made"
 
 
+def repeated_key(scene: Scene) -> str:
+    """Orders with a key that occurs twice, beside a long key in front of many items, all in 125 KB."""
+    line = typed_line(scene, JSON)
+    data = b'{"symbol":"a","amount":1,"x":[{"a":1,"a":2},{"%b":[%b]}]}' % (b"K" * 62_000, b",".join([b"0"] * 31_000))
+    line.pour(asked(b"typed.order", [data] * scene.count))
+    alive(line)
+    answered = lambda: sum(frame.type == raw.PAYLOAD for frame in line.frames) == scene.count  # noqa: E731
+    expect(line.read(scene.patience(10), answered), f"answered {errors(line)}")
+    return f"{scene.count} answered"
+
+
+def integers_of_one_hash(scene: Scene) -> str:
+    """Maps of CBOR with 250 KB of keys that Python hashes alike."""
+    keys = b"".join(b"\xc2\x4a" + (number * (2**61 - 1)).to_bytes(10, "big") + b"\x00" for number in range(32, 20_032))
+    line = typed_line(scene, CBOR)
+    line.pour(asked(b"typed.order", [b"\xa3\x66symbol\x61a\x66amount\x01\x61x\xb9\x4e\x20" + keys] * scene.count))
+    alive(line)
+    expect_invalid(scene, line, scene.count)
+    return f"{scene.count} INVALID"
+
+
 def long_text(scene: Scene) -> str:
     """A text of a hundred megabytes, where the limits allow it: for an order, and for a handler of texts."""
     line = typed_line(scene, JSON)
@@ -165,6 +186,20 @@ ATTACKS = [
         run=container_bomb,
         quick=Size(count=4, growth=24, seconds=10),
         full=Size(count=8, growth=64, seconds=20),
+    ),
+    Attack(
+        id="A12",
+        name="repeated-key",
+        run=repeated_key,
+        quick=Size(count=20, growth=12, seconds=10),
+        full=Size(count=200, growth=12, seconds=20),
+    ),
+    Attack(
+        id="A12",
+        name="integers-of-one-hash",
+        run=integers_of_one_hash,
+        quick=Size(count=10, growth=12, seconds=10),
+        full=Size(count=100, growth=16, seconds=20),
     ),
     Attack(
         id="A12",
