@@ -42,8 +42,8 @@ TICK = 0.04
 """Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
 """Seconds between two steps of the client, while no object is being added."""
-ROUNDS = 4
-"""Steps of the client after which every task looks again, whether its peer has ended, also if nothing came for it."""
+ROUNDS = 25
+"""Steps of the client after which every task looks again, whether its peer has gone without a word."""
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Iterable
 from enum import Enum
-from typing import TypeVar
+from typing import Any
 
 import attrs
 import trio
@@ -34,8 +34,6 @@ LENGTH = struct.Struct("<I")
 LONGEST_CHANNEL = 1024
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds until one who connects gives up, and until one who accepts gives a client up."""
-
-Result = TypeVar("Result")
 
 
 @attrs.frozen
@@ -98,21 +96,26 @@ def connect(
         # A port that the system chooses is found again by its tag only.
         tag = driver.library.client.aeron_next_correlation_id(driver.client) if local.endswith(":0") else None
         setup = SetupMessage(SETUP, connection, driver.streams)
-        answers = yield from _kept(opened, add_management(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT))
-        receiving = yield from _kept(
-            opened, add_subscription(driver, channel.at(local, setup.session, tag), setup.stream)
+        answers: Subscription
+        receiving: Subscription
+        asking: Publication
+        answers, receiving, asking = yield from _added(
+            opened,
+            add_management(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT),
+            add_subscription(driver, channel.at(local, setup.session, tag), setup.stream),
+            add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT),
         )
         if not channel.is_ipc:
             while not (resolved := answers.resolved_channel):
                 yield
             local = address_of(resolved)
-        asking = yield from _kept(opened, add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT))
         advance(Progress.ASKING)
         yield from _offered(asking, encode_setup_message(attrs.evolve(setup, channel=channel.address(local))))
         advance(Progress.HEARD)
         answer = yield from _answer(answers, connection)
         advance(Progress.ANSWERED)
-        sending = yield from _kept(
+        sending: Publication
+        [sending] = yield from _added(
             opened, add_publication(driver, channel.to(channel.endpoint, setup.session), answer.stream)
         )
         while not (sending.is_connected and receiving.attach()):
@@ -135,11 +138,15 @@ def answer(
     try:
         # The client says where it is, and this side how it sends.
         peer = "" if channel.is_ipc else address_of(setup.channel)
-        receiving = yield from _kept(
-            opened, add_subscription(driver, channel.at(channel.endpoint, setup.session, tag), stream)
+        receiving: Subscription
+        sending: Publication
+        answering: Publication
+        receiving, sending, answering = yield from _added(
+            opened,
+            add_subscription(driver, channel.at(channel.endpoint, setup.session, tag), stream),
+            add_publication(driver, channel.to(peer, setup.session), setup.stream),
+            add_publication(driver, channel.to(peer), CLIENT_MANAGEMENT),
         )
-        sending = yield from _kept(opened, add_publication(driver, channel.to(peer, setup.session), setup.stream))
-        answering = yield from _kept(opened, add_publication(driver, channel.to(peer), CLIENT_MANAGEMENT))
         yield from _offered(answering, encode_setup_message(SetupMessage(SETUP_COMPLETE, setup.connection, stream)))
         while not (sending.is_connected and receiving.attach()):
             yield
@@ -157,16 +164,29 @@ def close_all(opened: Iterable[Publication | Subscription]) -> None:
         each.close()
 
 
-Opened = TypeVar("Opened", Publication, Subscription)
+def _added(
+    opened: list[Publication | Subscription], *adding: Generator[None, None, Any]
+) -> Generator[None, None, list[Any]]:
+    """Add objects, and keep them among those to close. Return them in order.
 
-
-def _kept(
-    opened: list[Publication | Subscription], adding: Generator[None, None, Opened]
-) -> Generator[None, None, Opened]:
-    """Add an object, and keep it among those to close."""
-    added = yield from adding
-    opened.append(added)
-    return added
+    The driver adds them one behind the other: to wait for each before the next is asked for would take longer.
+    """
+    added: dict[int, Any] = {}
+    try:
+        while True:
+            for number, steps in enumerate(adding):
+                if number not in added:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        added[number] = end.value
+                        opened.append(end.value)
+            if len(added) == len(adding):
+                return [added[number] for number in range(len(adding))]
+            yield
+    finally:
+        for steps in adding:
+            steps.close()
 
 
 def _offered(publication: Publication, message: bytes) -> Generator[None, None, None]:
