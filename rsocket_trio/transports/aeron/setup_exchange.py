@@ -120,7 +120,7 @@ def connect(
         )
         while not (sending.is_connected and receiving.attach()):
             yield
-        asking.close()
+        asking.close(is_received=True)
         answers.close()
         peer = "ipc" if channel.is_ipc else channel.endpoint
         transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer), blind=channel.is_ipc)
@@ -150,7 +150,7 @@ def answer(
         yield from _offered(answering, encode_setup_message(SetupMessage(SETUP_COMPLETE, setup.connection, stream)))
         while not (sending.is_connected and receiving.attach()):
             yield
-        answering.close()
+        answering.close(is_received=True)
         transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"), blind=channel.is_ipc)
         opened.clear()
         return transport
