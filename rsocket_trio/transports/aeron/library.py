@@ -81,7 +81,6 @@ void aeron_image_fragment_assembler_handler(void *assembler, uint8_t *data, size
 int aeron_async_add_exclusive_publication(void **adding, void *client, const char *channel, int32_t stream);
 int aeron_async_add_exclusive_publication_poll(void **publication, void *adding);
 int aeron_exclusive_publication_close(void *publication, void *, void *);
-int aeron_exclusive_publication_revoke(void *publication, void *, void *);
 bool aeron_exclusive_publication_is_connected(void *publication);
 int64_t aeron_exclusive_publication_offer(
     void *publication, const uint8_t *data, size_t length, void *, void *);

@@ -166,7 +166,7 @@ class AeronTransport(trio.abc.AsyncResource):
                 for _ in range(1 + self._ended):
                     self._publication.offer(END)
                 self._duty.push()
-            self._publication.close(is_received=self._acknowledged)
+            self._publication.close()
             self._subscription.close()
             self._duty.push()
             driver.release(blind=self._blind)

@@ -63,19 +63,11 @@ class Publication:
             if position != ADMIN_ACTION:  # a new term began: the next try finds it
                 return position
 
-    def close(self, *, is_received: bool = False) -> None:
-        """Close it; the driver still answers those who missed something.
-
-        If everything is received for sure nobody misses anything: then both drivers forget it at once, instead of after
-        a second or two in which each of their turns would look at it.
-        """
+    def close(self) -> None:
+        """Close it; the driver still answers those who missed something."""
         if self._pointer is not None:
             client, null = self._driver.library.client, self._driver.library.ffi.NULL
-            close = client.aeron_exclusive_publication_close
-            if is_received:
-                with suppress(AttributeError):  # older clients only close
-                    close = client.aeron_exclusive_publication_revoke
-            close(self._pointer, null, null)
+            client.aeron_exclusive_publication_close(self._pointer, null, null)
             self.lose()
 
     def lose(self) -> None:
