@@ -47,7 +47,7 @@ MANAGEMENT_TERM_LENGTH = 64 * 1024
 MAX_TERM_LENGTH = 128 * 1024 * 1024
 """Bytes of a term that a peer may send by: an eighth of it is the largest frame."""
 MAX_MANAGEMENT_IMAGES = 512
-"""Publications that may be received at a time on the streams of the handshake. Each is gone a second after its end."""
+"""Publications that may be received at a time on the stream of SETUPs. Each is gone a second after its end."""
 REFUSED = b"a peer's publication was refused: its terms are too long, or there are too many. ".ljust(8192, b".")
 """Fills Aeron's buffer for an error: what Aeron would append, the session, would make each refusal an error of its own,
 in a log that is searched for each, and goes to the standard error once it is full."""
