@@ -77,7 +77,7 @@ class Resource(Protocol):
 
 
 class Management(Resource, Protocol):
-    """A subscription to a stream of the handshake."""
+    """A subscription to SETUPs."""
 
     @property
     def image_count(self) -> int:
@@ -102,6 +102,7 @@ class MediaDriver:
         self.duty = DutyCycle(self)
         self.resources: set[Resource] = set()
         self.management: set[Management] = set()
+        """The subscriptions to SETUPs."""
         self.refused = 0
         """The number of publications of peers that the driver was told not to receive."""
         self.orphans: list[Generator[None, None, Resource]] = []
@@ -271,21 +272,26 @@ class MediaDriver:
             driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit", driver
         )
 
-    def _admit(self, strategy: Any, channel: Any, stream: int, *more: Any) -> int:
+    def _admit(
+        self, strategy: Any, channel: Any, stream: int, session: int, image: int, term_length: int, *more: Any
+    ) -> int:
         """Give an image its congestion control, unless its terms are too long or there are too many."""
-        term_length: int = more[2]
-        is_management = stream < 0
-        if term_length > (MANAGEMENT_TERM_LENGTH if is_management else MAX_TERM_LENGTH) or (
-            is_management
-            and self._admitted + sum(each.image_count for each in self.management) >= MAX_MANAGEMENT_IMAGES
-        ):
-            self.refused += 1
-            ffi = self.library.ffi
-            self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", ffi.from_buffer("char[]", REFUSED))
-            return -1
-        self._admitted += is_management
-        result: int = self._supplier(strategy, channel, stream, *more)
-        return result
+        if self._is_bearable(stream, term_length):
+            self._admitted += stream < 0
+            result: int = self._supplier(strategy, channel, stream, session, image, term_length, *more)
+            return result
+        self.refused += 1
+        text = self.library.ffi.from_buffer("char[]", REFUSED)
+        self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", text)
+        return -1
+
+    def _is_bearable(self, stream: int, term_length: int) -> bool:
+        """Return whether one more publication may be received."""
+        if stream >= 0:
+            return term_length <= MAX_TERM_LENGTH
+        if term_length > MANAGEMENT_TERM_LENGTH:
+            return False
+        return self._admitted + sum(each.image_count for each in self.management) < MAX_MANAGEMENT_IMAGES
 
     def _join(self) -> None:
         """Become a client of the driver. Raise ``OSError``."""
