@@ -20,7 +20,7 @@ TRIPS = 5_000
 REST = 4.0
 """Seconds without a frame."""
 IDLE_BAR = 3.0
-"""Percent of a core that one side may take at rest over UDP."""
+"""Percent of a core that one side may take over UDP while its one connection is idle."""
 WAYS = {
     "tcp": "TCP",
     "udp": "Aeron over UDP, drivers within both processes",
@@ -103,10 +103,10 @@ def written(figures: dict[str, Any]) -> list[str]:
         "## Over Aeron",
         (
             f"Round trips of frames of {SIZE} B through the transport alone, client and server in two processes, and "
-            "the share of a core that a side takes while nothing comes. Over UDP the median has to be below TCP's, and "
-            f"the share at rest below {IDLE_BAR:g} %."
+            "the share of a core that a side takes while that one connection is idle. Over UDP the median has to be "
+            f"below TCP's, and the share at rest below {IDLE_BAR:g} %."
         ),
-        table(["", "p50 us", "p99 us", "CPU us of both", "at rest, % of a core", "met"], rows),
+        table(["", "p50 us", "p99 us", "CPU us of both", "one idle connection, % of a core", "met"], rows),
         command("aeron"),
     ]
 

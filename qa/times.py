@@ -153,7 +153,7 @@ def main(words: Sequence[str]) -> int:
         for bar in scene.play():
             missed += bar.seconds > bar.most
             verdict = "FAIL" if bar.seconds > bar.most else "pass"
-            print(f"{scene.name:16} {verdict}: {bar.name}: {bar.seconds:.3f} s, at most {bar.most:.3f}", flush=True)
+            print(f"{scene.name:16} {verdict}: {bar.name}: {bar.seconds:.4f} s, at most {bar.most:.3f}", flush=True)
     return int(missed > 0)
 
 

@@ -28,8 +28,8 @@ PATIENCE = 60
 """Seconds that a machine busy with other things may take."""
 LARGE = bytes(range(256)) * 4096
 ITEMS = 2000
-SETUP, SETUP_COMPLETE = "4294967295", "4294967294"
-"""The streams of the handshake, -1 and -2, as numbers without a sign."""
+SETUP = "4294967295"
+"""The stream of SETUPs, -1, as a number without a sign."""
 
 responder = Responder()
 
@@ -114,8 +114,8 @@ async def test_a_dissector_finds_the_streams_of_the_handshake_and_whole_messages
 
     assert set(malformed) == {""}
     assert all(each.startswith("raw:ip:udp:aeron") for each in protocols)
-    # A SETUP, its answer, then the client's first stream and the server's, as docs/aeron.md numbers them.
-    assert streams_of(data) == streams_of(setups) == streams_of(status) == {SETUP, SETUP_COMPLETE, "2", "1"}
+    # A SETUP, then the client's first stream, with its answer, and the server's, as docs/aeron.md numbers them.
+    assert streams_of(data) == streams_of(setups) == streams_of(status) == {SETUP, "2", "1"}
     both = {session for stream, session in zip(data, sessions, strict=True) if set(stream.split(",")) <= {"1", "2"}}
     assert len({each for session in both for each in session.split(",")}) == 1, "both sides use one session id"
 

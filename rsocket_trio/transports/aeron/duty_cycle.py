@@ -42,8 +42,8 @@ TICK = 0.04
 """Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
 """Seconds between two steps of the client, while no object is being added."""
-ROUNDS = 4
-"""Steps of the client after which every task looks again, whether its peer has ended, also if nothing came for it."""
+ROUNDS = 25
+"""Steps of the client after which every task looks again, whether its peer has gone without a word."""
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
@@ -124,8 +124,14 @@ class DutyCycle:
         if waiter.error is not None:
             raise waiter.error
 
-    async def complete(self, steps: Generator[None, None, Result]) -> Result:
-        """Resume a generator in each step until it returns. Return its result, or raise what it raises."""
+    async def complete(
+        self, steps: Generator[None, None, Result], undo: Callable[[Result], object] = lambda _: None
+    ) -> Result:
+        """Resume a generator in each step until it returns. Return its result, or raise what it raises.
+
+        ``undo`` is called with a result that came too late: after the cancellation of the task that waited for it, and
+        before that task could run.
+        """
         result: list[Result] = []
 
         def attempt() -> bool:
@@ -139,6 +145,10 @@ class DutyCycle:
         self.hurried += 1
         try:
             await self.until(attempt)
+        except BaseException:
+            for late in result:
+                undo(late)
+            raise
         finally:
             self.hurried -= 1
             steps.close()
@@ -221,6 +231,12 @@ class DutyCycle:
                 self._is_ticking = False
                 if self._ring is not None:
                     self._ring()  # the leader relied on this task
+
+    def unwatch(self, attempt: Callable[[], bool]) -> None:
+        """Have steps try this for the task that waits by it, if there is one, whatever it watches."""
+        for waiter in self._waiters:
+            if waiter.tries(attempt):
+                waiter.watched = None
 
     def end(self) -> None:
         """Raise the fault in every task that waits."""
@@ -334,6 +350,10 @@ class _Waiter:
         """Ends the rest of a leader."""
         self.error: BaseException | None = None
         self.is_over = False
+
+    def tries(self, attempt: Callable[[], bool]) -> bool:
+        """Return whether this is what it tries."""
+        return self._attempt == attempt
 
     def attempt(self, fault: str | None) -> bool:
         """Try once, and wake the task if that is the end. Return whether it is."""

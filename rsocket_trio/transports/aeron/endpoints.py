@@ -50,7 +50,8 @@ async def _dial(endpoint: Endpoint, driver: MediaDriver) -> AeronTransport:
                 local = written(*control)
             channel = attrs.evolve(channel, endpoint=written(*address))
         with trio.move_on_after(HANDSHAKE_TIMEOUT):
-            return await driver.duty.complete(connect(driver, channel, local, secrets.randbits(64), advance))
+            steps = connect(driver, channel, local, secrets.randbits(64), advance)
+            return await driver.duty.complete(steps, AeronTransport.cut)
     finally:
         has_answered = _remember(channel.endpoint or driver.directory, reached in (Progress.HEARD, Progress.ANSWERED))
         driver.release(blind=channel.is_ipc)

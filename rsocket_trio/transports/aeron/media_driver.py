@@ -47,7 +47,7 @@ MANAGEMENT_TERM_LENGTH = 64 * 1024
 MAX_TERM_LENGTH = 128 * 1024 * 1024
 """Bytes of a term that a peer may send by: an eighth of it is the largest frame."""
 MAX_MANAGEMENT_IMAGES = 512
-"""Publications that may be received at a time on the streams of the handshake. Each is gone a second after its end."""
+"""Publications that may be received at a time on the stream of SETUPs. Each is gone a second after its end."""
 REFUSED = b"a peer's publication was refused: its terms are too long, or there are too many. ".ljust(8192, b".")
 """Fills Aeron's buffer for an error: what Aeron would append, the session, would make each refusal an error of its own,
 in a log that is searched for each, and goes to the standard error once it is full."""
@@ -77,7 +77,7 @@ class Resource(Protocol):
 
 
 class Management(Resource, Protocol):
-    """A subscription to a stream of the handshake."""
+    """A subscription to SETUPs."""
 
     @property
     def image_count(self) -> int:
@@ -102,6 +102,7 @@ class MediaDriver:
         self.duty = DutyCycle(self)
         self.resources: set[Resource] = set()
         self.management: set[Management] = set()
+        """The subscriptions to SETUPs."""
         self.refused = 0
         """The number of publications of peers that the driver was told not to receive."""
         self.orphans: list[Generator[None, None, Resource]] = []
@@ -271,21 +272,26 @@ class MediaDriver:
             driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit", driver
         )
 
-    def _admit(self, strategy: Any, channel: Any, stream: int, *more: Any) -> int:
+    def _admit(
+        self, strategy: Any, channel: Any, stream: int, session: int, image: int, term_length: int, *more: Any
+    ) -> int:
         """Give an image its congestion control, unless its terms are too long or there are too many."""
-        term_length: int = more[2]
-        is_management = stream < 0
-        if term_length > (MANAGEMENT_TERM_LENGTH if is_management else MAX_TERM_LENGTH) or (
-            is_management
-            and self._admitted + sum(each.image_count for each in self.management) >= MAX_MANAGEMENT_IMAGES
-        ):
-            self.refused += 1
-            ffi = self.library.ffi
-            self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", ffi.from_buffer("char[]", REFUSED))
-            return -1
-        self._admitted += is_management
-        result: int = self._supplier(strategy, channel, stream, *more)
-        return result
+        if self._is_bearable(stream, term_length):
+            self._admitted += stream < 0
+            result: int = self._supplier(strategy, channel, stream, session, image, term_length, *more)
+            return result
+        self.refused += 1
+        text = self.library.ffi.from_buffer("char[]", REFUSED)
+        self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", text)
+        return -1
+
+    def _is_bearable(self, stream: int, term_length: int) -> bool:
+        """Return whether one more publication may be received."""
+        if stream >= 0:
+            return term_length <= MAX_TERM_LENGTH
+        if term_length > MANAGEMENT_TERM_LENGTH:
+            return False
+        return self._admitted + sum(each.image_count for each in self.management) < MAX_MANAGEMENT_IMAGES
 
     def _join(self) -> None:
         """Become a client of the driver. Raise ``OSError``."""

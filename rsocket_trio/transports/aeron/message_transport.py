@@ -168,6 +168,7 @@ class AeronTransport(trio.abc.AsyncResource):
                 self._duty.push()
             self._publication.close()
             self._subscription.close()
+            self._duty.unwatch(self._take)  # nothing comes any more
             self._duty.push()
             driver.release(blind=self._blind)
         return True

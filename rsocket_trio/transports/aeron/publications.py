@@ -201,7 +201,7 @@ class Subscription:
 
 
 def add_management(driver: MediaDriver, channel: str, stream: int) -> Generator[None, None, Subscription]:
-    """Add a subscription to a stream of the handshake, as ``add_subscription`` does."""
+    """Add a subscription to SETUPs, as ``add_subscription`` does."""
     subscription = yield from add_subscription(driver, channel, stream)
     driver.management.add(subscription)
     return subscription

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any
 
 import attrs
 import trio
@@ -16,7 +16,6 @@ from rsocket_trio.transports.aeron.message_transport import AeronTransport
 from rsocket_trio.transports.aeron.publications import (
     Publication,
     Subscription,
-    add_management,
     add_publication,
     add_subscription,
 )
@@ -24,8 +23,6 @@ from rsocket_trio.transports.base import Handshake
 
 SERVER_MANAGEMENT = -1
 """The stream on which a server receives SETUPs."""
-CLIENT_MANAGEMENT = -2
-"""The stream on which a client receives SETUP_COMPLETE."""
 VERSION = 1
 SETUP = 1
 SETUP_COMPLETE = 2
@@ -34,8 +31,6 @@ LENGTH = struct.Struct("<I")
 LONGEST_CHANNEL = 1024
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds until one who connects gives up, and until one who accepts gives a client up."""
-
-Result = TypeVar("Result")
 
 
 @attrs.frozen
@@ -95,30 +90,34 @@ def connect(
     opened: list[Publication | Subscription] = []
     try:
         driver.streams += 2
-        # A port that the system chooses is found again by its tag only.
-        tag = driver.library.client.aeron_next_correlation_id(driver.client) if local.endswith(":0") else None
         setup = SetupMessage(SETUP, connection, driver.streams)
-        answers = yield from _kept(opened, add_management(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT))
-        receiving = yield from _kept(
-            opened, add_subscription(driver, channel.at(local, setup.session, tag), setup.stream)
+        receiving: Subscription
+        asking: Publication
+        receiving, asking = yield from _added(
+            opened,
+            add_subscription(driver, channel.at(local, setup.session), setup.stream),
+            add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT),
         )
         if not channel.is_ipc:
-            while not (resolved := answers.resolved_channel):
+            while not (resolved := receiving.resolved_channel):
                 yield
             local = address_of(resolved)
-        asking = yield from _kept(opened, add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT))
         advance(Progress.ASKING)
         yield from _offered(asking, encode_setup_message(attrs.evolve(setup, channel=channel.address(local))))
         advance(Progress.HEARD)
-        answer = yield from _answer(answers, connection)
+        while not receiving.attach():
+            yield
+        while not (messages := receiving.take()):
+            yield
+        answer = _answer_in(messages, connection)
         advance(Progress.ANSWERED)
-        sending = yield from _kept(
+        sending: Publication
+        [sending] = yield from _added(
             opened, add_publication(driver, channel.to(channel.endpoint, setup.session), answer.stream)
         )
-        while not (sending.is_connected and receiving.attach()):
+        while not sending.is_connected:
             yield
         asking.close()
-        answers.close()
         peer = "ipc" if channel.is_ipc else channel.endpoint
         transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer), blind=channel.is_ipc)
         opened.clear()
@@ -135,15 +134,16 @@ def answer(
     try:
         # The client says where it is, and this side how it sends.
         peer = "" if channel.is_ipc else address_of(setup.channel)
-        receiving = yield from _kept(
-            opened, add_subscription(driver, channel.at(channel.endpoint, setup.session, tag), stream)
+        receiving: Subscription
+        sending: Publication
+        receiving, sending = yield from _added(
+            opened,
+            add_subscription(driver, channel.at(channel.endpoint, setup.session, tag), stream),
+            add_publication(driver, channel.to(peer, setup.session), setup.stream),
         )
-        sending = yield from _kept(opened, add_publication(driver, channel.to(peer, setup.session), setup.stream))
-        answering = yield from _kept(opened, add_publication(driver, channel.to(peer), CLIENT_MANAGEMENT))
-        yield from _offered(answering, encode_setup_message(SetupMessage(SETUP_COMPLETE, setup.connection, stream)))
-        while not (sending.is_connected and receiving.attach()):
+        yield from _offered(sending, encode_setup_message(SetupMessage(SETUP_COMPLETE, setup.connection, stream)))
+        while not receiving.attach():
             yield
-        answering.close()
         transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"), blind=channel.is_ipc)
         opened.clear()
         return transport
@@ -157,16 +157,29 @@ def close_all(opened: Iterable[Publication | Subscription]) -> None:
         each.close()
 
 
-Opened = TypeVar("Opened", Publication, Subscription)
+def _added(
+    opened: list[Publication | Subscription], *adding: Generator[None, None, Any]
+) -> Generator[None, None, list[Any]]:
+    """Add objects, and keep them among those to close. Return them in order.
 
-
-def _kept(
-    opened: list[Publication | Subscription], adding: Generator[None, None, Opened]
-) -> Generator[None, None, Opened]:
-    """Add an object, and keep it among those to close."""
-    added = yield from adding
-    opened.append(added)
-    return added
+    The driver adds them one behind the other: to wait for each before the next is asked for would take longer.
+    """
+    added: dict[int, Any] = {}
+    try:
+        while True:
+            for number, steps in enumerate(adding):
+                if number not in added:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        added[number] = end.value
+                        opened.append(end.value)
+            if len(added) == len(adding):
+                return [added[number] for number in range(len(adding))]
+            yield
+    finally:
+        for steps in adding:
+            steps.close()
 
 
 def _offered(publication: Publication, message: bytes) -> Generator[None, None, None]:
@@ -175,14 +188,14 @@ def _offered(publication: Publication, message: bytes) -> Generator[None, None, 
         yield
 
 
-def _answer(answers: Subscription, connection: int) -> Generator[None, None, SetupMessage]:
-    """Return the server's answer to this connection. Others that share the stream are not for us."""
-    while True:
-        for data in answers.poll():
-            try:
-                message = decode_setup_message(data)
-            except ValueError as error:
-                raise trio.BrokenResourceError(f"the server's answer is no SETUP_COMPLETE: {error}") from error
-            if message.kind == SETUP_COMPLETE and message.connection == connection:
-                return message
-        yield
+def _answer_in(messages: Sequence[bytes], connection: int) -> SetupMessage:
+    """Return the server's answer to this connection. It sends nothing more before it has heard of it."""
+    text = "the server's answer is no SETUP_COMPLETE"
+    try:
+        [data] = messages
+        message = decode_setup_message(data)
+    except ValueError as error:
+        raise trio.BrokenResourceError(f"{text}: {error}") from error
+    if message.kind != SETUP_COMPLETE or message.connection != connection:
+        raise trio.BrokenResourceError(f"{text} to this connection")
+    return message

@@ -80,7 +80,7 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
             self._channel = channel
             self._tag = driver.library.client.aeron_next_correlation_id(driver.client)
             self._refused = driver.refused
-            self._setups = await driver.duty.complete(self._subscribe(driver))
+            self._setups = await driver.duty.complete(self._subscribe(driver), Subscription.close)
             if not channel.is_ipc:
                 self.endpoint = with_port(self.endpoint, await driver.duty.complete(_port(self._setups)))
         except trio.BrokenResourceError as error:

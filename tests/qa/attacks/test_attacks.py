@@ -9,6 +9,7 @@ import pytest
 
 from qa.attacks.harness import Attack, run
 from qa.attacks.rows import ATTACKS
+from tests.missing import missing_aeron, require
 
 HERE = (
     "before-setup",
@@ -29,6 +30,8 @@ HERE = (
 
 @pytest.mark.parametrize("attack", [each for each in ATTACKS if each.name in HERE], ids=lambda attack: attack.name)
 def test_an_attack_costs_no_more_than_it_may_and_harms_nobody_else(attack: Attack) -> None:
+    if "aeron" in attack.options.get("schemes", ()):  # type: ignore[operator]
+        require(missing_aeron())
     result = run(attack)
 
     assert result.misses == []

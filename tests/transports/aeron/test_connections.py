@@ -21,7 +21,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.transports.aeron import media_driver, open_media_driver
+from rsocket_trio.transports.aeron import duty_cycle, media_driver, open_media_driver
 from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
 from rsocket_trio.transports.aeron.publications import Publication
@@ -158,6 +158,19 @@ async def test_a_cancelled_receive_loses_nothing(uri: str) -> None:
         assert scope.cancelled_caught
         await client.send([b"frames"])
         assert await receive_frames(server, 1) == [b"frames"]
+
+
+async def test_who_receives_hears_at_once_that_the_connection_is_cut(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duty_cycle, "ROUNDS", 1_000_000)  # it need not find out by looking now and then
+    async with transport_pair(uri) as (client, _), trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await client.receive()
+
+        nursery.start_soon(receive)
+        await trio.sleep(0.1)
+        client.cut()
 
 
 async def test_all_connections_of_a_process_share_one_driver(nursery: trio.Nursery) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -68,3 +70,29 @@ async def test_of_many_connections_those_are_tried_that_something_came_for(
         duty.step()
     assert sorted(tried) == [number for number in range(CONNECTIONS) if number != 7]  # peers may have ended
     nursery.cancel_scope.cancel()
+
+
+async def test_a_result_that_comes_after_the_cancellation_of_its_task_is_undone(nursery: trio.Nursery) -> None:
+    duty = DutyCycle(Idle())
+    is_there = False
+    undone: list[str] = []
+
+    def steps() -> Generator[None, None, str]:
+        while not is_there:
+            yield
+        return "a connection"
+
+    async def wait(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            await duty.complete(steps(), undone.append)
+
+    scope = await nursery.start(wait)
+    await trio.sleep(0.01)
+    scope.cancel()
+    is_there = True
+    duty.step()  # as another task may, before the one that was cancelled runs
+    assert undone == []
+    await wait_all_tasks_blocked()
+    assert undone == ["a connection"]
+    assert duty.hurried == 0

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -19,8 +20,8 @@ from rsocket_trio.transports.aeron.endpoints import dial
 from rsocket_trio.transports.aeron.media_driver import shared_driver
 from rsocket_trio.transports.aeron.publications import add_publication, add_subscription
 from rsocket_trio.transports.aeron.setup_exchange import (
-    CLIENT_MANAGEMENT,
     SERVER_MANAGEMENT,
+    SETUP,
     SETUP_COMPLETE,
     SetupMessage,
     decode_setup_message,
@@ -29,6 +30,7 @@ from rsocket_trio.transports.aeron.setup_exchange import (
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+from tests.rows import Rows
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server, started
 from tests.transports.pairs import transport_pair
@@ -246,29 +248,46 @@ async def test_nobody_listens_is_not_said_of_a_server_whose_driver_answers(
         assert await failure_of(bound) == "its media driver answers, but no server has within 1 s: it is busy"
 
 
-async def test_nobody_listens_is_not_said_of_a_server_that_has_answered(impatient: Callable[[float], None]) -> None:
-    uri = "aeron:udp?endpoint=127.0.0.1:0"
-    async with open_media_driver() as driver:
-        setups = await driver.duty.complete(add_subscription(driver, uri, SERVER_MANAGEMENT))
+@asynccontextmanager
+async def answering(*answers: SetupMessage) -> AsyncIterator[str]:
+    """A server that answers one SETUP by these messages, each with the id of its connection added to its own, and no
+    more. Provide its URI.
+    """
+    async with open_media_driver() as driver, trio.open_nursery() as nursery:
+        setups = await driver.duty.complete(add_subscription(driver, UDP, SERVER_MANAGEMENT))
         await driver.duty.until(lambda: bool(setups.resolved_channel))
-        asked: list[SetupMessage] = []
-
-        def answered() -> bool:
-            asked.extend(map(decode_setup_message, setups.poll()))
-            return bool(asked)
 
         async def answer() -> None:
-            await driver.duty.until(answered)
-            channel = f"{asked[0].channel}|term-length=64k"
-            sending = await driver.duty.complete(add_publication(driver, channel, CLIENT_MANAGEMENT))
-            complete = encode_setup_message(SetupMessage(SETUP_COMPLETE, asked[0].connection, 1))
-            await driver.duty.until(lambda: sending.offer(complete) > 0)
+            asked: list[SetupMessage] = []
 
-        impatient(2)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(answer)
-            bound = f"aeron:udp?endpoint={address_of(setups.resolved_channel)}"
-            assert await failure_of(bound) == "the server has answered, but the handshake has not ended within 2 s"
+            def is_asked() -> bool:
+                asked.extend(map(decode_setup_message, setups.poll()))
+                return bool(asked)
+
+            await driver.duty.until(is_asked)
+            [setup] = asked
+            channel = f"{setup.channel}|session-id={setup.session}"
+            sending = await driver.duty.complete(add_publication(driver, channel, setup.stream))
+            for message in answers:
+                data = encode_setup_message(attrs.evolve(message, connection=setup.connection ^ message.connection))
+                await driver.duty.until(lambda data=data: sending.offer(data) > 0)  # type: ignore[misc]
+
+        nursery.start_soon(answer)
+        yield f"aeron:udp?endpoint={address_of(setups.resolved_channel)}"
+
+
+async def test_nobody_listens_is_not_said_of_a_server_that_has_answered(impatient: Callable[[float], None]) -> None:
+    impatient(2)
+    async with answering(SetupMessage(SETUP_COMPLETE, 0, 1)) as uri:
+        assert await failure_of(uri) == "the server has answered, but the handshake has not ended within 2 s"
+
+
+async def test_an_answer_that_is_none_is_a_lost_connection() -> None:
+    with Rows() as row:
+        for message in (SetupMessage(SETUP, 0, 1), SetupMessage(SETUP_COMPLETE, 1, 1)):
+            with row(message):
+                async with answering(message) as uri:
+                    assert await failure_of(uri) == "the server's answer is no SETUP_COMPLETE to this connection"
 
 
 async def test_nobody_listens_is_not_said_before_anybody_was_asked(impatient: Callable[[float], None]) -> None:
