@@ -524,12 +524,12 @@ def _refuse_nan(value: object) -> None:
     try:
         if NOT_FINITE.search(_msgpack_encode()(value)) is None:
             return
-    except OverflowError:
-        pass  # an integer that MessagePack does not have
+    except (OverflowError, TypeError):
+        pass  # an integer, or a part of a model, that MessagePack does not have
     # Of each level there is one name: a path for each value could take as much memory as all keys together, squared.
     names: list[object] = []
     levels: list[Iterator[tuple[Any, object]]] = [
-        iter([("$", _msgspec().to_builtins(value, enc_hook=_encode_for_json))])
+        iter([("$", _msgspec().to_builtins(value, enc_hook=_encode_with_nan))])
     ]
     while levels:
         for name, part in levels[-1]:
@@ -1124,6 +1124,18 @@ def _encode_for_json(value: Any) -> object:
     if is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"{type_name(type(value))} can't be encoded")
+
+
+def _encode_with_nan(value: Any) -> object:
+    """Return a model with the numbers that pydantic writes as null, unless a serializer of its own may do so."""
+    kind: Any = type(value)
+    return _encode_for_json(value) if not is_model(kind) or _serializes_for_json(kind) else _encode_for_binary(value)
+
+
+@lru_cache(KINDS_KEPT)
+def _serializes_for_json(kind: Any) -> bool:
+    """Return whether a model has serializers for JSON alone."""
+    return "'when_used': 'json" in repr(_adapter(kind).core_schema)
 
 
 def _encode_for_binary(value: Any) -> object:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from ipaddress import IPv4Address
+from math import isfinite
 from typing import Annotated, Any, NamedTuple, NewType, NotRequired, TypedDict
 from uuid import UUID
 
@@ -861,6 +862,41 @@ def test_what_can_not_be_hashed_is_no_member_of_a_set(codec: Codec) -> None:
 
 
 # What can't be written
+
+
+class Reading(pydantic.BaseModel):
+    value: Any
+    unit: str | None = None
+
+
+class Gauge(Reading):
+    @pydantic.field_serializer("value", when_used="json")
+    def _number_or_null(self, value: float) -> float | None:
+        return value if isfinite(value) else None
+
+
+class Opaque:
+    """A type that only a serializer for JSON knows."""
+
+
+class Holder(pydantic.BaseModel, arbitrary_types_allowed=True):
+    opaque: Opaque
+    none: None = None
+
+    @pydantic.field_serializer("opaque", when_used="json")
+    def _text(self, opaque: Opaque) -> str:
+        return "opaque"
+
+
+def test_nan_in_a_part_of_a_model_without_a_type_has_no_json() -> None:
+    with pytest.raises(ValueError, match=r"^\$\[0\]\.value\.a\[1\]: nan has no JSON$"):
+        JSON.encode([Reading(value={"a": [0.5, float("nan")]})])
+    assert JSON.encode(Reading(value=None)) == b'{"value":null,"unit":null}'
+
+
+def test_a_model_may_write_null_by_a_serializer_for_json() -> None:
+    assert JSON.encode(Gauge(value=float("nan"))) == b'{"value":null,"unit":null}'
+    assert JSON.encode(Holder(opaque=Opaque())) == b'{"opaque":"opaque","none":null}'
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -32,6 +32,7 @@ from rsocket_trio.errors import (
     ConnectionLost,
     InvalidSetup,
     NegotiationFailed,
+    RejectedResume,
     RejectedSetup,
     RSocketError,
     Unsupported,
@@ -128,8 +129,9 @@ class ReconnectingClient(
         """Return the result of ``call``, which is called again whenever its connection is lost or closed meanwhile.
 
         For requests that do no harm twice: each may have run before. A call that the server gave up at the end of its
-        grace period is made again, too. It is called at most twice a second, and whenever there is a connection, also
-        with ``wait=False``. Raise every other error, and the one that ended the client.
+        grace period is made again, too, and so is one of a session that the server does not resume. It is called at
+        most twice a second, and whenever there is a connection, also with ``wait=False``. Raise every other error, and
+        the one that ended the client.
         """
         before, now = -math.inf, -math.inf
         while True:
@@ -138,7 +140,7 @@ class ReconnectingClient(
             before, now = now, trio.current_time()
             try:
                 return await call()
-            except (ConnectionLost, ConnectionClosed):
+            except (ConnectionLost, ConnectionClosed, RejectedResume):
                 continue
             except Canceled as error:
                 if error.text != GRACE_IS_OVER:

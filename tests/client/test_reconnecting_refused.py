@@ -21,6 +21,7 @@ from rsocket_trio import (
     Lease,
     Payload,
     ReconnectingClient,
+    RejectedResume,
     RejectedSetup,
     Responder,
     ResumeOptions,
@@ -443,7 +444,10 @@ async def test_the_end_of_the_grace_period_is_heard_and_not_sent_again(autojump_
 async def test_insist_repeats_what_may_have_run_until_it_has_an_answer(autojump_clock: MockClock) -> None:
     busy = Busy()
     tries: list[float] = []
-    errors: list[Exception] = [ConnectionLost("cut"), ConnectionClosed("left"), Canceled("the connection is closing")]
+    errors: list[Exception] = [
+        *(ConnectionLost("cut"), ConnectionClosed("left"), Canceled("the connection is closing")),
+        RejectedResume("unknown resume token"),
+    ]
 
     async def call() -> str:
         tries.append(trio.current_time() - started)
@@ -455,7 +459,7 @@ async def test_insist_repeats_what_may_have_run_until_it_has_an_answer(autojump_
         started = trio.current_time()
         assert await client.insist(call) == "done x"
         busy.connections.clear()
-    assert tries == [0, 0, 1, 1]
+    assert tries == [0, 0, 1, 1, 2]
 
 
 async def test_insist_waits_for_a_connection_and_passes_every_other_error_on(autojump_clock: MockClock) -> None:
