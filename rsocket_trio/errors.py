@@ -129,19 +129,31 @@ class CodedError(RSocketError):
 class StreamError(CodedError):
     """One stream ended with ERROR; the connection goes on.
 
+    ``data`` is bytes or text for the peer. ``details`` is an object in its place, of any type that can be written as
+    JSON: the peer gets the JSON text, whatever codec the request has, and reads it with ``details_as``. It must fit
+    into one frame. Raise ``ValueError`` for details that JSON can't hold, ``TypeError`` for both data and details and
+    for details of another type.
+
     A class with ``is_fault`` is also a failure of the handler that raises it: it is counted, logged and reported.
     """
 
     is_fault: ClassVar[bool] = False
 
+    def __init__(self, data: bytes | str = b"", *, details: object = None) -> None:
+        if details is not None:
+            if data:
+                raise TypeError("an error has data or details, not both")
+            # Loaded late: codecs know the errors.
+            from rsocket_trio.codecs import JSON
+
+            data = JSON.encode(details)
+        super().__init__(data)
+
 
 class ApplicationError(StreamError):
     """The handler failed, or chose a ``code`` of its own, from 0x301 to 0xFFFFFFFE.
 
-    ``data`` is bytes or text for the peer. ``details`` is an object in its place, of any type that can be written as
-    JSON: the peer gets the JSON text, whatever codec the request has, and reads it with ``details_as``. It must fit
-    into one frame. This needs the extra ``services``. Raise ``ValueError`` for a code that the protocol reserves and
-    for details that JSON can't hold, ``TypeError`` for both data and details and for details of another type.
+    ``data`` and ``details`` are those of ``StreamError``. Raise ``ValueError`` for a code that the protocol reserves.
     """
 
     default_code = 0x201
@@ -149,13 +161,8 @@ class ApplicationError(StreamError):
     def __init__(self, data: bytes | str = b"", *, code: int = 0x201, details: object = None) -> None:
         if code != 0x201 and not FIRST_APPLICATION_CODE <= code <= LAST_APPLICATION_CODE:
             raise ValueError(f"error code 0x{code:X}: an application's codes are 0x201 and 0x301 to 0xFFFFFFFE")
-        if details is not None:
-            if data:
-                raise TypeError("an error has data or details, not both")
-            from rsocket_trio.codecs import JSON
-
-            data = JSON.encode(details)
-        self._say(data, code)
+        super().__init__(data, details=details)
+        self.code = code
 
 
 class Rejected(StreamError):

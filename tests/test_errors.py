@@ -142,6 +142,14 @@ def test_details_are_the_data_as_json() -> None:
     assert str(error) == '{"symbol":"ACMË","missing":3} (code 0x302)'
 
 
+@pytest.mark.parametrize("kind", [Rejected, Canceled, Invalid])
+def test_each_error_of_a_handler_may_have_details(kind: type[Rejected | Canceled | Invalid]) -> None:
+    error = kind(details=Shortage("ACME", 3))
+    assert (error.code, error.data) == (kind.default_code, b'{"symbol":"ACME","missing":3}')
+    with pytest.raises(TypeError, match="data or details"):
+        kind("none left", details=3)
+
+
 def test_details_are_read_as_a_type_on_this_side_and_on_the_other() -> None:
     error = ApplicationError(details=Shortage("ACME", 3))
     received = stream_error(0x302, b'{"missing": 3, "symbol": "ACME"}')

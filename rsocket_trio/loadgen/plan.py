@@ -213,7 +213,7 @@ class Plan:
             if not sum(stage._count for stage in self.stages):
                 raise ValueError("stages of rate 0 only: no request is due")
         elif self.rate is None:
-            raise ValueError("rate is missing: requests per second of all tasks together")
+            raise ValueError("rate is missing: requests per second of all workers or tasks together")
         else:
             more_than_zero("rate", self.rate)
         fastest = max((rate for stage in self._schedule for rate in (stage.rate, stage._end)), default=0.0)

@@ -179,7 +179,7 @@ def current_call() -> Call:
     call = current_call_variable.get(None)
     if call is None:
         raise LookupError(
-            "current_call() works in handlers only, and in those of bytes only if something is round them"
+            "current_call() works in handlers only: annotate a parameter of one of bytes, or give it an interceptor"
         )
     return call
 
