@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rsocket_trio import analytics
 from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import QUERIES, VIEWS
 from rsocket_trio.cli.analyze import command as analyze
-from rsocket_trio.spark import analytics
 from tests.analytics.handwritten import TABLES_BY_HAND
 from tests.analytics.writing import write_parquet
 from tests.blocks import blocks, page

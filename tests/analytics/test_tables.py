@@ -210,7 +210,7 @@ def test_a_function_gives_what_the_view_of_its_name_does(told: Mapping[str, Answ
 
 def functions(capture: CaptureTables) -> Iterator[tuple[str, Callable[[], DataFrame]]]:
     """What the functions make of a capture, with the views of their names; those first that take least."""
-    from rsocket_trio.spark import analytics
+    from rsocket_trio import analytics
 
     frames, interactions, connections = capture.frames, capture.interactions, capture.connections
 
