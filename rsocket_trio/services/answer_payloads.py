@@ -1,4 +1,4 @@
-"""What a handler returned or yielded, as a payload; the error where that can't be."""
+"""Answers and items of handlers as payloads, and the error for those that can't be sent."""
 
 from __future__ import annotations
 
