@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cache, lru_cache, partial
 from importlib import import_module
+from inspect import signature
 from io import BytesIO
 from math import isfinite
 from types import UnionType
@@ -1081,13 +1082,21 @@ def _bounded_validator(kind: Any, stops: bool) -> Any:
     adapter = _adapter(kind)
     schema = bound_schema(adapter.core_schema)
     if stops:
-        schema = stop_at_faults(schema)
+        schema = stop_at_faults(schema, _failing_fast())
     if schema is adapter.core_schema:
         return adapter.validator
     make = _pydantic_core().SchemaValidator
     if "_use_prebuilt" not in (make.__text_signature__ or ""):
         return make(schema)
     return make(schema, None, _use_prebuilt=False)  # else it takes the validators that classes have
+
+
+@cache
+def _failing_fast() -> set[str]:
+    """Return the containers that this pydantic can leave at the first fault; old ones can't leave all of them so."""
+    schemas = _pydantic_core().core_schema
+    kinds = ("list", "tuple", "set", "frozenset", "dict")
+    return {kind for kind in kinds if "fail_fast" in signature(getattr(schemas, f"{kind}_schema")).parameters}
 
 
 def _check_model(kind: Any) -> None:

@@ -11,11 +11,10 @@ any number does, and a set or a dictionary of n such integers costs n squared. T
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
-from inspect import signature
 from typing import Any, ForwardRef, Literal, Union
 from uuid import UUID
 
@@ -256,31 +255,21 @@ INNER_SCHEMAS = {
 """The names under which a schema has others: alone, in a list, or in a dictionary."""
 OBJECTS = {"model", "dataclass", "typed-dict"}
 """Schemas whose parts are hashed by the application's classes, or not at all."""
-CONTAINERS = {"list", "tuple", "set", "frozenset", "dict"}
-"""Schemas of any number of values."""
 
 
-@cache
-def _can_fail_fast() -> set[str]:
-    """Return the containers that this pydantic can leave at the first fault; an old one can't do so with all."""
-    from pydantic_core import core_schema
-
-    return {kind for kind in CONTAINERS if "fail_fast" in signature(getattr(core_schema, f"{kind}_schema")).parameters}
-
-
-def stop_at_faults(schema: Any) -> Any:
-    """Return the schema of a type, with which each container stops at its first fault.
+def stop_at_faults(schema: Any, kinds: Collection[str]) -> Any:
+    """Return the schema of a type, with which each container of these kinds stops at its first fault.
 
     A fault has a copy of all keys on its path: n faults below a long key would cost their product.
     """
     if isinstance(schema, list | tuple):
-        return type(schema)(map(stop_at_faults, schema))
+        return type(schema)(stop_at_faults(part, kinds) for part in schema)
     if not isinstance(schema, dict):
         return schema
-    inner = {name: stop_at_faults(part) if name in INNER_SCHEMAS else part for name, part in schema.items()}
+    inner = {name: stop_at_faults(part, kinds) if name in INNER_SCHEMAS else part for name, part in schema.items()}
     if isinstance(schema.get("type"), str):
-        return {**inner, "fail_fast": True} if schema["type"] in _can_fail_fast() else inner
-    return {name: stop_at_faults(part) for name, part in schema.items()}
+        return {**inner, "fail_fast": True} if schema["type"] in kinds else inner
+    return {name: stop_at_faults(part, kinds) for name, part in schema.items()}
 
 
 def bound_schema(schema: Any) -> Any:
