@@ -48,10 +48,10 @@ SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk
   chromium:chromium
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
-# Each part is a process, or two, of its own, which a supervisor watches: see qa/testrun. The longest come first.
+# Each part is a process, or a few, of its own, which a supervisor watches: see qa/testrun. The longest come first.
 PARTS := pure spark analytics commands peers kafka types lint
 QUICK := commands pure
-# Three at a time: two cores, and many tests wait for other processes.
+# Three at a time on two cores: many tests wait, for other processes or for time.
 AT_ONCE := 3
 RUN = $(BIN)/python -m qa.testrun
 GATE := attacks load restarts times resume simulation mutants conformance tests kafka analytics spark

@@ -35,7 +35,7 @@ PARTS: Final = (
     Tests("kafka", ("tests/kafka",)),
     Tests("peers", ("tests/interop",)),
     Tests("commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py")),
-    Tests("pure", (TESTS,), workers=2),
+    Tests("pure", (TESTS,), workers=3),
 )
 QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""

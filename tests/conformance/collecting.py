@@ -15,14 +15,17 @@ class Clauses:
 
     def __init__(self) -> None:
         self.tests: dict[str, list[pytest.Item]] = defaultdict(list)
+        self.breadths: dict[str, int] = {}
+        """The number of clauses that a test names: a test that names only one tells most about it."""
         self.missed: set[str] = set()
         self.broken: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            for marker in item.iter_markers("clause"):
-                for name in marker.args:
-                    self.tests[name].append(item)
+            names = [name for marker in item.iter_markers("clause") for name in marker.args]
+            self.breadths[item.nodeid] = len(names)
+            for name in dict.fromkeys(names):
+                self.tests[name].append(item)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -36,7 +39,7 @@ class Clauses:
     def shown(self) -> dict[str, list[str]]:
         """Each clause that is named, with the names of its tests, those first that name the fewest clauses."""
         return {
-            name: [said(item, name) for item in sorted(kept, key=breadth)]
+            name: [said(item, name) for item in sorted(kept, key=lambda item: self.breadths[item.nodeid])]
             for name, items in self.tests.items()
             if (kept := [item for item in items if item.nodeid not in self.missed])
         }
@@ -49,8 +52,3 @@ def said(item: pytest.Item, clause: str) -> str:
     if row is not None and any(mark.name == "clause" and clause in mark.args for mark in row.marks):
         name += f" ({row.id})"
     return f"{item.path.relative_to(TESTS).as_posix()}: {name}"
-
-
-def breadth(item: pytest.Item) -> int:
-    """Return the number of clauses that a test names: a test that names only one tells most about it."""
-    return sum(len(marker.args) for marker in item.iter_markers("clause"))

@@ -50,7 +50,7 @@ def collected(*, run: bool) -> Clauses:
     files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "clause" in path.read_text("utf-8")]
     options = ["--quiet", "-p", "no:cacheprovider", *files, f"--rootdir={ROOT}"]
     with contextlib.nullcontext() if run else contextlib.redirect_stdout(said):
-        pytest.main(options if run else ["--collect-only", *options], plugins=[clauses])
+        pytest.main(options if run else ["--collect-only", "--assert=plain", *options], plugins=[clauses])
     if clauses.broken:
         raise SystemExit(f"can't be collected: {', '.join(clauses.broken)}")
     return clauses
