@@ -33,7 +33,7 @@ PARTS: Final = (
     Tests("spark", ("tests/spark",), options=SPARK_AGAIN),
     Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=SPARK_AGAIN),
     Tests("kafka", ("tests/kafka",)),
-    Tests("peers", ("tests/interop",)),
+    Tests("peers", ("tests/interop", "tests/benchmarks/test_under_java.py")),
     Tests("commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py")),
     Tests("pure", (TESTS,), workers=3),
 )

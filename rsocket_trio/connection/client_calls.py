@@ -33,6 +33,7 @@ from rsocket_trio.metadata.mime import (
 )
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
 from rsocket_trio.metadata.routes import with_route
+from rsocket_trio.mux.stream_state import REQUEST_CHANNEL
 from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.call_context import Call, current_call_variable
@@ -171,7 +172,9 @@ class ClientCall:
             check_auth(auth, self.metadata_mime)
         if given is None or needs_codec(kind):
             codec, named = self._chosen()
-            if named and given is None:
+            # A channel sends objects later, also if its opening data is none.
+            sends = given is None or (interaction is REQUEST_CHANNEL and not isinstance(given, Payload))
+            if named and sends:
                 entries.append(Entry(MIME_TYPE, encode_data_mime(codec.mime)))
             elif named:
                 entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime])))

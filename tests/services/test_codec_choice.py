@@ -131,6 +131,16 @@ async def test_a_client_may_prefer_another_codec_there_and_is_answered_in_it() -
         assert pair.server_said[-1].body.endswith(CBOR.encode(Order("ACME", 6)))
 
 
+async def test_a_channel_that_opens_without_data_names_the_codec_of_its_items() -> None:
+    async with (
+        connected_pair(responder_of_orders(), codecs=[MESSAGEPACK, JSON]) as pair,
+        pair.client.request_channel(items=int) as channel,
+    ):
+        await channel.send(ORDER)
+        await channel.send_eof()
+        assert [amount async for amount in channel] == [ORDER.amount]
+
+
 async def test_a_request_without_an_entry_is_read_there_by_the_first_codec_of_the_responder() -> None:
     async with connected_pair(responder_of_orders(codecs=[MESSAGEPACK, JSON]), data_mime=OCTETS) as pair:
         answer = await pair.client.request_response(msgspec.msgpack.encode(PLAIN))

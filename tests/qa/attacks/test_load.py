@@ -10,6 +10,7 @@ import pytest
 from qa.attacks import held, leftovers
 from qa.attacks.harness import Missed
 from rsocket_trio.connection.connection import Connection
+from tests.each_row import ALL_CASES
 
 
 @pytest.fixture
@@ -20,7 +21,12 @@ def kept() -> Iterator[list[object]]:
     gc.collect()
 
 
-@pytest.mark.parametrize("name", [name for name in held.LOADS if name not in held.TIMES])
+HERE = ("load", "reconnect", "requests", "rows", "long-tokens")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in held.LOADS if name in HERE or (ALL_CASES and name not in held.TIMES)]
+)
 def test_load_is_held(name: str) -> None:
     held.LOADS[name](held.QUICK)
 

@@ -20,9 +20,10 @@ from qa.resume.proxy import FIN, RST, SILENCE, Cut, Tamper
 from qa.resume.recorder import CLIENT, SERVER, Recorder
 from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.rsocket.dialects import dialect_named
+from tests.each_row import ALL_CASES
 
-CUTS = 60
-REPLAYED = 40
+CUTS = 60 if ALL_CASES else 30
+REPLAYED = 40 if ALL_CASES else 20
 EVERY = 9
 """One byte of so many is aimed at; the command takes them all."""
 PAYLOAD = 0x0A
