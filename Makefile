@@ -51,8 +51,8 @@ POLICY := /usr/sbin/policy-rc.d
 # Each part is a process, or a few, of its own, which a supervisor watches: see qa/testrun. The longest come first.
 PARTS := pure spark analytics commands peers kafka types lint
 QUICK := commands pure
-# Three at a time on two cores: many tests wait, for other processes or for time.
-AT_ONCE := 3
+# Four at a time on two cores: many tests wait, for other processes or for time.
+AT_ONCE := 4
 RUN = $(BIN)/python -m qa.testrun
 GATE := attacks load restarts times resume simulation mutants conformance tests kafka analytics spark
 
