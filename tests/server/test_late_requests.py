@@ -127,7 +127,8 @@ async def test_what_is_asked_when_a_worker_has_lingered_is_answered_or_rejected(
         retiring.set()
 
     # Whatever was asked while the client knew of nothing; which of it came in time is a matter of turns.
-    assert set(outcomes) == {"answer", "Drained"}
+    assert outcomes
+    assert set(outcomes) <= {"answer", "Drained"}
 
 
 async def test_a_request_behind_connection_close_was_never_sent_and_says_so(autojump_clock: MockClock) -> None:
