@@ -21,7 +21,7 @@ from rsocket_trio.codecs import CBOR, JSON, MESSAGEPACK, Codec, DecodeError
 
 SIZE: Final = 256 * 1024
 PRIME: Final = 2**61 - 1
-"""What Python divides an integer by: the remainder is its hash."""
+"""The modulus of the hashes of Python's integers."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Twins(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How a codec writes the parts of a payload."""
+    """The parts of a payload in the bytes of one codec."""
 
     codec: Codec
     array: Callable[[list[bytes]], bytes]

@@ -49,7 +49,7 @@ def echo(request: Payload) -> bytes:
 
 @attrs.define
 class Outcomes:
-    """How the requests of a scene ended."""
+    """The numbers of requests of a scene, by their end."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     texts: Counter[str] = attrs.field(factory=Counter)

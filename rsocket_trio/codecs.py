@@ -583,7 +583,7 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
 LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 MANY_DIGITS = b"0" * 200
-"""What JSON with a number that is out of range has, where it has no large exponent: digits in a row."""
+"""Digits in a row, one of two signs that JSON may have a number out of range; the other is a large exponent."""
 LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
 """The next number of JSON that may be out of range, or the end."""
 
