@@ -21,6 +21,8 @@ import hypothesis
 import pytest
 import trio
 
+from tests.each_row import ALL_CASES
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -45,7 +47,10 @@ _watched: set[str] = set()
 def pytest_configure() -> None:
     # How long an example takes says how busy the machine is.
     hypothesis.settings.register_profile(
-        "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "untimed",
+        deadline=None,
+        max_examples=100 if ALL_CASES else 30,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("untimed")
     # What a shell starts in the background ignores Ctrl-C, and so would every program that a test interrupts.
@@ -53,7 +58,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_modifyitems() -> None:
     set_aside()
 
 

@@ -22,11 +22,17 @@ whole = pytest.mark.skipif(not ALL_CASES, reason="make gate plays it")
 """Marks a test that costs much, and shows little more than the others."""
 
 
+def some(rows: Iterable[Any], count: int) -> list[Any]:
+    """Return so many of the rows, spread over them, the first included; all of them where all cases are played."""
+    found = list(rows)
+    return found if ALL_CASES or count >= len(found) else [found[len(found) * n // count] for n in range(count)]
+
+
 def each_row(names: str | Sequence[str], rows: Iterable[Any], ids: Any = None) -> Callable[[Any], Any]:
-    """Have a test try all rows. It takes what ``parametrize`` takes; clauses that a row shows are noted by its name."""
+    """Have a test try all rows. It takes what ``parametrize`` takes."""
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table: list[tuple[str, dict[str, Any]]] = []
-    clauses: list[tuple[str, Iterable[str]]] = []
+    clauses: list[Iterable[str]] = []
     for number, (given, known_as) in enumerate(named(list(rows), ids)):
         values = getattr(given, "values", given) if hasattr(given, "marks") else given
         values = list(values) if len(keys) > 1 or hasattr(given, "marks") else [values]
@@ -34,7 +40,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any], ids: Any = None) -
         table.append((name, dict(zip(keys, values, strict=True))))
         for mark in getattr(given, "marks", ()):
             assert mark.name == "clause", f"a row can't be marked {mark.name}"
-            clauses.append((name, mark.args))
+            clauses.append(mark.args)
 
     def decorate(test: Any) -> Any:
         async def run_async(**fixtures: Any) -> None:
@@ -54,7 +60,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any], ids: Any = None) -
         others = [each for each in wanted.parameters.values() if each.name not in keys]
         del tried.__wrapped__
         tried.__signature__ = wanted.replace(parameters=others)
-        return shows(clauses)(tried)
+        return shows(clauses)(tried) if clauses else tried
 
     return decorate
 

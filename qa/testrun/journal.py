@@ -5,7 +5,7 @@ event          further keys                                               writte
 =============  =========================================================  ===============================
 ``collect``    ``file``                                                   before a file is imported
 ``broken``     ``file``, ``text``                                         when it can't be
-``collected``  ``items``                                                  once
+``collected``  ``items``, so far                                          after collecting, or after each file taken
 ``needs``      ``item``, ``fixture``                                      for an item whose fixture hung
 ``start``      ``item``, ``limit`` (seconds)                              before the set-up of an item
 ``fixture``    ``name``, ``scope``, ``base``, ``param``                   before the set-up of one for several items

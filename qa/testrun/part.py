@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,12 +80,22 @@ class Part:
         self._hung = [Fixture(**one) for one in orders.hung]
         self._cpu = 0.0
         self._seconds = 0.0
+        self._collected = 0
+        self._files: list[pytest.File] = []
+        """Those that are collected when a process takes them: none is imported by two processes."""
+        self._takes = orders.of == 1
         self._stacks = orders.stacks.open("w")
         faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True)
 
-    def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        if isinstance(collector, pytest.File):
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+        if not isinstance(collector, pytest.File):
+            return None
+        if self._takes:
             self._journal.write("collect", file=collector.nodeid)
+            return None
+        self._files.append(collector)
+        return pytest.CollectReport(collector.nodeid, "passed", None, [])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -99,21 +108,22 @@ class Part:
             hung = next((fixture for fixture in self._hung if fixture.is_needed_by(item)), None)
             if item.nodeid in self._done:
                 continue
-            if hung is not None and self._may_run(item):
+            if hung is not None:
                 self._journal.write("needs", item=item.nodeid, fixture=hung.name)
-            elif hung is None:
+            else:
                 left.append(item)
+        self._collected += len(items)
+        if self._takes:
+            self._journal.write("collected", items=self._collected)
         items[:] = left
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._journal.write("collected", items=len(session.items) + len(self._done))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run the items of the files that this process is the first to take. See ``_pytest.main``."""
         if self._orders.of == 1:
             return None
-        taken = self._taken(session.items)
+        self._takes = True
+        taken = self._taken(session)
         item = next(taken, None)
         while item is not None:
             following = next(taken, None)
@@ -125,18 +135,16 @@ class Part:
             item = following
         return True
 
-    def _taken(self, items: list[pytest.Item]) -> Iterator[pytest.Item]:
-        for path, of_file in groupby(items, key=lambda item: item.path):
-            first, *rest = of_file
-            if self._take(path):
-                yield first
-                yield from rest
-
-    def _may_run(self, item: pytest.Item) -> bool:
-        return self._orders.of == 1 or self._take(item.path)
+    def _taken(self, session: pytest.Session) -> Iterator[pytest.Item]:
+        for file in self._files:
+            if self._take(file.path):
+                items = list(session.genitems(file))
+                session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+                session.testscollected += len(items)
+                yield from items
 
     def _take(self, path: Path) -> bool:
-        """Return whether this process is the one that runs a file: the first to ask, and so after a restart."""
+        """Return whether this process is the one that runs a file: the first to ask, and the same after a restart."""
         name = path.as_posix().replace("/", "%")
         claim = Path(self._orders.folder) / "taken" / name
         try:

@@ -79,6 +79,8 @@ class Process:
         self._supervisor = supervisor
         self.worker = worker
         self.done: list[str] = []
+        self.items = 0
+        """Those of the files that it has collected."""
         self.ignored: list[str] = []
         """Files that could not be collected in time."""
         self.ended = False
@@ -139,7 +141,7 @@ class Process:
 
     def _on_collected(self, items: int) -> None:
         self.collecting = None
-        self._supervisor.items = max(items, self._supervisor.items)
+        self.items = max(items, self.items)
         self._expects(BETWEEN)
 
     def _on_needs(self, item: str, fixture: str) -> None:
@@ -275,7 +277,6 @@ class Supervisor:
         (self.folder / "taken").mkdir(parents=True)
         self.log = self.folder / "output.txt"
         self.result = Result(part)
-        self.items = 0
         self.hung: dict[str, dict[str, Any]] = {}
         """Fixtures that hung, by name and parameter."""
         self._lacking: dict[str, list[str]] = {}
@@ -303,12 +304,13 @@ class Supervisor:
                         process.on_late()
                 if time.monotonic() > news:
                     news = time.monotonic() + NEWS_TIME
-                    self._say(f"{len(self.result.outcomes)} of {self.items} items in {time.monotonic() - start:.0f} s")
+                    self._say(f"{len(self.result.outcomes)} items in {time.monotonic() - start:.0f} s")
         finally:
             end_descendants()
-        missing = self.items - len(self.result.outcomes)
+        collected = sum(process.items for process in self._processes)
+        missing = collected - len(self.result.outcomes)
         if missing > 0:
-            self.fail("items that did not run", f"{missing} of {self.items}\n{self.log_end()}")
+            self.fail("items that did not run", f"{missing} of {collected}\n{self.log_end()}")
         for name, items in self._lacking.items():
             listed = "\n".join(f"  {item}" for item in items)
             self.result.failures = [

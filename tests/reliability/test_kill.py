@@ -8,7 +8,7 @@ import pytest
 
 from tests.reliability.timed import CALLS, kill_a_server
 
-ROUNDS = int(os.environ.get("RSOCKET_TRIO_KILLS", "10"))
+ROUNDS = int(os.environ.get("RSOCKET_TRIO_KILLS", "3"))
 
 
 @pytest.mark.parametrize("turn", range(ROUNDS))

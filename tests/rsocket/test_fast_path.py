@@ -27,10 +27,11 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.stream_table import Stream
+from tests.each_row import ALL_CASES
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
 
-RUNS: Final = 400
+RUNS: Final = 400 if ALL_CASES else 100
 DIALECTS: Final = pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)
 
 

@@ -25,7 +25,7 @@ from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
-from tests.each_row import each_row
+from tests.each_row import ALL_CASES, each_row
 from tests.rsocket.pairs import SessionPair, client_terms
 
 each_dialect = pytest.mark.parametrize("dialect", [RSOCKET_1_0, REACTIVESOCKET_0_2], ids=lambda dialect: dialect.name)
@@ -291,7 +291,7 @@ frames = st.builds(raw, kinds, flags, ids, bodies) | st.binary(max_size=40)
 
 @each_dialect
 @pytest.mark.parametrize("client", [True, False], ids=["client", "server"])
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400 if ALL_CASES else 60, deadline=None, derandomize=True)
 @given(received=st.lists(frames, min_size=1, max_size=12), lease=st.booleans())
 def test_no_frame_makes_a_session_raise_or_leaves_anything_behind(
     dialect: Dialect, client: bool, received: list[bytes], lease: bool
@@ -327,7 +327,7 @@ def test_no_frame_makes_a_session_raise_or_leaves_anything_behind(
 
 
 @each_dialect
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300 if ALL_CASES else 60, deadline=None, derandomize=True)
 @given(frames)
 def test_no_first_frame_makes_a_server_raise(dialect: Dialect, first: bytes) -> None:
     session = Session(dialect, client=False, limits=Limits(), fragment_size=64)
@@ -344,7 +344,7 @@ def test_no_first_frame_makes_a_server_raise(dialect: Dialect, first: bytes) -> 
 
 
 @each_dialect
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200 if ALL_CASES else 60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_setup_with_some_bytes_changed_is_taken_or_refused(dialect: Dialect, data: st.DataObject) -> None:
     other = Session(dialect, client=True, limits=Limits(), fragment_size=64)

@@ -17,6 +17,7 @@ from rsocket_trio import ApplicationError, Canceled, Payload, Responder
 from rsocket_trio.services import Broadcast, Policy, Subscription, TooSlow
 from rsocket_trio.testing import simulate
 from tests.connection.pairs import connected_pair
+from tests.each_row import ALL_CASES
 
 DROPPING: tuple[Policy, ...] = ("drop_oldest", "drop_newest")
 NEVER_WAITING: tuple[Policy, ...] = (*DROPPING, "disconnect")
@@ -677,7 +678,7 @@ def assert_one_order(lists: list[list[int]]) -> None:
             assert common == sorted(common)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if ALL_CASES else 40)
 @given(
     size=st.integers(1, 4),
     policy=st.sampled_from(DROPPING),

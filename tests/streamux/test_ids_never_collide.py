@@ -22,6 +22,7 @@ from rsocket_trio.mux.stream_state import RECEIVING, SENDING
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
+from tests.each_row import ALL_CASES
 from tests.events import one_by_one
 from tests.streamux.pairs import CHANNEL, WHOLE, Chunk, SessionPair
 
@@ -278,4 +279,4 @@ def note_end(one: Asked | Given, complete: bool) -> None:
 
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)
+TestTwoSessions.settings = settings(max_examples=100 if ALL_CASES else 30, stateful_step_count=80, deadline=None)

@@ -21,7 +21,7 @@ def kept() -> Iterator[list[object]]:
     gc.collect()
 
 
-HERE = ("load", "reconnect", "requests", "rows", "long-tokens")
+HERE = ("load", "requests", "rows")
 
 
 @pytest.mark.parametrize(

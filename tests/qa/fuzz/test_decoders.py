@@ -16,10 +16,10 @@ from rsocket_trio.rsocket.dialects import DIALECTS
 
 SEED: Final = 1
 RUNS: Final = {
-    **dict.fromkeys(FRAMES, 20_000),
-    **dict.fromkeys((*BLOCKS, *CODECS), 5_000),
-    **dict.fromkeys(STREAMS, 1_000),
-    **dict.fromkeys(LARGE_CODECS, 5),
+    **dict.fromkeys(FRAMES, 3_000),
+    **dict.fromkeys((*BLOCKS, *CODECS), 1_500),
+    **dict.fromkeys(STREAMS, 300),
+    **dict.fromkeys(LARGE_CODECS, 3),
 }
 
 

@@ -22,10 +22,10 @@ from qa.simulation.tampering import (
 from rsocket_trio.testing import simulate
 from tests.each_row import ALL_CASES
 
-SEEDS = 50 if ALL_CASES else 10
+SEEDS = 50 if ALL_CASES else 5
 """Of each dialect."""
-BLOCK = 10
-AGAIN_SEEDS = 20 if ALL_CASES else 6
+BLOCK = 10 if ALL_CASES else 5
+AGAIN_SEEDS = 20 if ALL_CASES else 3
 """Seeds that are played twice."""
 
 

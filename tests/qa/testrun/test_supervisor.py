@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from qa.testrun import parts
 from qa.testrun.supervisor import Result
 from tests.blocks import ROOT
+from tests.qa.testrun.planted import failed, outcomes, run
 
 HEALTHY = """
 import pytest
@@ -137,85 +136,14 @@ def test_with_module_again(module):
 def test_last():
     pass
 '''
-JVM = """
-import glob
-import os
-import signal
-import subprocess
-
-import py4j.java_gateway
-import pyspark
-import pytest
-
-from rsocket_trio.spark.java import ensure_java
-
-@pytest.fixture(scope="session")
-def jvm():
-    ensure_java()
-    [jar] = glob.glob(os.path.join(os.path.dirname(pyspark.__file__), "jars", "py4j-*.jar"))
-    gateway = py4j.java_gateway.JavaGateway.launch_gateway(classpath=jar, die_on_exit=True)
-    yield gateway
-    gateway.shutdown()
-
-def test_it_answers(jvm):
-    assert jvm.jvm.System.currentTimeMillis() > 0
-
-@pytest.mark.timeout(1)
-def test_it_is_stopped(jvm):
-    os.kill(jvm.java_process.pid, signal.SIGSTOP)
-    while True:  # it stops thread by thread
-        jvm.jvm.System.currentTimeMillis()
-
-def test_another_answers(jvm):
-    assert jvm.jvm.System.currentTimeMillis() > 0
-"""
-
-
-def run(folder: Path, files: dict[str, str], *, workers: int = 1) -> Result:
-    """Run these files as a part, in a project of their own, and return what became of them."""
-    project = folder / "project"
-    project.mkdir()
-    (project / "conftest.py").write_text('pytest_plugins = ["qa.testrun.part"]\n', "utf-8")
-    (project / "pytest.ini").write_text("[pytest]\ntrio_mode = true\ntimeout = 60\n", "utf-8")
-    for name, text in files.items():
-        (project / f"test_{name}.py").write_text(text, "utf-8")
-    script = (
-        "import json, sys, pathlib; from qa.testrun.supervisor import Supervisor\n"
-        "folder, project, python, workers = sys.argv[1:]\n"
-        "command = [python, '-m', 'pytest', '-p', 'no:cacheprovider', '--continue-on-collection-errors', project]\n"
-        "Supervisor('planted', command, pathlib.Path(folder), workers=int(workers), grace=1).run()\n"
-    )
-    # The supervisor takes leave of every child that ends: it has a process of its own, as in make test.
-    subprocess.run(
-        [sys.executable, "-c", script, str(folder), str(project), sys.executable, str(workers)],
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-    )
-    return Result.read(folder / "planted.json")
-
-
-def outcomes(result: Result, file: str) -> dict[str, str]:
-    """Return the outcome of each item of a file, by its name."""
-    found = ((*item.split("::"), outcome) for item, outcome in result.outcomes.items())
-    return {name: outcome for path, name, outcome in found if path == f"test_{file}.py"}
-
-
-def failed(result: Result, file: str) -> dict[str, str]:
-    """Return the text of each failure of a file, by the name of its item."""
-    texts = [name for name, _ in result.failures]
-    assert len(set(texts)) == len(texts)
-    return {name.partition("::")[2]: text for name, text in result.failures if name.startswith(f"test_{file}.py::")}
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """One run with every kind of hang, a file that can't be collected, and healthy items before and behind."""
     folder = tmp_path_factory.mktemp("planted")
-    has_spark = importlib.util.find_spec("pyspark") is not None
     files = {"healthy": HEALTHY, "in_place": IN_PLACE, "from_outside": FROM_OUTSIDE, "broken": "import nothing\n"}
-    return run(folder, files | ({"jvm": JVM} if has_spark else {})), folder
+    return run(folder, files), folder
 
 
 def test_hangs_that_the_process_itself_can_end_fail_in_place(planted: tuple[Result, Path]) -> None:
@@ -267,17 +195,6 @@ def test_a_fixture_that_hangs_is_one_failure_with_the_items_that_need_it(planted
         assert [line.strip().partition("::")[2] for line in listed] == below
 
 
-def test_a_jvm_that_is_stopped_costs_one_item(planted: tuple[Result, Path]) -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark, whose gateway is the JVM here, is not installed")
-
-    assert outcomes(planted[0], "jvm") == {
-        "test_it_answers": "passed",
-        "test_it_is_stopped": "failed",
-        "test_another_answers": "passed",
-    }
-
-
 def test_what_stands_beside_runs_and_a_file_that_can_not_be_collected_costs_itself(
     planted: tuple[Result, Path],
 ) -> None:
@@ -285,7 +202,7 @@ def test_what_stands_beside_runs_and_a_file_that_can_not_be_collected_costs_itse
     assert set(outcomes(result, "healthy").values()) == {"passed"}
     assert len(outcomes(result, "healthy")) == 4
     assert [text for name, text in result.failures if name == "test_broken.py"] != []
-    assert result.restarts == 4 + 5 + (importlib.util.find_spec("pyspark") is not None)
+    assert result.restarts == 4 + 5
 
 
 def test_two_processes_share_the_files(tmp_path: Path) -> None:

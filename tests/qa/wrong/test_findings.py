@@ -9,7 +9,7 @@ from qa.wrong.findings import CHAPTERS, IDLE, Chapter, cases_of, check, played_o
 from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
 
-PART = 15
+PART = 40
 """One case of so many is played here; all of them are by ``python -m qa.wrong.findings --check``."""
 
 
