@@ -276,12 +276,12 @@ async def restarted(
 def main(arguments: list[str]) -> int:
     """Restart, and print what the callers saw. Return 1 if any of them saw an error."""
     parser = argparse.ArgumentParser(prog="python -m qa.restarts")
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=list(KINDS), help="all by default")
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, "all"], default="all", help="all by default")
     parser.add_argument("--restarts", type=int, default=RESTARTS)
     parser.add_argument("--callers", type=int, default=CALLERS)
     options = parser.parse_args(arguments)
     failed = False
-    for kind in options.kinds:
+    for kind in KINDS if "all" in options.kinds else options.kinds:
         seen = trio.run(partial(restarted, kind, restarts=options.restarts, callers=options.callers))
         print(
             f"{kind}: {options.restarts} restarts, {options.callers} callers: {seen.answers} answers, {seen.streams} "

@@ -188,7 +188,7 @@ ATTACKS = [
         name="metadata-bomb",
         run=metadata_bomb,
         quick=Size(count=4, growth=12, seconds=5, bar=0.5),
-        full=Size(count=16, growth=32, seconds=5, bar=0.05),
+        full=Size(count=16, growth=36, seconds=5, bar=0.05),  # the frame, the metadata cut from it, and 4 MiB
     ),
     Attack(
         id="A4",
