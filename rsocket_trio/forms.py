@@ -306,12 +306,14 @@ _CACHE = type(functools.cache(shape_of))
 def takes(function: Function, arguments: int) -> bool:
     """Return whether a function can be called with so many arguments by position."""
     try:
-        own_signature(function).bind(*range(arguments))
+        signature = own_signature(function)
+    except (TypeError, ValueError):
+        # Some built-in functions, and mocks in some versions of Python, have no signature: their call will tell.
+        return True
+    try:
+        signature.bind(*range(arguments))
     except TypeError:
         return False
-    except ValueError:
-        # Some built-in functions have no signature to look at: their call will tell.
-        return True
     return True
 
 

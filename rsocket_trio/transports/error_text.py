@@ -11,6 +11,10 @@ NO_FRAME = "no frame ever came"
 """What the text of a lost connection says if its peer sent no frame of RSocket at all."""
 
 
+TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What an end of the stream during the handshake is, by the version of Python."""
+
+
 class HandshakeFailed(trio.BrokenResourceError):
     """The handshake of TLS or WebSocket failed, or ended before it was done. The text gives the reason."""
 
@@ -51,7 +55,7 @@ def reason(exc: BaseException) -> str:
         return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {exc.verify_message}"
-    if isinstance(exc, ssl.SSLEOFError):
+    if isinstance(exc, TLS_ENDS):
         return "the peer closed the connection during the TLS handshake"
     if isinstance(exc, ssl.SSLError):
         return f"TLS: {(exc.reason or str(exc)).lower().replace('_', ' ')}"

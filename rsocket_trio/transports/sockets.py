@@ -17,7 +17,7 @@ import trio
 
 from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed, NoAlpn, NoTls, PeerLeft, reason
+from rsocket_trio.transports.error_text import NO_FRAME, TLS_ENDS, HandshakeFailed, NoAlpn, NoTls, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, is_tls
 from rsocket_trio.transports.socket_stream import SocketStream
 
@@ -113,7 +113,7 @@ async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, 
             raise NoTls(reason(cause), first.data) from cause
         if alpn and isinstance(cause, ssl.SSLError) and NO_PROTOCOL in str(cause).lower().replace("_", " "):
             raise HandshakeFailed(f"{NOT_AGREED} {' or '.join(alpn)} by ALPN") from cause
-        is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
+        is_fault = isinstance(cause, ssl.SSLError) and not isinstance(cause, TLS_ENDS)
         raise (HandshakeFailed if is_fault else PeerLeft)(reason(cause)) from cause
     finally:
         stream.transport_stream = below

@@ -15,7 +15,7 @@ from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.error_text import HandshakeFailed, reason
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.transports.sockets import client_tls, server_tls
@@ -325,3 +325,8 @@ def test_a_context_keeps_its_own_class_of_objects(client_context: ssl.SSLContext
         client_context.sslobject_class = own
         client_tls(client_context, ours, "127.0.0.1", ())
         assert client_context.sslobject_class is own
+
+
+@pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError])
+def test_an_end_in_the_handshake_has_one_text_whatever_python_calls_it(kind: type[ssl.SSLError]) -> None:
+    assert reason(kind(0, "closed (_ssl.c:992)")) == "the peer closed the connection during the TLS handshake"
