@@ -406,7 +406,8 @@ async def converse(ada: Visitor, bob: Visitor, carol: Visitor, uri: str) -> None
     await all_see(ada, carol)
 
 
-def main() -> None:
+def main() -> int | str:
+    """Do what the command line says. Return what it ends with: a status, or what went wrong."""
     try:
         match sys.argv[1:]:
             case []:
@@ -416,15 +417,18 @@ def main() -> None:
             case ["client", name, uri]:
                 trio.run(run_client, name, uri)
             case _:
-                sys.exit(__doc__)
+                return __doc__ or ""
     except* KeyboardInterrupt:
-        sys.exit(130)
+        status: int | str = 130
     except* (RSocketError, OSError, ValueError) as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        sys.exit(f"chat: {error}")
+        status = f"chat: {error}"
+    else:
+        status = 0
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
