@@ -584,8 +584,8 @@ LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 MANY_DIGITS = b"0" * 200
 """Digits in a row, one of two signs that JSON may have a number out of range; the other is a large exponent."""
-LONG_NUMBER = re.compile(rb'(?:[^"0-9-]++|"(?:[^"\\]|\\.)*+"|[0-9.eE+-]{1,4}(?![0-9.eE+-]))*+(?:([0-9.eE+-]{5,}+)|\Z)')
-"""The next number of JSON that may be out of range, or the end."""
+LONG_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([0-9.eE+-]{5,}+)')
+"""The next string of JSON, or the next number that may be out of range."""
 
 
 def _read_model_in_json(kind: Any, data: bytes) -> Any:

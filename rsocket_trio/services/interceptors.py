@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager, asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import trio
@@ -74,6 +74,8 @@ class Interception:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
                 if _is_second_yield(context, another):
+                    with suppress(RuntimeError):  # it yields at this, too
+                        await context.gen.aclose()  # type: ignore[attr-defined] # contextlib of 3.11.2 leaves it open
                     another = _second_yield(interceptor, raised)
                 raised = another
                 self._note(raised, cancelled)

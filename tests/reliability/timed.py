@@ -20,6 +20,7 @@ from tests.reliability.processes import server_process
 
 CALLS = 32
 SETUP_TIMEOUT = 1.0
+HANDSHAKES = 200
 PATIENCE = 60.0
 """Seconds after which a scene hangs."""
 SILENCE = 1.0

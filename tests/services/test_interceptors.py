@@ -550,7 +550,7 @@ async def test_a_runtime_error_of_an_interceptor_is_its_own() -> None:
     @asynccontextmanager
     async def inside() -> AsyncIterator[None]:
         yield
-        yield
+        raise RuntimeError("generator didn't stop")
 
     async def nests(call: Call) -> AsyncIterator[None]:
         async with inside():
