@@ -30,6 +30,9 @@ def as_interceptor(decorator: str, function: Function) -> ContextOf:
     return function
 
 
+NOT_STOPPED = "generator didn't stop"
+
+
 class Interception:
     """The life of one call: what was entered round it, and how it ended.
 
@@ -74,8 +77,9 @@ class Interception:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
                 if _is_second_yield(context, another):
-                    with suppress(RuntimeError):  # it yields at this, too
-                        await context.gen.aclose()  # type: ignore[attr-defined] # contextlib of 3.11.2 leaves it open
+                    if str(another).startswith(NOT_STOPPED):
+                        with suppress(RuntimeError):  # it yields at this, too
+                            await context.gen.aclose()  # type: ignore[attr-defined] # as contextlib of 3.11.2 does not
                     another = _second_yield(interceptor, raised)
                 raised = another
                 self._note(raised, cancelled)
@@ -105,7 +109,7 @@ def _is_second_yield(context: object, error: BaseException) -> bool:
     return (
         type(error) is RuntimeError
         and isinstance(context, _AsyncGeneratorContextManager)
-        and str(error).startswith(("generator didn't stop", "async generator ignored GeneratorExit"))
+        and str(error).startswith((NOT_STOPPED, "async generator ignored GeneratorExit"))
         and (inner is None or inner.tb_next is None)
     )
 
