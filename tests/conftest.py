@@ -40,6 +40,8 @@ PATIENCE = 1.0
 
 pytest_plugins = ["qa.testrun.part"]
 
+_reasons: list[str] = []
+"""Why the test that runs was skipped: pytest-trio keeps that to itself."""
 _alive: list[weakref.ref[Any]] = []
 _watched: set[str] = set()
 
@@ -60,6 +62,17 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems() -> None:
     set_aside()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    _reasons.clear()
+    try:
+        yield
+    except pytest.skip.Exception as skip:
+        if not _reasons:
+            raise
+        raise pytest.skip.Exception(_reasons[0]) from skip
 
 
 @pytest.hookimpl(wrapper=True)
@@ -194,7 +207,11 @@ def checked(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
     @functools.wraps(test)
     async def run(*args: object, **kwargs: object) -> None:
         before = system_tasks()
-        await test(*args, **kwargs)
+        try:
+            await test(*args, **kwargs)
+        except pytest.skip.Exception as skip:
+            _reasons.append(str(skip))
+            raise
         gc.collect()  # Trio complains of an asynchronous generator that nobody closed when it is collected
         deadline = time.monotonic() + PATIENCE
         # Not trio.sleep: the test's clock may be one that stands still.
