@@ -59,7 +59,7 @@ from tests.blocks import (
 )
 from tests.each_row import each_row
 from tests.missing import give_up, missing_aeron, missing_module, require
-from tests.programs import run_program
+from tests.programs import Result, run_program
 
 PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
@@ -160,32 +160,47 @@ def background(started: list[subprocess.Popen[str]]) -> Iterator[list[str]]:
 
 def play(session: str, folder: Path, started: list[subprocess.Popen[str]]) -> None:
     """Type each command of a console session, and compare what it prints."""
+    trio.run(play_in_trio, session, folder, started)
+
+
+async def play_in_trio(session: str, folder: Path, started: list[subprocess.Popen[str]]) -> None:
+    """Type each command of a console session, and compare what it prints."""
     for command, shown in commands(session):
         words = as_here(shlex.split(command.removesuffix(" &")))
         if not command.endswith(" &"):
-            done = subprocess.run(
-                words,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
+            done = await finished(words, folder)
             assert done.stderr == "", command
             assert is_shown(done.stdout, shown), (command, done.stdout)
             continue
-        process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = left_running(words, folder)
         started.append(process)
         assert process.stdout is not None
         for line in shown.splitlines():
             assert process.stdout.readline() == line + "\n", command
 
 
+async def finished(words: list[str], folder: Path) -> Result:
+    """Run ``python WORDS`` to its end."""
+    if words[0] != "-m":
+        return await run_program(*words, cwd=folder)
+    # pytest wants a Python of its own: it rewrites what it imports.
+    with trio.fail_after(PATIENCE):
+        done = await trio.run_process(
+            [sys.executable, *words], cwd=folder, capture_stdout=True, capture_stderr=True, check=False
+        )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def left_running(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start ``python WORDS``."""
+    command = [sys.executable, *words]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def as_here(words: list[str]) -> list[str]:
-    """The command with this environment's own programs."""
+    """What stands behind ``python`` for a command: its script, or that of this environment's own program."""
     if words[0] == "python":
-        return [sys.executable, *words[1:]]
+        return words[1:]
     found = shutil.which(words[0], path=Path(sys.executable).parent)
     if found is None:
         give_up(f"{words[0]} is not installed")
@@ -227,7 +242,7 @@ async def test_the_program_of_a_how_to_runs_as_it_stands(runnable: str, tmp_path
                 assert (done.code, done.stderr) == (0, ""), command
                 assert is_shown(done.stdout, shown), done.stdout
             else:
-                play(f"$ {command}\n{shown}", tmp_path, started)
+                await play_in_trio(f"$ {command}\n{shown}", tmp_path, started)
 
 
 def program_names(task: str, names: dict[str, Any]) -> dict[str, Any]:

@@ -136,10 +136,7 @@ def test_the_judge_tells_up_from_down(folder: str, source: str, allowed: bool) -
 
 def loaded_at_once(path: Path) -> set[str]:
     """Return what a module imports outside of its functions."""
-    tree = ast.parse(path.read_text("utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    late = {found.line for node in functions for found in imports_in(node, (PACKAGE.name,))}
-    return {found.module for found in imports_of(path) if found.line not in late}
+    return {found.module for found in imports_of(path) if found.line not in late_lines(path)}
 
 
 def may_import(folder: str, found: Import) -> bool:
@@ -162,9 +159,22 @@ def folder_of_module(module: str) -> str:
     return name if is_module else PUBLIC
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> list[Import]:
     package = (PACKAGE.name, *path.relative_to(PACKAGE).parts[:-1])
-    return imports_in(ast.parse(path.read_text("utf-8")), package)
+    return list(imports_in(tree_of(path), package))
+
+
+@cache
+def late_lines(path: Path) -> set[int]:
+    """Return the lines of imports that run when a function is called."""
+    functions = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {found.line for node in functions for found in imports_in(node, (PACKAGE.name,))}
 
 
 def imports_in(tree: ast.AST, package: tuple[str, ...], *, for_annotations: bool = False) -> Iterator[Import]:
@@ -179,11 +189,15 @@ def imports_in(tree: ast.AST, package: tuple[str, ...], *, for_annotations: bool
             for alias in node.names:
                 # What is imported from the package itself is a module of it or a public name.
                 yield Import(f"{module}.{alias.name}", node.lineno, for_annotations)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and asks_for_types(node.test):
             yield from imports_in(ast.Module(node.body, []), package, for_annotations=True)
             yield from imports_in(ast.Module(node.orelse, []), package, for_annotations=for_annotations)
         else:
             yield from imports_in(node, package, for_annotations=for_annotations)
+
+
+def asks_for_types(test: ast.expr) -> bool:
+    return any("TYPE_CHECKING" in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in ast.walk(test))
 
 
 LARGEST_CIRCLE = 3
@@ -229,16 +243,9 @@ def graphs() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     every: dict[str, set[str]] = {}
     loaded: dict[str, set[str]] = {}
     for name, path in modules.items():
-        tree = ast.parse(path.read_text("utf-8"))
-        package = tuple(name.split(".")[:-1])
-        every[name] = targets_of(imports_in(tree, package), modules) - {name}
-        late = {
-            found.line
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for found in imports_in(node, package)
-        }
-        at_once = (one for one in imports_in(tree, package) if not one.for_annotations and one.line not in late)
+        every[name] = targets_of(imports_of(path), modules) - {name}
+        late = late_lines(path)
+        at_once = (one for one in imports_of(path) if not one.for_annotations and one.line not in late)
         loaded[name] = targets_of(at_once, modules) - {name}
     return every, loaded
 

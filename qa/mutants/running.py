@@ -11,6 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Self
@@ -86,6 +87,11 @@ class Copy:
 
     folder: Path
 
+    @cached_property
+    def functions(self) -> Mapping[str, Sequence[Function]]:
+        """Those of the package without any fault: each fault is taken out again."""
+        return functions(self.folder / PACKAGE)
+
     @classmethod
     @contextmanager
     def made(cls) -> Iterator[Self]:
@@ -101,7 +107,7 @@ class Copy:
     @contextmanager
     def with_fault(self, mutant: Mutant) -> Iterator[None]:
         """The fault is in the copy, for as long as the block."""
-        function = place(mutant, functions(self.folder / PACKAGE))
+        function = place(mutant, self.functions)
         path = function.path
         text = path.read_text("utf-8")
         path.write_text(planted(mutant, function, text), "utf-8")
@@ -146,9 +152,11 @@ class Copy:
 
 
 def hunt(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
-    """Yield each fault, and whether its tests find it. Raise ``Stale`` first if they fail without any."""
+    """Yield each fault, and whether its tests find it. Raise ``Stale`` if a text is gone, or they fail without."""
     files = sorted({test for mutant in mutants for test in mutant.tests})
     with Copy.made() as copy:
+        for mutant in mutants:
+            place(mutant, copy.functions)
         complaint = copy.complaint(files)
         if complaint:
             raise Stale(f"the tests fail without any fault: {complaint}")

@@ -28,7 +28,7 @@ PLAYED = {
 
 
 @pytest.mark.parametrize(
-    ("library", "name"), some([(library, name) for library, names in PLAYED.items() for name in names], 6)
+    ("library", "name"), some([(library, name) for library, names in PLAYED.items() for name in names], 4)
 )
 def test_a_run_counts_what_both_processes_used(library: str, name: str) -> None:
     require(BY_LIBRARY[library].missing())
@@ -50,7 +50,7 @@ def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> Non
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 
 
-@pytest.mark.parametrize("library", ["trio", "asyncio"])
+@pytest.mark.parametrize("library", some(["trio", "asyncio"], 1))
 def test_a_run_over_tls_counts_what_both_processes_used(library: str) -> None:
     require(BY_LIBRARY[library].missing())
     with tls.certificates() as word:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import product
+from itertools import cycle, product
 
 import click
 
@@ -25,11 +25,13 @@ from tests.each_row import ALL_CASES, each_row
 from tests.rows import Rows
 
 CANCEL = "000000052400"
+HELP = ("-h", "--help")
 
 
 async def test_every_command_has_help() -> None:
     with Rows() as row:
-        for command, flag in product(["", *COMMANDS, "frames decode"], ["-h", "--help"]):
+        every = ["", *COMMANDS, "frames decode"]
+        for command, flag in product(every, HELP) if ALL_CASES else zip(every, cycle(HELP), strict=False):
             with row(f"{command} {flag}"):
                 result = await run(*command.split(), flag)
                 assert (result.code, result.stderr) == (0, "")

@@ -717,7 +717,8 @@ def test_gaps_stand_where_items_are_missing(size: int, policy: Policy, steps: li
 # Many
 
 
-async def test_ten_thousand_subscribers_all_get_all() -> None:
+async def test_thousands_of_subscribers_all_get_all() -> None:
+    many = 10_000 if ALL_CASES else 2000
     room = Broadcast[int](4)
     total = 0
 
@@ -730,14 +731,14 @@ async def test_ten_thousand_subscribers_all_get_all() -> None:
 
     with collected_by_hand():
         async with trio.open_nursery() as nursery:
-            for _ in range(10_000):
+            for _ in range(many):
                 await nursery.start(subscriber)
-            assert room.subscribers == 10_000
+            assert room.subscribers == many
             for _ in range(8):
                 await room.send(1)
             await room.aclose()
 
-    assert total == 80_000
+    assert total == 8 * many
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def kept() -> Iterator[list[object]]:
     gc.collect()
 
 
-HERE = ("load", "requests", "rows")
+HERE = ("load", "rows")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from qa.fuzz.frames import FRAMES
 from qa.fuzz.streams import STREAMS, said
 from rsocket_trio.rsocket.detection import UNDECIDED
 from rsocket_trio.rsocket.dialects import DIALECTS
+from tests.each_row import ALL_CASES
 
 SEED: Final = 1
 RUNS: Final = {
-    **dict.fromkeys(FRAMES, 3_000),
-    **dict.fromkeys((*BLOCKS, *CODECS), 1_500),
+    **dict.fromkeys(FRAMES, 3_000 if ALL_CASES else 1_500),
+    **dict.fromkeys((*BLOCKS, *CODECS), 1_500 if ALL_CASES else 750),
     **dict.fromkeys(STREAMS, 300),
     **dict.fromkeys(LARGE_CODECS, 3),
 }

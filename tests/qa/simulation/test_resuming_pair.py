@@ -10,12 +10,13 @@ import trio
 
 from rsocket_trio import Channel, Connection, Payload, RejectedSetup, Responder, ResumeOptions, Setup
 from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair, simulate
+from tests.each_row import ALL_CASES
 
 RESUME = ResumeOptions(first_delay=0.01, longest_delay=0.1, session_seconds=60)
 FIRST = Faults(split=(1, 2000), delay=(0.0, 0.05), cut_after=(300, 5000))
 LATER = attrs.evolve(FIRST, refuse=0.2)
 ITEMS = [b"%d" % number * 50 for number in range(60)]
-SEEDS = range(25)
+SEEDS = range(25 if ALL_CASES else 10)
 
 
 def responder() -> Responder:

@@ -13,7 +13,7 @@ from rsocket_trio.transports.http2.http2_client import share_http2
 from rsocket_trio.transports.http2.http2_server import accept_http2
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions
-from tests.reliability.cancelling import MOST_STEPS, CancelAtStep
+from tests.reliability.cancelling import MOST_STEPS, STRIDE, CancelAtStep
 from tests.transports.http2.raw_http2 import ENDPOINT, Stream
 
 BODY = bytes(300_000)
@@ -99,5 +99,5 @@ async def test_it_ends_wherever_it_is_cancelled(who: str, before: bool, autojump
     tested, other = (server, of_client) if who == "server" else (of_client, server)
     steps = 0
     while steps < MOST_STEPS and await cancelled(steps, tested, other, before=before):
-        steps += 1
+        steps += STRIDE
     assert 10 < steps < MOST_STEPS
