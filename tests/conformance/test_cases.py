@@ -133,6 +133,7 @@ async def test_our_side_passes(role: str, dialect: str, clock: trio.testing.Mock
                 assert result.outcome is wanted(case, has_messages=False), "\n".join(told(result))
 
 
+@pytest.mark.timeout(900 if ALL_CASES else 150)  # over Aeron not all time jumps
 @pytest.mark.clause("RS00-HDR-02", "RS01-HDR-01", "RS02-FRM-02", "RS10-FRM-02", "DET-09")
 @pytest.mark.parametrize(("role", "scheme", "dialect"), list(settings()))
 async def test_our_side_passes_over_every_transport(
