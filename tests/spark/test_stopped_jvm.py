@@ -20,9 +20,8 @@ from rsocket_trio.spark.java import ensure_java
 
 @pytest.fixture(scope="session")
 def jvm():
-    ensure_java()
+    java = str(ensure_java())
     [jar] = glob.glob(os.path.join(os.path.dirname(pyspark.__file__), "jars", "py4j-*.jar"))
-    java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     gateway = py4j.java_gateway.JavaGateway.launch_gateway(classpath=jar, die_on_exit=True, java_path=java)
     yield gateway
     gateway.shutdown()
