@@ -100,6 +100,7 @@ class Process:
         self.fixture: dict[str, Any] | None = None
         self.failed: str | None = None
         self._is_over = False
+        self._is_killed = False
         self._expects(BETWEEN)
         command = [*self._supervisor.command, *(f"--ignore={path}" for path in self.ignored)]
         log = os.open(self._supervisor.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -181,7 +182,7 @@ class Process:
         self.done.append(item)
         self._supervisor.finish(item, self._outcome, self.failed, fixture, seconds, cpu)
         self._expects(BETWEEN)
-        if hung:
+        if hung and not self._is_killed:
             self._again()
 
     def _on_end(self) -> None:
@@ -204,22 +205,22 @@ class Process:
 
     def on_late(self) -> None:
         """End from outside what takes longer than it may."""
-        where = self.item or self.collecting or "the process of the tests"
+        late = item, collecting, was_over = self.item, self.collecting, self._is_over
+        where = item or collecting or "the process of the tests"
         text = f"did not end {self._limit:g} s after its start, and was killed\n\n{self._evidence()}"
-        if self.item is not None:
+        self._kill()
+        self.read()  # what it wrote until then
+        if late != (self.item, self.collecting, self._is_over):
+            self._again()  # it was about to go on
+        elif item is not None:
             self._fail_item(text)
             self._again()
-        elif self.collecting is not None:
+        elif collecting is not None:
             self._supervisor.fail(where, f"collection {text}")
-            self.ignored.append(self.collecting)
+            self.ignored.append(collecting)
             self._again()
-        elif self._is_over:
-            self._supervisor.fail(where, f"{text}\nAll of its items had run.")
-            self._kill()
-            self._stop()
         else:
-            self._supervisor.fail(where, text)
-            self._kill()
+            self._supervisor.fail(where, f"{text}\nAll of its items had run." if was_over else text)
             self._stop()
 
     def _fail_item(self, text: str) -> None:
@@ -252,11 +253,13 @@ class Process:
         return f"{stacks or 'It wrote no stacks: it is stopped, or had not begun.'}\nProcesses:\n{below}"
 
     def _again(self) -> None:
-        self._kill()
+        if not self._is_killed:
+            self._kill()
         self._supervisor.result.restarts += 1
         self._start()
 
     def _kill(self) -> None:
+        self._is_killed = True
         self._supervisor.kill(self)
 
     def _stop(self) -> None:
