@@ -35,6 +35,7 @@ AERON = if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))';
 	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || \
 	  echo "$(PYAERON) not found: no Aeron"; fi
 SPRING := build/spring
+KOTLIN := build/kotlin
 AERON_JAVA := build/aeron
 KAFKA_JAVA := build/kafka
 RSOCKET_JAVA := build/rsocket-java
@@ -65,7 +66,7 @@ demo: $(VENV)/.runtime
 
 # Everything that is fetched, side by side; Maven's projects after one another, for they share a repository.
 SETUP := $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built \
-  $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built
+  $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built $(KOTLIN)/.built
 
 # RECORD=1 writes the tables into docs/contributing/testing.md.
 test: lacking
@@ -244,6 +245,15 @@ $(AERON_JAVA)/.built: $(JS)/aeron/pom.xml | $(RSOCKET_JAVA)/.built
 	  echo "no Aeron driver in Java"; \
 	else \
 	  echo "mvn or java not found: no Aeron driver in Java"; \
+	fi
+
+# Without Maven and a JDK the tests against rsocket-kotlin are skipped, or fail where CI is set, and say so. The compiler
+# of Kotlin comes with Maven's plugin.
+$(KOTLIN)/.built: $(JS)/kotlin/pom.xml $(wildcard $(JS)/kotlin/src/*.kt) | $(KAFKA_JAVA)/.built
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+	  echo "fetching rsocket-kotlin"; mvn -q -B -Dstyle.color=never -f $(JS)/kotlin compile && touch $@ || echo "no Kotlin peer"; \
+	else \
+	  echo "mvn or javac not found: no Kotlin peer"; \
 	fi
 
 # Without Maven and a Java the tests against Kafka are skipped, or fail where CI is set, and say so.

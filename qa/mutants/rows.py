@@ -335,6 +335,28 @@ MUTANTS = (
         "self.reassembling -= 0",
         ("tests/connection/test_limits.py",),
     ),
+    # Peers by name, and those that are refused
+    Mutant(
+        "a request is cut for a peer that takes whole ones",
+        "StreamSender._put",
+        "if self._dialect.request_fragments or type(frame) is PayloadFrame:",
+        "if True:",
+        ("tests/client/test_peers.py",),
+    ),
+    Mutant(
+        "any number of refused clients may close first",
+        "RefusedClients.wait_closed",
+        "if self._waiting >= MAX_REFUSED:",
+        "if self._waiting < 0:",
+        ("tests/server/test_refused_clients.py",),
+    ),
+    Mutant(
+        "the place of a refused client is never free again",
+        "RefusedClients.wait_closed",
+        "self._waiting -= 1",
+        "self._waiting -= 0",
+        ("tests/server/test_refused_clients.py",),
+    ),
     # Old peers
     Mutant(
         "an answer of 0.2 without NEXT is dropped",

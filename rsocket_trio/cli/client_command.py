@@ -223,7 +223,7 @@ def credentials(user_and_password: str | None, token: str | None, dialect: str) 
 
 
 def habits_with(peer: Peer | None, habits: Habits) -> Habits:
-    """Return the defaults of a command for an old peer."""
+    """Return the defaults of a command for a peer."""
     if peer is None:
         return habits
     habits = attrs.evolve(habits, credit=peer.initial_request_n, keepalive=peer.keepalive or habits.keepalive)

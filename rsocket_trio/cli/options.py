@@ -40,7 +40,7 @@ def dialect(text: str) -> str:
 
 
 def peer(text: str) -> str:
-    """Return the name of an old peer, after a check."""
+    """Return the name of a peer, after a check."""
     return checked(peer_named, text)[1]
 
 
@@ -144,7 +144,7 @@ ROWS = (
     Row("dialect",  "--dialect", "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
                     {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
     Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to accept.", MANY),
-    Row("peer",     "--peer", "--peer", f"An old peer by name, which sets all that it needs: {', '.join(PEERS)}.",
+    Row("peer",     "--peer", "--peer", f"A peer by name, which sets all that it needs: {', '.join(PEERS)}.",
                     {"type": peer, "metavar": "NAME"}),
     Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",
                     "MIME type of the metadata; of several one for each.",

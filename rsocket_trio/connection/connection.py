@@ -55,6 +55,7 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.link import RefusedClients
     from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.rsocket.session import Session as RSocketSession
 
@@ -748,10 +749,12 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         setup_deadline: float = math.inf,
         first: Sequence[bytes] = (),
         deadlines: Deadlines | None = None,
+        refused_clients: RefusedClients | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Run the connection until it ends, whatever is cancelled around it: to be awaited at once.
 
-        ``first`` are the frames that came on this transport already, ``deadlines`` those that many connections share.
+        ``first`` are the frames that came on this transport already. Many connections share ``deadlines`` and
+        ``refused_clients``.
         """
         engine = self._engine
         engine.setup_deadline = setup_deadline
@@ -761,7 +764,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             # Opened inside of a handler: the handlers of this connection serve neither that call nor its user.
             context.run(current_call_variable.set, None)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
-        return engine.run(transport, context, first, deadlines)
+        return engine.run(transport, context, first, deadlines, refused_clients)
 
     def _resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
         """Return this connection as a server handles it when its client comes back."""

@@ -92,7 +92,7 @@ class DispatchPort(HandlerPort, CallPort, Protocol):
         """Abandon the transport, which is of no more use, until there is another."""
         ...
 
-    def end(self, error: RSocketError) -> None:
+    def end(self, error: RSocketError, *, refuses: bool = False) -> None:
         """End the connection with this error."""
         ...
 
@@ -340,7 +340,7 @@ class Dispatcher:
         else:
             # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
             port.faults.lost(event.error)
-        port.end(event.error)
+        port.end(event.error, refuses=event.refuses)
 
     def _on_lease(self, event: LeaseReceived) -> None:
         self._port.request_queue.grant_next()

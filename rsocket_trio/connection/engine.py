@@ -20,7 +20,7 @@ from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog, failures_told_to, is_the_end, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, Workers
 from rsocket_trio.connection.inbox import ReceiveBudget
-from rsocket_trio.connection.link import Link, NoLink
+from rsocket_trio.connection.link import Link, NoLink, RefusedClients
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.connection.resumption import Reconnector, ResumeFailed
@@ -96,6 +96,7 @@ class Engine:
         "_nursery",
         "_on_growth",
         "_outbox",
+        "_refused_clients",
         "_resume_scope",
         "_said_gave_up",
         "_view",
@@ -160,6 +161,7 @@ class Engine:
         self._nursery: trio.Nursery | None = None
         self._finished = 0
         self.link: Link | NoLink = NO_LINK
+        self._refused_clients: RefusedClients | None = None
         self.reconnector = reconnector
         self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
@@ -173,11 +175,14 @@ class Engine:
         context: contextvars.Context,
         first: Sequence[bytes] = (),
         deadlines: Deadlines | None = None,
+        refused_clients: RefusedClients | None = None,
     ) -> None:
         """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``.
 
-        ``deadlines`` are those that many connections share; else this one has its own.
+        ``deadlines`` are those that many connections share; else this one has its own. Among ``refused_clients`` the
+        client of this connection waits if it is refused.
         """
+        self._refused_clients = refused_clients
         try:
             async with trio.open_nursery() as nursery:
                 # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
@@ -824,8 +829,11 @@ class Engine:
         self.faults.lost(error)
         self.end(error)
 
-    def end(self, error: RSocketError) -> None:
-        """End the connection: waiting calls raise the error, handlers are cancelled, the link closes."""
+    def end(self, error: RSocketError, *, refuses: bool = False) -> None:
+        """End the connection: waiting calls raise the error, handlers are cancelled, the link closes.
+
+        With ``refuses`` the last frame to send refuses the client, which may close first.
+        """
         if self.ended is not None:
             return
         # First, so that every task that is woken below finds the reason when it runs.
@@ -854,7 +862,7 @@ class Engine:
             self._resume_scope.cancel()
         else:
             # The receive task stops; queued frames still leave, then the task of ``run`` goes on.
-            self.link.stop()
+            self.link.stop(self._refused_clients if refuses else None)
         self.notify_state()
 
     def _cancel_streams(self, closed: ConnectionClosed) -> None:

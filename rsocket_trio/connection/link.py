@@ -10,8 +10,10 @@ import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
+from rsocket_trio.limits import charged
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.error_text import NO_FRAME, WrongProtocol
 
 READ_AFTER_BREAK_TIMEOUT = 1.0
@@ -21,6 +23,34 @@ DIRECT_WRITES = 4
 costs as much as five writes."""
 CLOSE_TIMEOUT = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
+REFUSED_TIMEOUT = 0.3
+"""Seconds that a refused client gets to close first. rsocket-kotlin loses an ERROR with the end of stream behind it."""
+MAX_REFUSED = 256
+"""Refused clients of one server that get this time at once. A further one has the end of stream behind its ERROR."""
+
+
+class RefusedClients:
+    """The refused clients of one server that may close first, which are limited in number."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    async def wait_closed(self, transport: Transport) -> None:
+        """Discard what comes until the client closes, or its time is over. No task may be in ``receive`` meanwhile."""
+        if self._waiting >= MAX_REFUSED:
+            return
+        self._waiting += 1
+        discarded = 0
+        try:
+            with trio.move_on_after(REFUSED_TIMEOUT):
+                while discarded < DISCARD_LIMIT and (frames := await transport.receive()):
+                    discarded += charged(sum(map(len, frames)), len(frames))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
+            return  # nothing that follows can be read
+        finally:
+            self._waiting -= 1
 
 
 class LinkSession(Protocol):
@@ -117,7 +147,10 @@ class NoLink:
     def on_idle(self) -> None:
         """Do nothing: no task runs."""
 
-    resume = stop = abandon = on_idle
+    resume = abandon = on_idle
+
+    def stop(self, refused_clients: RefusedClients | None = None) -> None:
+        """Do nothing: nothing is read."""
 
 
 class Link:
@@ -146,6 +179,7 @@ class Link:
         "_progress_seen",
         "_reading",
         "_reads",
+        "_refused_clients",
         "_rests",
         "_sending",
         "_session",
@@ -188,6 +222,7 @@ class Link:
         self._progress_seen = (0, 0)
         self.is_paused = False
         self._stall_since: float | None = None
+        self._refused_clients: RefusedClients | None = None
 
     def wake(self) -> None:
         """Wake the send task, or start it, after something was put into the outbox."""
@@ -279,8 +314,9 @@ class Link:
         # An application's own transport may be one that knows nothing of this.
         return self._waits_turn or getattr(self._transport, "has_unread", False)
 
-    def stop(self) -> None:
-        """Read no more: write what is queued, then close."""
+    def stop(self, refused_clients: RefusedClients | None = None) -> None:
+        """Read no more: write what is queued, then close. A refused client gets time to close first."""
+        self._refused_clients = refused_clients
         if not self._lost:  # else that has ended already, or is about to
             self._reading.cancel()
 
@@ -345,7 +381,7 @@ class Link:
                         reads = await self._wait_while_congested()
             if self._broken is not None:
                 self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
-            if not self._lost and not self._may_go():
+            if not self._lost and (self._refused_clients is not None or not self._may_go()):
                 with trio.move_on_after(CLOSE_TIMEOUT):
                     await self._say_goodbye()
         finally:
@@ -444,6 +480,8 @@ class Link:
         """Let the send task empty the outbox, then end the transport in order."""
         self._leaving = True
         await self._wait_sent()
+        if not self._lost and self._refused_clients is not None:
+            await self._refused_clients.wait_closed(self._transport)
         if not self._lost:
             try:
                 await self._transport.finish()

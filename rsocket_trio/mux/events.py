@@ -171,11 +171,13 @@ class TransportSilent:
 class SessionEnded:
     """The session is over. The rest of the outbox is to be sent, then the transport closed.
 
-    ``ordinary`` says that the peer ended it while no stream was open: that is no failure.
+    ``ordinary`` says that the peer ended it while no stream was open: that is no failure. ``refuses`` says that the
+    last frame refuses the client.
     """
 
     error: RSocketError
     ordinary: bool = False
+    refuses: bool = False
 
 
 Event: TypeAlias = (

@@ -1,6 +1,6 @@
-"""Old peers by name: the terms that a client of ours needs with a server of each, a row a peer.
+"""Peers by name: the terms that a client of ours needs with a server of each, a row a peer.
 
-A server of ours needs none of this: it recognises these peers as clients by itself.
+A server of ours needs none of this for old peers: it recognises them as clients by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
+from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.stream_sender import UNCUT
 from rsocket_trio.terms import Keepalive
 
@@ -73,6 +74,21 @@ PEERS: Final = {
             name="python-2017",
             what="rsocket 0.1.1 and 0.2.0 of PyPI, 2017",
             # Even ids, as the document has them, and it takes any version: nothing but fragments is foreign to it.
+        ),
+        Peer(
+            name="rsocket-py/fc7afed",
+            what="rsocket-py at commit fc7afed, before it spoke 1.0",
+            dialect=REACTIVESOCKET_0_2.name,
+            # It takes the first fragment for the whole payload, and reports no error.
+            fragment_size=LARGEST_FRAME,
+        ),
+        Peer(
+            name="rsocket-kotlin/0.20",
+            what="rsocket-kotlin 0.20.0, 2025",
+            dialect=RSOCKET_1_0.name,
+            # It ends the connection at the second fragment of a request. It joins answers and items.
+            quirks=("whole_requests",),
+            fragment_size=LARGEST_FRAME,
         ),
     )
 }

@@ -55,6 +55,10 @@ def _unbound(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, keeps_credit=False)
 
 
+def _whole_requests(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(dialect, request_fragments=False)
+
+
 def _kept_lengths(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, length_on_messages=True)
 
@@ -83,6 +87,8 @@ QUIRKS: Final = (
             "Java 0.2.2 takes an id of its own for each", _pushed_anywhere),
     Quirk("ignores_credit", RSOCKET_1_0.name, "items beyond the credit wait for their reader; above "
           "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", _unbound),
+    Quirk("whole_requests", RSOCKET_1_0.name, "a request is sent in one frame, or refused here if it is larger",
+          "rsocket-kotlin ends the connection at a request in fragments", _whole_requests),
 )
 # fmt: on
 

@@ -697,19 +697,20 @@ class Session:
 
     def end_with(self, code: int, data: bytes, error: RSocketError) -> None:
         """Send the reason, then end."""
-        if self.dialect.has_connection_error or code in SETUP_ERRORS:
+        is_sent = self.dialect.has_connection_error or code in SETUP_ERRORS
+        if is_sent:
             self.outbox.put_reply(self.error_frame(code, data))
-        self._end(error)
+        self._end(error, refuses=is_sent and not self.client and isinstance(error, SetupError))
 
     @property
     def _has_open(self) -> bool:
         """Return whether any stream is open, or may be among what the gate holds."""
         return self.held_size > 0 or any(stream.open for stream in self.open_streams())
 
-    def _end(self, error: RSocketError, *, ordinary: bool = False) -> None:
+    def _end(self, error: RSocketError, *, ordinary: bool = False, refuses: bool = False) -> None:
         self.outbox.discard_queues()
         self.close(error)
-        self.receiver.events.append(SessionEnded(error, ordinary))
+        self.receiver.events.append(SessionEnded(error, ordinary, refuses))
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""

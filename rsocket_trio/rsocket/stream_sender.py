@@ -530,4 +530,6 @@ class StreamSender:
     def _check_size(self, frame: RequestFrame | PayloadFrame, size: int) -> None:
         if size > self._whole_size:
             name = self._codec.name_of(frame)
-            raise LocalProtocolError(f"{name} of {size} bytes can't be fragmented here, limit {self._whole_size}")
+            raise LocalProtocolError(
+                f"{name} of {size} bytes can't be fragmented: the peer takes requests whole, limit {self._whole_size}"
+            )

@@ -14,6 +14,7 @@ import trio
 from rsocket_trio.connection.connection import ADMISSION_TIMEOUT, Connection
 from rsocket_trio.connection.deadlines import Deadlines, Timeout
 from rsocket_trio.connection.fault_log import FailureLog
+from rsocket_trio.connection.link import RefusedClients
 from rsocket_trio.connection.protocols import (
     Detected,
     ServerProtocolFactory,
@@ -84,6 +85,7 @@ class Server:
         self._grace_ends = math.inf
         self.deadlines: Deadlines | None = None
         self.failure_log = FailureLog()
+        self._refused_clients = RefusedClients()
         self._turned_away = 0
         self._recording = recording
 
@@ -272,7 +274,13 @@ class Server:
         One that begins while the server drains is served like one that was open before: its requests are refused.
         """
         connection, resumable, listener = self._begin(transport, protocol)
-        running = connection._run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
+        running = connection._run(
+            transport,
+            setup_deadline=setup_deadline,
+            first=first,
+            deadlines=self.deadlines,
+            refused_clients=self._refused_clients,
+        )
         recorder = recorder_of(transport)
         del transport, first
         self.connections.add(connection)
@@ -327,9 +335,7 @@ class Server:
         try:
             return self.sessions.resume(back, transport, frames[1:])
         except RejectedResume as refusal:
-            with trio.move_on_after(CLOSE_TIMEOUT):
-                await transport.send([protocol.refusal(refusal)])
-            await self._finish(transport)
+            await self._refuse(transport, protocol.refusal(refusal))
             return None
 
     async def _protocol_of(self, transport: Transport) -> tuple[ServerProtocolFactory, Transport] | None:
@@ -376,8 +382,13 @@ class Server:
             return
         refusal = ErrorFrame(0, InvalidSetup.default_code, b"the first frame must be a SETUP of a version served here")
         transport.use_framing(framing_for(answer, self.limits))
+        await self._refuse(transport, answer.codec.encode(refusal))
+
+    async def _refuse(self, transport: Transport, refusal: bytes) -> None:
+        """Send the ERROR that refuses the first frame of a client, which may close first."""
         with trio.move_on_after(CLOSE_TIMEOUT):
-            await transport.send([answer.codec.encode(refusal)])
+            await transport.send([refusal])
+            await self._refused_clients.wait_closed(transport)
         await self._finish(transport)
 
     async def _finish(self, transport: Transport) -> None:

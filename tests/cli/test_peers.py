@@ -1,4 +1,4 @@
-"""``--peer``: an old peer's name on the command line sets what nobody else said."""
+"""``--peer``: a peer's name on the command line sets what nobody else said."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], co
     dial, wish = asked(command, URI, "--peer", name)
     peer = PEERS[name]
 
-    assert (dial.options["peer"], dial.options["dialect"], dial.options["quirks"]) == (name, "reactivesocket/0.1", ())
+    assert (dial.options["peer"], dial.options["dialect"], dial.options["quirks"]) == (name, peer.dialect, ())
     if peer.mime is not None:
         assert (dial.options["data_mime"], dial.options["metadata_mime"]) == ("utf-8", "utf-8")
     assert dial.options["keepalive"] == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))

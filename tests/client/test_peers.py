@@ -1,4 +1,4 @@
-"""A client that is told an old peer's name says what that peer understands; what its caller gives wins."""
+"""A client that is told a peer's name says what that peer understands; what its caller gives wins."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import trio.testing
 from rsocket_trio import (
     Connection,
     Keepalive,
+    LocalProtocolError,
     Payload,
     Responder,
     connect_forever,
@@ -30,7 +31,10 @@ from rsocket_trio.rsocket.quirks import known_quirks
 from rsocket_trio.transports.memory import memory_pair
 from rsocket_trio.values import Unsaid
 
-NAMES = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
+OLD = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
+"""The names of those that speak 0.1."""
+PYTHON, KOTLIN = "rsocket-py/fc7afed", "rsocket-kotlin/0.20"
+NAMES = [*OLD, PYTHON, KOTLIN]
 NOWHERE = "memory://nobody-listens-here"
 DEFAULT_MIMES = "27" + b"message/x.rsocket.composite-metadata.v0".hex() + "18" + b"application/octet-stream".hex()
 UTF8 = "05 7574662d38 05 7574662d38"
@@ -42,6 +46,11 @@ SETUPS = {
     "js-1": "0001 0000 00000000 0000 0001 0007a120 000dbba0" + UTF8,
     "go-2016": "0001 0000 00000000 0000 0000 00004e20 00015f90" + DEFAULT_MIMES,
     "python-2017": "0001 0000 00000000 0000 0001 00004e20 00015f90" + DEFAULT_MIMES,
+}
+# The same in the layout that 0.2 and 1.0 share: stream 0, type and flags, version, keepalive and lifetime, MIME types.
+SETUPS_24 = {
+    PYTHON: "00000000 0400 0000 0002 00004e20 00015f90" + DEFAULT_MIMES,
+    KOTLIN: "00000000 0400 0001 0000 00004e20 00015f90" + DEFAULT_MIMES,
 }
 FIRST_IDS = {"java-0.2.2": 2, "java-0.5.2": 1, "js-3": 1, "js-1": 2, "go-2016": 1, "python-2017": 2}
 KEEP_LENGTHS = ["java-0.2.2", "js-3", "js-1"]
@@ -72,12 +81,13 @@ async def asking(**terms: Any) -> AsyncIterator[tuple[Connection, Heard]]:
 
 def test_the_names_are_those_of_the_peers_that_were_tried() -> None:
     assert list(PEERS) == NAMES
-    assert all(peer.what and peer.dialect == "reactivesocket/0.1" for peer in PEERS.values())
+    assert all(peer.what for peer in PEERS.values())
+    assert [PEERS[name].dialect for name in NAMES] == ["reactivesocket/0.1"] * 6 + ["reactivesocket/0.2", "rsocket/1.0"]
     for peer in PEERS.values():
         assert set(peer.quirks) <= set(known_quirks(DIALECTS[peer.dialect]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_the_setup_is_what_the_peer_understands(autojump_clock: object, name: str) -> None:
     async with asking(peer=name) as (connection, heard):
         assert connection.dialect == "reactivesocket/0.1"
@@ -91,6 +101,8 @@ QUIRKS = {
     "js-1": "length_on_messages",
     "go-2016": "client_ids_odd version_0_0",
     "python-2017": "",
+    PYTHON: "",
+    KOTLIN: "whole_requests",
 }
 
 
@@ -99,7 +111,7 @@ def test_the_quirks_of_each_are_those_that_it_needs(name: str) -> None:
     assert " ".join(sorted(PEERS[name].quirks)) == QUIRKS[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_a_lease_is_asked_for_where_the_peer_reads_it(autojump_clock: object, name: str) -> None:
     async with asking(peer=name, lease=True) as (_, heard):
         flags = (await heard.next())[2:4]
@@ -119,7 +131,7 @@ async def test_metadata_that_java_pushes_on_an_id_of_its_own_is_heard(autojump_c
     assert heard == [b"meta"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_requests_have_the_ids_of_the_peers_clients(autojump_clock: object, name: str) -> None:
     async with asking(peer=name) as (connection, heard):
         await heard.next()
@@ -127,7 +139,7 @@ async def test_requests_have_the_ids_of_the_peers_clients(autojump_clock: object
         assert await heard.next() == bytes.fromhex("0005 0000") + FIRST_IDS[name].to_bytes(4, "big") + b"hi"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_over_messages_the_length_stays_for_those_that_keep_it(autojump_clock: object, name: str) -> None:
     ours, theirs = memory_pair()
     async with open_connection_over(ours, peer=name):
@@ -138,7 +150,7 @@ async def test_over_messages_the_length_stays_for_those_that_keep_it(autojump_cl
     theirs.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_nothing_is_cut_for_a_peer_that_joins_no_fragments(autojump_clock: object, name: str) -> None:
     async with asking(peer=name) as (connection, heard):
         await heard.next()
@@ -146,7 +158,7 @@ async def test_nothing_is_cut_for_a_peer_that_joins_no_fragments(autojump_clock:
         assert len(await heard.next()) == 8 + 2_000_000
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OLD)
 async def test_credit_begins_where_the_peer_needs_it(autojump_clock: object, name: str) -> None:
     credit = 2 if name == "java-0.5.2" else 256
     async with asking(peer=name) as (connection, heard):
@@ -162,6 +174,84 @@ async def test_credit_begins_where_the_peer_needs_it(autojump_clock: object, nam
         await heard.next()
         async with connection.request_stream(b"s", initial_request_n=256):
             assert (await heard.next())[8:] == (256).to_bytes(4, "big") + b"s"
+
+
+LARGEST = 2**24 - 1
+"""Bytes of the largest frame of 0.2 and 1.0, whose length has 24 bits."""
+
+
+class Frames:
+    """The frames that a client of 0.2 or 1.0 wrote, without their lengths."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._data = bytearray()
+
+    async def next(self) -> bytes:
+        while len(self._data) < 3 or len(self._data) < 3 + int.from_bytes(self._data[:3], "big"):
+            self._data += await self._stream.receive_some(2**20)
+        size = 3 + int.from_bytes(self._data[:3], "big")
+        frame = bytes(self._data[3:size])
+        del self._data[:size]
+        return frame
+
+
+@asynccontextmanager
+async def asking_in_24_bits(**terms: Any) -> AsyncIterator[tuple[Connection, Frames, trio.abc.SendStream]]:
+    """A client of ours that has sent its SETUP to a peer of 0.2 or 1.0, what it says next, and the way back to it."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_connection_over(theirs, **terms) as connection:
+        frames = Frames(ours)
+        assert (await frames.next()).hex() == SETUPS_24[terms.get("peer", KOTLIN)].replace(" ", "")
+        yield connection, frames, ours
+    await trio.aclose_forcefully(ours)
+
+
+@pytest.mark.parametrize("name", [PYTHON, KOTLIN])
+async def test_the_largest_request_of_one_frame_is_not_cut(autojump_clock: object, name: str) -> None:
+    async with asking_in_24_bits(peer=name) as (connection, frames, _):
+        await connection.fire_and_forget(bytes(LARGEST - 6))
+        request = await frames.next()
+        assert (request[:6].hex(), len(request)) == ("000000011400", LARGEST)
+
+
+async def test_what_python_gets_above_one_frame_is_cut(autojump_clock: object) -> None:
+    async with asking_in_24_bits(peer=PYTHON) as (connection, frames, _):
+        await connection.fire_and_forget(bytes(LARGEST - 5))
+        assert (await frames.next())[:6].hex() == "000000011480"
+        assert (await frames.next()).hex() == "00000001282000"
+
+
+@pytest.mark.parametrize(
+    "terms", [{"peer": KOTLIN}, {"peer": KOTLIN, "fragment_size": 64}, {"quirks": ["whole_requests"]}]
+)
+async def test_a_request_to_kotlin_is_whole_or_refused_here_and_the_connection_goes_on(
+    autojump_clock: object, terms: dict[str, Any]
+) -> None:
+    async with asking_in_24_bits(**terms) as (connection, frames, _):
+        for payload in Payload(bytes(LARGEST - 9)), Payload(b"", bytes(LARGEST - 12)):
+            with pytest.raises(LocalProtocolError, match=r"REQUEST_STREAM of \d+ bytes can't be fragmented: the peer"):
+                async with connection.request_stream(payload):
+                    raise AssertionError("nothing was sent")
+        async with connection.request_stream(bytes(LARGEST - 10)):
+            assert len(await frames.next()) == LARGEST
+        assert (await frames.next())[4:6].hex() == "2400"  # CANCEL
+        await connection.fire_and_forget(bytes(100_000))
+        assert len(await frames.next()) == 6 + 100_000
+
+
+async def test_items_and_answers_to_kotlin_are_cut_where_the_caller_says(autojump_clock: object) -> None:
+    responder = Responder()
+    responder.request_response(lambda request: bytes(100))
+    terms = {"peer": KOTLIN, "fragment_size": 64, "responder": responder}
+    async with asking_in_24_bits(**terms) as (connection, frames, back):
+        await back.send_all(bytes.fromhex("000006 00000002 1000"))
+        assert [(await frames.next())[:6].hex() for _ in range(2)] == ["0000000228a0", "000000022860"]
+        async with connection.request_channel(b"", initial_request_n=1) as channel:
+            await frames.next()
+            await back.send_all(bytes.fromhex("00000a 00000001 2000 00000001"))
+            await channel.send(bytes(100))
+            assert [(await frames.next())[:6].hex() for _ in range(2)] == ["0000000128a0", "000000012820"]
 
 
 async def test_a_channel_of_java_has_its_slot(autojump_clock: object) -> None:
@@ -194,7 +284,7 @@ async def test_a_default_that_is_given_wins_as_well(autojump_clock: object) -> N
         assert (await heard.next())[4:8] == bytes.fromhex("00000001")  # its own quirks stay
 
 
-UNKNOWN = "peer 'java-9': the known ones are java-0.2.2, java-0.5.2, js-3, js-1, go-2016, python-2017"
+UNKNOWN = f"peer 'java-9': the known ones are {', '.join(NAMES)}"
 
 
 @pytest.mark.parametrize(
@@ -203,6 +293,7 @@ UNKNOWN = "peer 'java-9': the known ones are java-0.2.2, java-0.5.2, js-3, js-1,
         ({"peer": "java-9"}, UNKNOWN),
         ({"peer": "js-3", "dialect": "rsocket/1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
         ({"peer": "js-3", "dialect": "1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
+        ({"peer": KOTLIN, "dialect": "0.2"}, "peer 'rsocket-kotlin/0.20' speaks rsocket/1.0, not reactivesocket/0.2"),
         ({"peer": "go-2016", "dialect": "streamux/1"}, "peer 'go-2016' speaks reactivesocket/0.1, not streamux/1"),
         ({"peer": "go-2016", "dialect": "x"}, "dialect 'x': the known ones are"),
         ({"peer": 5}, "peer 5: the known ones are"),

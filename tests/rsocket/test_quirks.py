@@ -42,7 +42,7 @@ def test_names_are_found_only_where_they_belong() -> None:
         "length_on_messages",
         "metadata_push_on_streams",
     ]
-    assert list(known_quirks(RSOCKET_1_0)) == ["ignores_credit"]
+    assert list(known_quirks(RSOCKET_1_0)) == ["ignores_credit", "whole_requests"]
     assert known_quirks(REACTIVESOCKET_0_2) == {}
 
 
@@ -50,7 +50,8 @@ def test_a_name_that_the_dialect_does_not_know_is_refused() -> None:
     known = "channel_slot, client_ids_odd, length_on_messages, low_setup_flags, metadata_push_on_streams, version_0_0"
     with pytest.raises(ValueError, match=rf"^quirk 'odd' of reactivesocket/0.1: the known ones are {known}$"):
         with_quirks(REACTIVESOCKET_0_1, ["channel_slot", "odd"])
-    with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of rsocket/1.0: the known ones are ignores_credit$"):
+    known = "ignores_credit, whole_requests"
+    with pytest.raises(ValueError, match=rf"^quirk 'channel_slot' of rsocket/1.0: the known ones are {known}$"):
         with_quirks(RSOCKET_1_0, ["channel_slot"])
     with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of reactivesocket/0.2: there are none$"):
         with_quirks(REACTIVESOCKET_0_2, ["channel_slot"])
@@ -62,6 +63,13 @@ def test_credit_is_ignored_by_name_and_in_1_0_only() -> None:
     changed = all_with_quirks(list(DIALECTS.values()), ["ignores_credit"])
 
     assert [dialect.name for dialect in changed if not dialect.keeps_credit] == ["rsocket/1.0"]
+
+
+def test_requests_are_whole_by_name_and_in_1_0_only() -> None:
+    before = {dialect.name for dialect in DIALECTS.values() if not dialect.request_fragments}
+    changed = all_with_quirks(list(DIALECTS.values()), ["whole_requests"])
+
+    assert {dialect.name for dialect in changed if not dialect.request_fragments} - before == {"rsocket/1.0"}
 
 
 def test_among_several_dialects_those_change_that_know_it() -> None:
