@@ -73,7 +73,7 @@ class Record:
     def read(cls, path: Path) -> Record:
         """Read a record."""
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        outcomes = {str(case["id"]): Outcome(case["outcome"]) for case in content["cases"]}
+        outcomes = {str(case["id"]): Outcome(case["outcome"].removesuffix(" (again)")) for case in content["cases"]}
         facts = {name: str(content[name]) for name in ("peer", "title", "version", "runtime", "role", "began")}
         return cls(outcomes=outcomes, **facts)
 

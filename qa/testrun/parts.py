@@ -34,7 +34,9 @@ PARTS: Final = (
     Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=SPARK_AGAIN),
     Tests("kafka", ("tests/kafka",)),
     Tests("peers", ("tests/interop", "tests/benchmarks/test_under_java.py")),
-    Tests("commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py"), workers=2),
+    Tests(
+        "commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py"), workers=2
+    ),
     Tests("pure", (TESTS,), workers=3),
 )
 QUICK: Final = ("commands", "pure")

@@ -32,10 +32,11 @@ from rsocket_trio.conformance.clients import (
 from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, Run, explained, failures_in, table, told
+from rsocket_trio.conformance.report import BROKEN, Run, cost, explained, failures_in, table, told, told_again
 from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import (
+    AGAIN,
     AT_ONCE,
     PATIENCE,
     UNREACHABLE,
@@ -170,6 +171,13 @@ def _connection_options(command: Callback) -> Callback:
     "--patience", default=PATIENCE, show_default=True, type=click.FloatRange(0.1, 60), help="Seconds for each step."
 )
 @click.option(
+    "--again",
+    default=AGAIN,
+    show_default=True,
+    type=click.IntRange(0, 10),
+    help="Further plays of a case that ran out of time, alone and with four times the patience.",
+)
+@click.option(
     "--wait",
     type=click.FloatRange(0.1, 3600),
     help=f"Seconds in which a client has to connect ({WAIT:g}).",
@@ -203,6 +211,7 @@ def command(
     reports: tuple[Path, ...],
     baseline: Path | None,
     patience: float,
+    again: int,
     wait: float | None,
     at_once: int,
     connect_timeout: float | None,
@@ -251,7 +260,7 @@ def command(
         tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
         ways = _ways(name, routes, metadata_mime, data_mime, _credentials(simple, bearer, name))
-        target = Target(dial, abilities, patience, at_once, ways, connect_timeout)
+        target = Target(dial, abilities, patience, at_once, ways, connect_timeout, again)
         play = partial(_against_server, uri, name, cases, target)
     else:
         if trust or cert or key or untrusted or headers or connect_timeout is not None:
@@ -265,9 +274,8 @@ def command(
             raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
         tested = readable(" ".join(words)) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
-        play = partial(
-            _against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT)
-        )
+        listening = Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT, again=again)
+        play = partial(_against_clients, cases, listening)
     ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
 
 
@@ -399,12 +407,16 @@ async def _run(
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
+    begun = trio.current_time()
     results = await play(out)
-    done = Run(tested, dialect, role, began, results)
+    done = Run(tested, dialect, role, began, results, trio.current_time() - begun)
     for result in results:
         if result.outcome in BROKEN:
             await out.write_line("\n".join(told(result)).encode())
+        elif result.again:
+            await out.write_line("\n".join(told_again(result)).encode())
     await out.write_line(table(done).encode())
+    await out.write_line(cost(done).encode())
     faults: list[str] = []
     for path in reports:
         try:

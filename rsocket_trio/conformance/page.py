@@ -11,7 +11,17 @@ from typing import Final
 
 from rsocket_trio.conformance.catalogue import Level
 from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, Run, as_json, as_junit, by_chapter, chapter_of, clauses_of, line_of
+from rsocket_trio.conformance.report import (
+    BROKEN,
+    Run,
+    as_json,
+    as_junit,
+    by_chapter,
+    chapter_of,
+    clauses_of,
+    cost,
+    line_of,
+)
 
 AREAS: Final = {
     "BRK": "brokers",
@@ -101,6 +111,11 @@ def as_html(run: Run) -> str:
     parts += _findings(
         "Allowed deviations", "The document leaves these open, or another code is as good:", deviations, run
     )
+    if again := [result for result in run.results if result.again and result.outcome is Outcome.PASS]:
+        rows = "".join(
+            f"<li><code>{escape(one.case.id)}</code>, at first: {escape(one.at_first)}</li>" for one in again
+        )
+        parts.append(f"<details><summary>Cases that passed at a later play</summary><ul>{rows}</ul></details>")
     if others:
         rows = "".join(f"<li><code>{escape(one.case.id)}</code>: {escape(one.why)}</li>" for one in others)
         parts.append(f"<details><summary>Cases that do not apply</summary><ul>{rows}</ul></details>")
@@ -110,8 +125,9 @@ def as_html(run: Run) -> str:
 def _summary(run: Run) -> str:
     counts = {outcome: run.count(outcome) for outcome in Outcome}
     return (
-        f"{len(run.results)} cases: {counts[Outcome.PASS]} passed, {counts[Outcome.FAIL]} failed, "
-        f"{counts[Outcome.DEVIATION]} allowed deviations, {counts[Outcome.NOT_APPLICABLE]} not applicable."
+        f"{counts[Outcome.PASS]} passed, {counts[Outcome.FAIL]} failed, "
+        f"{counts[Outcome.DEVIATION]} allowed deviations, {counts[Outcome.NOT_APPLICABLE]} not applicable. "
+        f"It took {cost(run)}."
     )
 
 
@@ -150,12 +166,17 @@ def _section(result: Result, run: Run) -> str:
     wire = escape("\n".join(line_of(one) for one in result.record)) or "nothing"
     return (
         f"<section class='{kind}' id='{escape(case.id)}'><h3>{escape(case.title)}</h3>{said}"
-        f"<p><strong>{escape(result.why)}</strong></p>"
+        f"<p><strong>{escape(result.why)}</strong>{_at_first(result)}</p>"
         f"<p>What passed, <code>&gt;</code> sent by the tester and <code>&lt;</code> received:</p><pre>{wire}</pre>"
         f"<details><summary>The case</summary><p><code>{escape(case.id)}</code>, {case.level.value}: "
         f"{LEVELS[case.level]}</p><pre>{steps}</pre>"
         f"<p>Again: <code>{escape(_command(result, run))}</code></p></details></section>"
     )
+
+
+def _at_first(result: Result) -> str:
+    """Return why the case was played more than once, if it was."""
+    return f"<br>It was played again. At first: {escape(result.at_first)}" if result.again else ""
 
 
 def _command(result: Result, run: Run) -> str:

@@ -23,13 +23,22 @@ BROKEN: Final = (Outcome.FAIL, Outcome.DEVIATION)
 
 @attrs.frozen
 class Run:
-    """The facts of a run: what was tested, when it began (ISO 8601, UTC), and the results in the order of the cases."""
+    """The facts of a run: what was tested, when it began (ISO 8601, UTC), and the results in the order of the cases.
+
+    ``seconds`` is the time that the whole run took.
+    """
 
     target: str
     dialect: str
     role: str
     began: str
     results: Sequence[Result]
+    seconds: float = 0.0
+
+    @property
+    def connections(self) -> int:
+        """Return the number of connections of all cases."""
+        return sum(result.connections for result in self.results)
 
     def count(self, outcome: Outcome) -> int:
         """Return the number of cases that ended so."""
@@ -61,6 +70,21 @@ def table(run: Run) -> str:
     return "\n".join([head, *lines])
 
 
+def cost(run: Run) -> str:
+    """Return a line about what the run took, and how many cases needed more than one play."""
+    line = f"{len(run.results)} cases over {run.connections} connections in {run.seconds:.1f} s"
+    again = [result for result in run.results if result.again]
+    if not again:
+        return line
+    passed = sum(result.outcome is Outcome.PASS for result in again)
+    return f"{line}; {len(again)} ran out of time and were played again, of which {passed} passed"
+
+
+def told_again(result: Result) -> list[str]:
+    """Return the lines about a case that passed at a later play."""
+    return [f"{result.verdict}: {result.case.id}: {result.case.title}", f"  at first: {result.at_first}"]
+
+
 def told(result: Result) -> list[str]:
     """Return the lines that explain a result that is no pass: the sentence that it breaks, and the bytes both ways."""
     lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
@@ -68,7 +92,13 @@ def told(result: Result) -> list[str]:
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
+    if result.again:
+        lines.append(f"  played {_times(result.again + 1)}, at first: {result.at_first}")
     return lines + [f"  {line_of(one, 'sent    ', 'received')}" for one in result.record]
+
+
+def _times(number: int) -> str:
+    return "twice" if number == 2 else f"{number} times"
 
 
 def explained(case: Case) -> str:
@@ -107,6 +137,8 @@ def as_json(run: Run) -> str:
         "role": run.role,
         "tool": f"rsocket-trio {version('rsocket-trio')}",
         "began": run.began,
+        "seconds": round(run.seconds, 1),
+        "connections": run.connections,
         "counts": {outcome.value: run.count(outcome) for outcome in Outcome},
         "cases": [_json_of(result) for result in run.results],
     }
@@ -120,8 +152,10 @@ def _json_of(result: Result) -> dict[str, Any]:
         "title": case.title,
         "clauses": case.clauses,
         "level": case.level.value,
-        "outcome": result.outcome.value,
+        "outcome": result.verdict,
     }
+    if result.again:
+        content |= {"again": result.again, "at_first": result.at_first}
     if result.outcome is not Outcome.PASS:
         content["why"] = result.why
     if result.outcome in BROKEN:
@@ -139,9 +173,11 @@ def as_junit(run: Run) -> str:
         failures=str(run.count(Outcome.FAIL)),
         skipped=str(run.count(Outcome.NOT_APPLICABLE)),
         timestamp=run.began,
+        time=f"{run.seconds:.3f}",
     )
     for result in run.results:
-        case = ET.SubElement(suite, "testcase", classname=chapter_of(result.case), name=result.case.id)
+        named = {"classname": chapter_of(result.case), "name": result.case.id, "time": f"{result.seconds:.3f}"}
+        case = ET.SubElement(suite, "testcase", named)
         text = "\n".join(told(result)) if result.outcome in BROKEN else result.why
         if result.outcome is Outcome.FAIL:
             ET.SubElement(case, "failure", message=result.why).text = text
@@ -149,6 +185,8 @@ def as_junit(run: Run) -> str:
             ET.SubElement(case, "skipped", message=result.why)
         elif result.outcome is Outcome.DEVIATION:
             ET.SubElement(case, "system-out").text = text
+        elif result.again:
+            ET.SubElement(case, "system-out").text = "\n".join(told_again(result))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
