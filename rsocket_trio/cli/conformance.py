@@ -32,6 +32,7 @@ from rsocket_trio.conformance.clients import (
 from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.reaching import check_reached
 from rsocket_trio.conformance.report import BROKEN, Run, cost, explained, failures_in, table, told, told_again
 from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
 from rsocket_trio.conformance.routes import Routes
@@ -42,12 +43,10 @@ from rsocket_trio.conformance.run import (
     UNREACHABLE,
     Target,
     WrongServer,
-    check_server,
     dial_to,
     run,
-    speaks_tls,
 )
-from rsocket_trio.errors import ConnectionLost, readable
+from rsocket_trio.errors import readable
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Credentials
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -358,13 +357,9 @@ def _found(words: tuple[str, ...]) -> tuple[str, ...]:
 
 async def _against_server(uri: str, dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
     try:
-        await check_server(target, dialect)
-    except (WrongServer, ConnectionLost) as error:
-        if await speaks_tls(uri, target.patience):
-            raise Failure(f"{uri}: the server speaks TLS", CANNOT_CONNECT) from None
-        if isinstance(error, ConnectionLost):
-            raise
-        raise Failure(f"{uri}: {error}", CANNOT_CONNECT) from None
+        await check_reached(uri, target, dialect)
+    except WrongServer as error:
+        raise Failure(f"{uri}: {str(error).removeprefix(f'{uri}: ')}", CANNOT_CONNECT) from None
     return await run(cases, target)
 
 

@@ -31,6 +31,7 @@ from rsocket_trio.conformance.run import (
 )
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
+from rsocket_trio.transports.first_bytes import client_protocol
 from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
 
 CLIENTS_AT_ONCE = 4
@@ -47,8 +48,6 @@ OUTPUT_KEPT = 4096
 """Bytes of a client's output that are kept, the last ones."""
 REJECTED_RESUME: Final = 4
 """The code of an ERROR for a client that comes back to a case that is over."""
-TLS_HELLO: Final = b"\x16\x03"
-"""The first bytes of a client that begins a TLS handshake."""
 FIRST_REQUESTS: Final = {
     "request": ("ask", b"q"),
     "stream": ("stream", b"s"),
@@ -138,8 +137,8 @@ async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
     notation = chapters()[dialect].notation
     if notation.frame("client_setup").fits(await _first(end, patience)):
         return ""
-    if end.first.startswith(TLS_HELLO):
-        return f"the client speaks TLS, not plain {dialect}"
+    if protocol := client_protocol(end.first):
+        return f"the client speaks {protocol}, not plain {dialect}"
     for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
         if other.frame("client_setup").fits(end.first_as(other)):
             return f"the client speaks {other.dialect}, not {dialect}"

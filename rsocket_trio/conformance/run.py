@@ -20,7 +20,6 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import HeadersLike, open_transport
-from rsocket_trio.transports.schemes import parse_uri
 
 AT_ONCE = 16
 """Cases that run at the same time, each over a connection of its own."""
@@ -37,7 +36,6 @@ ALONE = 5
 company that delays them."""
 GREETING = ((Word.SEND, "setup"), (Word.AGREED, ""), (Word.ALIVE, ""))
 """The steps that a server must pass to count as one of a dialect with initialize messages."""
-TLS_ALERT = b"\x15\x03"
 UNREACHABLE = "the server can't be reached any more"
 """Begins the reason of a case for which no connection could be opened."""
 
@@ -109,38 +107,18 @@ def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
     return WireEnd(transport, notation, written, secret=target.routes.secret)
 
 
-async def speaks_tls(uri: str, patience: float = PATIENCE) -> bool:
-    """Return whether the server at a URI without TLS begins with TLS all the same."""
-    endpoint = parse_uri(uri)
-    if endpoint.uses_tls or not endpoint.port:
-        return False
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    with trio.move_on_after(patience):
-        try:
-            async with dial_to(f"tls://{host}:{endpoint.port}", context)():
-                return True
-        except ConnectionLost:
-            pass
-    return False
-
-
 async def check_server(target: Target, dialect: str) -> None:
     """Raise ``WrongServer`` naming what the server speaks instead, ``ConnectionLost`` if it is not there."""
-    found, first = await _speaks(target, dialect)
+    found, first = await speaks(target, dialect)
     if found:
         return
-    if first.startswith(TLS_ALERT):
-        raise WrongServer(f"the server speaks TLS, not plain {dialect}")
     others: set[str] = set()
 
     async def ask(other: str) -> None:
         try:
-            if (await _speaks(target, other))[0]:
+            if (await speaks(target, other))[0]:
                 others.add(other)
-        except ConnectionLost:
+        except (ConnectionLost, WrongServer):
             # The server has gone, or takes no more connections: it speaks nothing that can be named.
             return
 
@@ -155,14 +133,19 @@ async def check_server(target: Target, dialect: str) -> None:
     raise WrongServer(f"the server took no {chapters()[dialect].notation.opening} of {dialect}{said}")
 
 
-async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
-    """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said."""
+async def speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
+    """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said.
+
+    Raise ``WrongServer`` for one that answers in a protocol of other transports, and ``ConnectionLost``.
+    """
     chapter = chapters()[dialect]
     async with _connected(target) as transport:
         end = _end(target, transport, dialect)
         if chapter.notation.negotiates:
             steps = tuple(Step(word, rest, "") for word, rest in GREETING)
             result = await play(Case("", dialect, "server", "", (), Level.MUST, (), steps), end, target.patience)
+            if end.wrong_protocol:
+                raise WrongServer(end.wrong_protocol)
             is_right = result.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
             return is_right, next((one.data for one in end.record if not one.sent), end.rest)
         probe, answer = chapter.notation.templates["probe"], chapter.notation.templates["probe_answer"]
@@ -177,6 +160,8 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
                 ):
                     frame = await end.receive()
             except Ended as ended:
+                if end.wrong_protocol:
+                    raise WrongServer(end.wrong_protocol) from None
                 frame = ended.rest or frame
         if answer.fill(arguments).fits(frame):
             return True, b""
@@ -257,8 +242,8 @@ def _behind(earlier: Result, new: Result) -> Result:
 async def _is_there(target: Target, dialect: str) -> bool:
     """Return whether the server still answers."""
     try:
-        return (await _speaks(target, dialect))[0]
-    except ConnectionLost:
+        return (await speaks(target, dialect))[0]
+    except (ConnectionLost, WrongServer):
         return False
 
 

@@ -224,7 +224,10 @@ def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
     assert (trusted.code, trusted.stderr) == (0, "")
     assert (untrusted.code, untrusted.stdout) == (3, "")
     assert "certificate verify failed" in untrusted.stderr
-    assert (plain.code, plain.stderr) == (3, f"rsocket-trio: {uri.replace('wss', 'ws')}: the server speaks TLS\n")
+    assert (plain.code, plain.stderr) == (
+        3,
+        f"rsocket-trio: {uri.replace('wss', 'ws')}: HTTP/1.1 over TLS answered: try wss://\n",
+    )
 
 
 def test_a_server_is_tested_over_http2(command: Command) -> None:
@@ -512,14 +515,65 @@ def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:
     assert done.stderr.startswith(f"ConnectionLost: {nobody}: ")
 
 
-def test_a_server_that_speaks_tls_is_named(command: Command) -> None:
+@pytest.mark.parametrize(
+    ("served", "asked", "answered"),
+    [
+        ("tls", "tcp", "RSocket over TLS answered: try tls://"),
+        ("tls", "ws", "RSocket over TLS answered: try tls://"),
+        ("tcp", "tls", "RSocket without TLS answered: try tcp://"),
+        ("tcp", "ws", "RSocket without TLS answered: try tcp://"),
+        ("ws", "tcp", "HTTP/1.1 without TLS answered: try ws://"),
+        ("ws", "wss", "HTTP/1.1 without TLS answered: try ws://"),
+        ("wss", "tcp", "HTTP/1.1 over TLS answered: try wss://"),
+        ("h2", "tcp", "HTTP/2 without TLS answered: try h2://"),
+    ],
+)
+def test_the_transport_of_a_server_is_named(command: Command, served: str, asked: str, answered: str) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    with in_a_thread(serving(good_responder(), "tls://127.0.0.1:0", ssl_context=context)) as uri:
-        plain = uri.replace("tls", "tcp")
-        done = command(plain)
+    tls = {"ssl_context": context} if served in {"tls", "wss"} else {}
+    with in_a_thread(serving(good_responder(), f"{served}://127.0.0.1:0", **tls)) as uri:
+        wrong = uri.replace(served, asked)
+        done = command(wrong, "--patience", 60)
 
-    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {plain}: the server speaks TLS\n")
+    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {wrong}: {answered}\n")
+
+
+async def want_a_whole_head(stream: trio.SocketStream) -> None:
+    received = b""
+    async for chunk in stream:
+        received += chunk
+        if received.endswith(b"\r\n\r\n"):
+            await stream.send_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("is_http", "asked", "answered"),
+    [
+        (False, "tls", "RSocket without TLS answered: try tcp://"),
+        (False, "ws", "RSocket without TLS answered: try tcp://"),
+        (False, "h2", "RSocket without TLS answered: try tcp://"),
+        (True, "tcp", "HTTP/1.1 without TLS answered: try ws://"),
+        (True, "wss", "HTTP/1.1 without TLS answered: try ws://"),
+    ],
+)
+def test_the_transport_of_a_server_that_waits_for_more_is_named(
+    command: Command, is_http: bool, asked: str, answered: str
+) -> None:
+    # Other bytes than its own are to it the beginning of something long.
+    with in_a_thread(accepting(want_a_whole_head if is_http else unanswered(0))) as uri:
+        wrong = uri.replace("tcp", asked)
+        done = command(wrong, "--patience", 60)
+
+    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {wrong}: {answered}\n")
+
+
+def test_a_path_that_is_not_there_is_no_wrong_transport(command: Command) -> None:
+    with in_a_thread(accepting(want_a_whole_head)) as uri:
+        done = command(uri.replace("tcp", "ws"))
+
+    assert done.code == 3
+    assert "the server answered HTTP 404 to the WebSocket handshake" in done.stderr
 
 
 @pytest.mark.parametrize(
