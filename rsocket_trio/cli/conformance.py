@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,17 @@ from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.reaching import check_reached
-from rsocket_trio.conformance.report import BROKEN, Run, cost, explained, failures_in, table, told, told_again
+from rsocket_trio.conformance.report import (
+    BROKEN,
+    Run,
+    cost,
+    explained,
+    outcomes_in,
+    table,
+    told,
+    told_again,
+    told_known,
+)
 from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import (
@@ -94,11 +104,11 @@ def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) 
     return found
 
 
-def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
+def _outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
     if not path.is_file():
         raise click.BadParameter(f"{path}: that is no file")
     try:
-        return failures_in(path, dialect, role)
+        return outcomes_in(path, dialect, role)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -251,7 +261,7 @@ def command(
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
     abilities = frozenset(NEEDS) - frozenset(without) | frozenset(options)
-    old = set() if baseline is None else _failures_in(baseline, name, role)
+    old = {} if baseline is None else _outcomes_in(baseline, name, role)
     play: Cases
     if role == "server":
         if wait is not None:
@@ -397,16 +407,18 @@ async def _run(
     role: str,
     play: Cases,
     reports: tuple[Path, ...],
-    baseline: set[str],
+    baseline: Mapping[str, Outcome],
     out: Output,
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     begun = trio.current_time()
     results = await play(out)
-    done = Run(tested, dialect, role, began, results, trio.current_time() - begun)
+    done = Run(tested, dialect, role, began, results, trio.current_time() - begun, baseline)
     for result in results:
-        if result.outcome in BROKEN:
+        if done.is_known(result):
+            await out.write_line(told_known(result).encode())
+        elif result.outcome in BROKEN:
             await out.write_line("\n".join(told(result)).encode())
         elif result.again:
             await out.write_line("\n".join(told_again(result)).encode())
@@ -418,7 +430,7 @@ async def _run(
             write(done, path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
-    failed = [result.case.id for result in results if is_new(result, baseline)]
+    failed = [result for result in results if result.outcome is Outcome.FAIL and not done.is_known(result)]
     if failed:
         lost = sum(result.why.startswith(UNREACHABLE) for result in results)
         old = " that did not in the baseline" if baseline else ""
@@ -426,8 +438,3 @@ async def _run(
         faults.append(f"{len(failed)} of {len(results)} cases failed{old}{gone}")
     if faults:
         raise Failure("; ".join(faults), FAILED)
-
-
-def is_new(result: Result, baseline: set[str]) -> bool:
-    """Return whether the case failed, and did not in the run that this one is compared with."""
-    return result.outcome is Outcome.FAIL and result.case.id not in baseline

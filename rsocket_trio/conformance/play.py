@@ -56,6 +56,10 @@ TOKEN_SIZE: Final = 16
 """Bytes of a token that nobody else has."""
 
 
+AGAIN: Final = " (again)"
+"""Ends the verdict of a case that passed at a later play."""
+
+
 class Outcome(Enum):
     """The result of a case."""
 
@@ -88,7 +92,7 @@ class Result:
     @property
     def verdict(self) -> str:
         """Return the outcome in words, which tell a pass at the first play from one at a later play."""
-        return f"{self.outcome.value} (again)" if self.again and self.outcome is Outcome.PASS else self.outcome.value
+        return f"{self.outcome.value}{AGAIN}" if self.again and self.outcome is Outcome.PASS else self.outcome.value
 
 
 def broken(case: Case) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import attrs
 
 from rsocket_trio.conformance.catalogue import ASKS, Case, Clause, clauses
-from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.play import AGAIN, Outcome, Result
 from rsocket_trio.conformance.wire import Passed
 
 SHOWN: Final = 256
@@ -25,7 +25,7 @@ BROKEN: Final = (Outcome.FAIL, Outcome.DEVIATION)
 class Run:
     """The facts of a run: what was tested, when it began (ISO 8601, UTC), and the results in the order of the cases.
 
-    ``seconds`` is the time that the whole run took.
+    ``seconds`` is the time that the whole run took, ``baseline`` the outcomes of an earlier run by the ids of cases.
     """
 
     target: str
@@ -34,6 +34,11 @@ class Run:
     began: str
     results: Sequence[Result]
     seconds: float = 0.0
+    baseline: Mapping[str, Outcome] = attrs.field(factory=dict)
+
+    def is_known(self, result: Result) -> bool:
+        """Return whether the case was broken in the baseline, too, and failed there if it fails now."""
+        return result.outcome in BROKEN and self.baseline.get(result.case.id) in (Outcome.FAIL, result.outcome)
 
     @property
     def connections(self) -> int:
@@ -83,6 +88,11 @@ def cost(run: Run) -> str:
 def told_again(result: Result) -> list[str]:
     """Return the lines about a case that passed at a later play."""
     return [f"{result.verdict}: {result.case.id}: {result.case.title}", f"  at first: {result.at_first}"]
+
+
+def told_known(result: Result) -> str:
+    """Return the line about a result that is as in the baseline."""
+    return f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
 
 
 def told(result: Result) -> list[str]:
@@ -165,13 +175,17 @@ def _json_of(result: Result) -> dict[str, Any]:
 
 
 def as_junit(run: Run) -> str:
-    """Return the run as JUnit XML: failures are failures, cases that do not apply are skipped."""
+    """Return the run as JUnit XML: failures are failures, unless they are in the baseline.
+
+    Those are skipped, as are cases that do not apply.
+    """
+    known = sum(result.outcome is Outcome.FAIL and run.is_known(result) for result in run.results)
     suite = ET.Element(
         "testsuite",
         name=f"{run.dialect} {run.role} {run.target}",
         tests=str(len(run.results)),
-        failures=str(run.count(Outcome.FAIL)),
-        skipped=str(run.count(Outcome.NOT_APPLICABLE)),
+        failures=str(run.count(Outcome.FAIL) - known),
+        skipped=str(run.count(Outcome.NOT_APPLICABLE) + known),
         timestamp=run.began,
         time=f"{run.seconds:.3f}",
     )
@@ -179,7 +193,9 @@ def as_junit(run: Run) -> str:
         named = {"classname": chapter_of(result.case), "name": result.case.id, "time": f"{result.seconds:.3f}"}
         case = ET.SubElement(suite, "testcase", named)
         text = "\n".join(told(result)) if result.outcome in BROKEN else result.why
-        if result.outcome is Outcome.FAIL:
+        if result.outcome is Outcome.FAIL and run.is_known(result):
+            ET.SubElement(case, "skipped", message=f"as in the baseline: {result.why}").text = text
+        elif result.outcome is Outcome.FAIL:
             ET.SubElement(case, "failure", message=result.why).text = text
         elif result.outcome is Outcome.NOT_APPLICABLE:
             ET.SubElement(case, "skipped", message=result.why)
@@ -190,19 +206,24 @@ def as_junit(run: Run) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def failures_in(path: Path, dialect: str, role: str) -> set[str]:
-    """Return the cases that failed in an earlier run's JSON. Raise ``OSError``.
+def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
+    """Return the outcomes of an earlier run's JSON by the ids of the cases. Raise ``OSError``.
 
     Raise ``ValueError`` for a file that is no such report, and for one of another dialect or role.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
         tested, as_what = content["dialect"], content["role"]
-        failed = {str(case["id"]) for case in content["cases"] if case["outcome"] == Outcome.FAIL.value}
+        outcomes = {str(case["id"]): outcome_of(case["outcome"]) for case in content["cases"]}
     except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not the JSON report of a run") from None
     if tested != dialect:
         raise ValueError(f"{path}: the report of a run of {tested}, not of {dialect}")
     if as_what != role:
         raise ValueError(f"{path}: the report of a run against a {as_what}, not a {role}")
-    return failed
+    return outcomes
+
+
+def outcome_of(verdict: str) -> Outcome:
+    """Return the outcome behind a verdict of JSON. Raise ``ValueError`` for a text that is none."""
+    return Outcome(str(verdict).removesuffix(AGAIN))

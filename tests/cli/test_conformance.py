@@ -23,6 +23,7 @@ import pytest
 import trio
 import trustme
 
+from qa.peers.rows import BY_NAME
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli import conformance
 from rsocket_trio.cli.main import main
@@ -383,12 +384,20 @@ def test_failures_of_the_baseline_do_not_count(command: Command, good: str, wron
     command(wrong, "--clause", SPARE, "--report", tmp_path / "old.json")
     command(good, "--clause", SPARE, "--report", tmp_path / "clean.json")
 
-    known = command(wrong, "--clause", SPARE, "--baseline", tmp_path / "old.json")
-    new = command(wrong, "--clause", SPARE, "--baseline", tmp_path / "clean.json")
+    options = "--clause", SPARE, "--baseline"
+    known = command(wrong, *options, tmp_path / "old.json", "--report", tmp_path / "known.xml")
+    new = command(wrong, *options, tmp_path / "clean.json")
 
     assert (known.code, known.stderr) == (0, "")
-    assert known.stdout.startswith(SPARE_TOLD)
+    first, *rest = known.stdout.splitlines()
+    assert first == f"fail, as in the baseline: {SPARE}: a request with spare flags"
+    assert "fail: " not in known.stdout
+    assert all(line.split()[0] in {"pass", "RS10-UNX", "all", "1"} for line in rest)
+    suite = ET.parse(tmp_path / "known.xml").getroot()
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    assert suite.findall("testcase/failure") == []
     assert new.code == 1
+    assert new.stdout.startswith(SPARE_TOLD)
 
 
 def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_path: Path) -> None:
@@ -749,6 +758,14 @@ def test_the_commands_of_the_page_work(
                 assert is_shown(done.stdout + done.stderr, shown), typed
             ran += 1
     assert ran >= 5
+
+
+def test_the_page_leaves_out_what_the_client_of_rsocket_py_does_not_answer() -> None:
+    [line] = [line for line in page("docs/howto/conformance.md").splitlines() if line.endswith("rsocket_py_client.py")]
+    words = line.split()
+    left_out = {words[at + 1] for at, word in enumerate(words) if word == "--without"}
+
+    assert left_out == set(catalogue.NEEDS) - BY_NAME["py"].answers
 
 
 def test_the_page_names_what_a_server_needs_and_every_option() -> None:
