@@ -200,6 +200,7 @@ def _connection_options(command: Callback) -> Callback:
 )
 @_connection_options
 @click.option("--heavy", is_flag=True, help="Also run the cases with large frames and many streams.")
+@click.option("--hex", "with_hex", is_flag=True, help="Also show the bytes of the frames of a case.")
 @click.option("--list", "lists", is_flag=True, help="Show the names of the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
 @click.pass_context
@@ -232,6 +233,7 @@ def command(
     key: str | None,
     headers: tuple[tuple[str, str], ...],
     heavy: bool,
+    with_hex: bool,
     lists: bool,
     explain: str | None,
 ) -> None:
@@ -285,7 +287,7 @@ def command(
         start = started_by(_found(words)) if words else None
         listening = Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT, again=again)
         play = partial(_against_clients, cases, listening)
-    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
+    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old, with_hex)))
 
 
 def over(uri: str, transport: str | None) -> str:
@@ -408,6 +410,7 @@ async def _run(
     play: Cases,
     reports: tuple[Path, ...],
     baseline: Mapping[str, Outcome],
+    with_hex: bool,
     out: Output,
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
@@ -419,7 +422,7 @@ async def _run(
         if done.is_known(result):
             await out.write_line(told_known(result).encode())
         elif result.outcome in BROKEN:
-            await out.write_line("\n".join(told(result)).encode())
+            await out.write_line("\n".join(told(result, with_hex=with_hex)).encode())
         elif result.again:
             await out.write_line("\n".join(told_again(result)).encode())
     await out.write_line(table(done).encode())

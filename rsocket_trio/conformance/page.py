@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rsocket_trio.conformance.catalogue import Level
+from rsocket_trio.conformance.frame_lines import explanation, hex_lines, lines
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import (
     BROKEN,
@@ -20,7 +21,6 @@ from rsocket_trio.conformance.report import (
     chapter_of,
     clauses_of,
     cost,
-    line_of,
 )
 
 AREAS: Final = {
@@ -163,11 +163,15 @@ def _section(result: Result, run: Run) -> str:
     steps = "\n".join(
         f"<b>{escape(step.line)}</b>" if step.line == result.step else escape(step.line) for step in case.steps
     )
-    wire = escape("\n".join(line_of(one) for one in result.record)) or "nothing"
+    frames = escape("\n".join(lines(case.dialect, result.record))) or "nothing"
+    wire = escape("\n".join(hex_lines(result.record))) or "nothing"
+    own = explanation(case.dialect, result.record)
+    own = f"<p>The peer said: {escape(own)}</p>" if own else ""
     return (
-        f"<section class='{kind}' id='{escape(case.id)}'><h3>{escape(case.title)}</h3>{said}"
+        f"<section class='{kind}' id='{escape(case.id)}'><h3>{escape(case.title)}</h3>{own}{said}"
         f"<p><strong>{escape(result.why)}</strong>{_at_first(result)}</p>"
-        f"<p>What passed, <code>&gt;</code> sent by the tester and <code>&lt;</code> received:</p><pre>{wire}</pre>"
+        f"<p>What passed, <code>&gt;</code> sent by the tester and <code>&lt;</code> received:</p><pre>{frames}</pre>"
+        f"<details><summary>The bytes</summary><pre>{wire}</pre></details>"
         f"<details><summary>The case</summary><p><code>{escape(case.id)}</code>, {case.level.value}: "
         f"{LEVELS[case.level]}</p><pre>{steps}</pre>"
         f"<p>Again: <code>{escape(_command(result, run))}</code></p></details></section>"

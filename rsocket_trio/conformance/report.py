@@ -13,11 +13,10 @@ from xml.etree import ElementTree as ET
 import attrs
 
 from rsocket_trio.conformance.catalogue import ASKS, Case, Clause, clauses
+from rsocket_trio.conformance.frame_lines import explanation, hex_lines
+from rsocket_trio.conformance.frame_lines import lines as lines_of
 from rsocket_trio.conformance.play import AGAIN, Outcome, Result
-from rsocket_trio.conformance.wire import Passed
 
-SHOWN: Final = 256
-"""Bytes of a frame that a report shows."""
 BROKEN: Final = (Outcome.FAIL, Outcome.DEVIATION)
 
 
@@ -77,12 +76,16 @@ def table(run: Run) -> str:
 
 def cost(run: Run) -> str:
     """Return a line about what the run took, and how many cases needed more than one play."""
-    line = f"{len(run.results)} cases over {run.connections} connections in {run.seconds:.1f} s"
+    line = f"{_many(len(run.results), 'case')} over {_many(run.connections, 'connection')} in {run.seconds:.1f} s"
     again = [result for result in run.results if result.again]
     if not again:
         return line
     passed = sum(result.outcome is Outcome.PASS for result in again)
-    return f"{line}; {len(again)} ran out of time and were played again, of which {passed} passed"
+    return f"{line}; {_many(len(again), 'case')} ran out of time and had another play, {passed} passed then"
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def told_again(result: Result) -> list[str]:
@@ -95,16 +98,22 @@ def told_known(result: Result) -> str:
     return f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
 
 
-def told(result: Result) -> list[str]:
-    """Return the lines that explain a result that is no pass: the sentence that it breaks, and the bytes both ways."""
+def told(result: Result, *, with_hex: bool = False) -> list[str]:
+    """Return the lines that explain a result that is no pass: the sentence that it breaks, and the frames both ways.
+
+    The peer's own explanation stands above all that. ``with_hex`` adds the bytes of the frames.
+    """
     lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
+    if said := explanation(result.case.dialect, result.record):
+        lines.append(f"  the peer said: {said}")
     lines += [f"  {clause.id} ({clause.level}): {clause.gist}" for clause in clauses_of(result.case)]
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
     if result.again:
         lines.append(f"  played {_times(result.again + 1)}, at first: {result.at_first}")
-    return lines + [f"  {line_of(one, 'sent    ', 'received')}" for one in result.record]
+    record = lines_of(result.case.dialect, result.record, "sent    ", "received", with_hex=with_hex)
+    return lines + [f"  {line}" for line in record]
 
 
 def _times(number: int) -> str:
@@ -125,18 +134,6 @@ def explained(case: Case) -> str:
 def clauses_of(case: Case) -> list[Clause]:
     """Return the clauses that a case shows."""
     return [clauses()[name] for name in case.clauses]
-
-
-def line_of(passed: Passed, sent: str = ">", received: str = "<") -> str:
-    """Return a line of the record, behind these words for the two directions."""
-    return passed.event or f"{sent if passed.sent else received} {_bytes_of(passed)}"
-
-
-def _bytes_of(passed: Passed) -> str:
-    shown = passed.data[:SHOWN].hex(" ") or "(an empty frame)"
-    if len(passed.data) > SHOWN:
-        shown += f" ... {len(passed.data)} bytes"
-    return shown if passed.is_frame else f"{shown} (no frame)"
 
 
 def as_json(run: Run) -> str:
@@ -170,7 +167,9 @@ def _json_of(result: Result) -> dict[str, Any]:
         content["why"] = result.why
     if result.outcome in BROKEN:
         content["step"] = result.step
-        content["wire"] = [line_of(one) for one in result.record]
+        content["said"] = explanation(case.dialect, result.record)
+        content["frames"] = lines_of(case.dialect, result.record)
+        content["wire"] = hex_lines(result.record)
     return content
 
 

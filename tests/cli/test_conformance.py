@@ -176,7 +176,10 @@ def test_a_wrong_server_gives_the_clause_and_the_bytes_and_1(command: Command, w
 
     assert (done.code, done.stderr) == (1, "rsocket-trio: 1 of 2 cases failed\n")
     assert done.stdout.startswith(SPARE_TOLD)
-    assert "\n  sent     00 00 00 01 10 7f 78\n  received 00 00 00 01 28 60 78 21\n" in done.stdout
+    assert (
+        '\n  sent     REQUEST_RESPONSE stream 1: data "x", other flags 0x7f\n'
+        '  received PAYLOAD stream 1: next, complete, data "x!"\n'
+    ) in done.stdout
     assert done.stdout.splitlines()[-2].split() == ["all", "1", "0", "1", "0"]
 
 
@@ -206,9 +209,10 @@ def test_a_server_is_asked_by_route(command: Command) -> None:
     responder.request_response("here")(lambda request: request.data)
     with in_a_thread(serving(responder)) as uri:
         found = command(uri, "--clause", SPARE, "--route", "echo=here", "--data-mime", "text/plain")
-        lost = command(uri, "--clause", SPARE, "--route", "echo=there")
+        lost = command(uri, "--clause", SPARE, "--route", "echo=there", "--hex")
 
     assert (found.code, lost.code) == (0, 1)
+    assert "\n  the peer said: ERROR stream 1: REJECTED (0x202)" in lost.stdout
     assert "fe 00 00 06 05 74 68 65 72 65" in lost.stdout
 
 
@@ -317,6 +321,7 @@ def test_json_tells_every_case(command: Command, wrong: str, tmp_path: Path) -> 
     found = {case["id"]: case for case in report["cases"]}
     assert found[FIELDS]["outcome"] == "pass"
     assert found[SPARE]["clauses"] == ["RS10-UNX-08"]
+    assert found[SPARE]["frames"][-1] == '< PAYLOAD stream 1: next, complete, data "x!"'
     assert found[SPARE]["wire"][-2:] == ["> 00 00 00 01 10 7f 78", "< 00 00 00 01 28 60 78 21"]
 
 
@@ -335,6 +340,14 @@ def test_junit_tells_failures_and_what_was_skipped(command: Command, wrong: str,
     assert (failed.get("classname"), failed.get("name")) == ("RS10-UNX", SPARE)
     assert 0 < float(failed.get("time", "")) < float(suite.get("time", ""))
     assert SPARE_TOLD in failed.findtext("failure", "")
+
+
+def test_the_bytes_are_shown_on_demand(command: Command, wrong: str) -> None:
+    done = command(wrong, "--clause", SPARE, "--hex")
+
+    assert (
+        '\n  received PAYLOAD stream 1: next, complete, data "x!"\n             00 00 00 01 28 60 78 21\n'
+    ) in done.stdout
 
 
 def test_html_is_one_whole_page_that_names_the_failure(command: Command, wrong: str, tmp_path: Path) -> None:
@@ -689,7 +702,7 @@ def test_a_case_that_ran_out_of_time_is_played_again(command: Command, tmp_path:
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.startswith(f"pass (again): {BEAT}: a KEEPALIVE with a byte is answered with the same\n")
     assert "\n  at first: nothing came in 0.3 s" in done.stdout
-    assert done.stdout.endswith(" s; 1 ran out of time and were played again, of which 1 passed\n")
+    assert done.stdout.endswith(" s; 1 case ran out of time and had another play, 1 passed then\n")
     [case] = json.loads((tmp_path / "x.json").read_text())["cases"]
     assert (case["outcome"], case["again"]) == ("pass (again)", 1)
     assert case["at_first"].startswith("nothing came in 0.3 s")

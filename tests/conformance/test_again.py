@@ -72,7 +72,7 @@ async def test_a_case_that_passes_at_its_second_play_is_a_pass(autojump_clock: o
     assert result.at_first.startswith("nothing came in 5 s")
     assert (result.seconds, result.connections) == (PATIENCE, 2)
     assert cost(Run("x", DIALECT, "server", "", [result], 7.0)) == (
-        "1 cases over 2 connections in 7.0 s; 1 ran out of time and were played again, of which 1 passed"
+        "1 case over 2 connections in 7.0 s; 1 case ran out of time and had another play, 1 passed then"
     )
 
 
