@@ -190,6 +190,17 @@ class Case:
         return tuple(name for name in self.needs if name in OPTIONS)
 
 
+DOCUMENTS: Final = {
+    "RS00": "ReactiveSocket Protocol 0.0 (first draft)",
+    "RS01": "ReactiveSocket Protocol 0.1",
+    "RS02": "ReactiveSocket Protocol 0.2",
+    "RS10": "RSocket Protocol 1.0",
+    "RSX": "RSocket Protocol 2.0 (draft with extensions)",
+    "SMX": "Streamux, protocol version 1 (preview)",
+}
+"""The documents and their versions by the first letters of their clauses. Other clauses are of none."""
+
+
 @attrs.frozen
 class Clause:
     """One clause of a document: its number, level, section and gist."""
@@ -198,6 +209,22 @@ class Clause:
     level: str
     section: str
     gist: str
+    heading: str = ""
+    """The heading of its section as the document has it; empty if no sentence of the document says the clause."""
+    words: str = ""
+    """The words by which its sentence is found in that section."""
+
+    @property
+    def document(self) -> str:
+        """Return the name and version of its document, empty if it is of none."""
+        return DOCUMENTS.get(self.id.partition("-")[0], "")
+
+    @property
+    def source(self) -> str:
+        """Return where it stands, in words."""
+        if self.words:
+            return f'{self.document}, {self.heading}: "{self.words} ..."'
+        return f"{self.document} leaves it open" if self.document else "of no document: how this tester reads them all"
 
 
 @attrs.frozen
@@ -213,7 +240,15 @@ def clauses() -> Mapping[str, Clause]:
     """Return the clauses of all documents by their numbers."""
     rows = (line.split("|") for line in _read("clauses.txt").splitlines() if line and not line.startswith("#"))
     found = (Clause(*(cell.strip() for cell in row[:4])) for row in rows)
-    return {clause.id: clause for clause in found}
+    places = _places()
+    return {clause.id: attrs.evolve(clause, **places.get(clause.id, {})) for clause in found}
+
+
+def _places() -> dict[str, dict[str, str]]:
+    """Return the heading and the words of each clause that has a sentence, by the numbers of the clauses."""
+    rows = (line.split("|") for line in _read("places.txt").splitlines() if line and not line.startswith("#"))
+    cells = ([cell.strip() for cell in row] for row in rows)
+    return {number: {"heading": heading, "words": words} for number, heading, words in cells}
 
 
 @cache

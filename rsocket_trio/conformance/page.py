@@ -156,8 +156,8 @@ def _section(result: Result, run: Run) -> str:
     case = result.case
     kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
     said = "".join(
-        f"<blockquote>{escape(clause.gist)} <small>{clause.id}, {clause.level}"
-        f"{'' if clause.section == '-' else f', in {escape(clause.section)}'}</small></blockquote>"
+        f"<blockquote>{escape(clause.gist)} <small>{clause.id}, {clause.level}</small><small>{escape(clause.source)}"
+        "</small></blockquote>"
         for clause in clauses_of(case)
     )
     steps = "\n".join(
@@ -180,7 +180,7 @@ def _section(result: Result, run: Run) -> str:
 
 def _at_first(result: Result) -> str:
     """Return why the case was played more than once, if it was."""
-    return f"<br>It was played again. At first: {escape(result.at_first)}" if result.again else ""
+    return f"<small>It was played again. At first: {escape(result.at_first)}</small>" if result.again else ""
 
 
 def _command(result: Result, run: Run) -> str:

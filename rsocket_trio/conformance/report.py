@@ -106,7 +106,8 @@ def told(result: Result, *, with_hex: bool = False) -> list[str]:
     lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
     if said := explanation(result.case.dialect, result.record):
         lines.append(f"  the peer said: {said}")
-    lines += [f"  {clause.id} ({clause.level}): {clause.gist}" for clause in clauses_of(result.case)]
+    for clause in clauses_of(result.case):
+        lines += [f"  {clause.id} ({clause.level}): {clause.gist}", f"    {clause.source}"]
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
@@ -123,7 +124,8 @@ def _times(number: int) -> str:
 def explained(case: Case) -> str:
     """Return a case in words and steps."""
     lines = [f"{case.id}: {case.title}", f"{case.dialect}, {case.role}, {case.level.value}"]
-    lines += [f"{clause.id} ({clause.level}, {clause.section}): {clause.gist}" for clause in clauses_of(case)]
+    for clause in clauses_of(case):
+        lines += [f"{clause.id} ({clause.level}): {clause.gist}", f"  {clause.source}"]
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
     if case.role == "client":
@@ -166,11 +168,23 @@ def _json_of(result: Result) -> dict[str, Any]:
     if result.outcome is not Outcome.PASS:
         content["why"] = result.why
     if result.outcome in BROKEN:
+        content["sources"] = [_source_of(clause) for clause in clauses_of(case)]
         content["step"] = result.step
         content["said"] = explanation(case.dialect, result.record)
         content["frames"] = lines_of(case.dialect, result.record)
         content["wire"] = hex_lines(result.record)
     return content
+
+
+def _source_of(clause: Clause) -> dict[str, str]:
+    return {
+        "id": clause.id,
+        "level": clause.level,
+        "gist": clause.gist,
+        "document": clause.document,
+        "section": clause.heading,
+        "words": clause.words,
+    }
 
 
 def as_junit(run: Run) -> str:

@@ -44,6 +44,7 @@ FIELDS = "served-a-second-setup-of-another-version"
 SPARE_TOLD = f"""\
 fail: {SPARE}: a request with spare flags
   RS10-UNX-08 (MUST): unnamed flag bits are skipped
+    RSocket Protocol 1.0, Handling the Unexpected: "Flag bits not specified ..."
   at the step: <= 1 "x"
   00 00 00 01 28 60 78 21 came, expected 00 00 00 01 28 60 78
 """
@@ -273,7 +274,8 @@ def test_explain_shows_the_steps_and_the_clauses(command: Command) -> None:
     assert done.stdout == (
         f"{SPARE}: a request with spare flags\n"
         "rsocket/1.0, server, MUST\n"
-        "RS10-UNX-08 (MUST, Unexpected 8): unnamed flag bits are skipped\n"
+        "RS10-UNX-08 (MUST): unnamed flag bits are skipped\n"
+        '  RSocket Protocol 1.0, Handling the Unexpected: "Flag bits not specified ..."\n'
         "needs: echo\n"
         "  > setup\n"
         "  > hex 00000001 107f 78\n"
@@ -321,6 +323,9 @@ def test_json_tells_every_case(command: Command, wrong: str, tmp_path: Path) -> 
     found = {case["id"]: case for case in report["cases"]}
     assert found[FIELDS]["outcome"] == "pass"
     assert found[SPARE]["clauses"] == ["RS10-UNX-08"]
+    [source] = found[SPARE]["sources"]
+    assert (source["document"], source["section"]) == ("RSocket Protocol 1.0", "Handling the Unexpected")
+    assert (source["words"], source["gist"]) == ("Flag bits not specified", "unnamed flag bits are skipped")
     assert found[SPARE]["frames"][-1] == '< PAYLOAD stream 1: next, complete, data "x!"'
     assert found[SPARE]["wire"][-2:] == ["> 00 00 00 01 10 7f 78", "< 00 00 00 01 28 60 78 21"]
 
