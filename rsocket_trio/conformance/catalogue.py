@@ -213,6 +213,8 @@ class Clause:
     """The heading of its section as the document has it; empty if no sentence of the document says the clause."""
     words: str = ""
     """The words by which its sentence is found in that section."""
+    rule: str = ""
+    """The whole of it in this project's words; empty if the gist says all."""
 
     @property
     def document(self) -> str:
@@ -240,15 +242,26 @@ def clauses() -> Mapping[str, Clause]:
     """Return the clauses of all documents by their numbers."""
     rows = (line.split("|") for line in _read("clauses.txt").splitlines() if line and not line.startswith("#"))
     found = (Clause(*(cell.strip() for cell in row[:4])) for row in rows)
-    places = _places()
-    return {clause.id: attrs.evolve(clause, **places.get(clause.id, {})) for clause in found}
+    places, rules = _rows("places.txt"), _rows("rules.txt")
+    nowhere, no_rule = ("", ""), ("",)
+    return {
+        clause.id: Clause(
+            clause.id,
+            clause.level,
+            clause.section,
+            clause.gist,
+            *places.get(clause.id, nowhere),
+            *rules.get(clause.id, no_rule),
+        )
+        for clause in found
+    }
 
 
-def _places() -> dict[str, dict[str, str]]:
-    """Return the heading and the words of each clause that has a sentence, by the numbers of the clauses."""
-    rows = (line.split("|") for line in _read("places.txt").splitlines() if line and not line.startswith("#"))
-    cells = ([cell.strip() for cell in row] for row in rows)
-    return {number: {"heading": heading, "words": words} for number, heading, words in cells}
+def _rows(file: str) -> dict[str, tuple[str, ...]]:
+    """Return what a file says about clauses, cell by cell, by their numbers."""
+    rows = (line.split("|") for line in _read(file).splitlines() if line and not line.startswith("#"))
+    cells = (tuple(cell.strip() for cell in row) for row in rows)
+    return {number: others for number, *others in cells}  # type: ignore[misc]
 
 
 @cache

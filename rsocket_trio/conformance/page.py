@@ -156,8 +156,8 @@ def _section(result: Result, run: Run) -> str:
     case = result.case
     kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
     said = "".join(
-        f"<blockquote>{escape(clause.gist)} <small>{clause.id}, {clause.level}</small><small>{escape(clause.source)}"
-        "</small></blockquote>"
+        f"<blockquote>{escape(clause.rule or clause.gist)} <small>{clause.id}, {clause.level}</small>"
+        f"<small>{escape(clause.source)}</small></blockquote>"
         for clause in clauses_of(case)
     )
     steps = "\n".join(

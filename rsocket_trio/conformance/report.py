@@ -107,7 +107,7 @@ def told(result: Result, *, with_hex: bool = False) -> list[str]:
     if said := explanation(result.case.dialect, result.record):
         lines.append(f"  the peer said: {said}")
     for clause in clauses_of(result.case):
-        lines += [f"  {clause.id} ({clause.level}): {clause.gist}", f"    {clause.source}"]
+        lines += [f"  {line}" for line in _lines_of(clause)]
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
@@ -125,12 +125,18 @@ def explained(case: Case) -> str:
     """Return a case in words and steps."""
     lines = [f"{case.id}: {case.title}", f"{case.dialect}, {case.role}, {case.level.value}"]
     for clause in clauses_of(case):
-        lines += [f"{clause.id} ({clause.level}): {clause.gist}", f"  {clause.source}"]
+        lines += _lines_of(clause)
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
     if case.role == "client":
         lines.append(f"the client asks: {ASKS[case.asks]}")
     return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
+
+
+def _lines_of(clause: Clause) -> list[str]:
+    """Return the gist of a clause, its rule, and where it stands."""
+    rule = [f"  {clause.rule}"] if clause.rule else []
+    return [f"{clause.id} ({clause.level}): {clause.gist}", *rule, f"  {clause.source}"]
 
 
 def clauses_of(case: Case) -> list[Clause]:
@@ -181,6 +187,7 @@ def _source_of(clause: Clause) -> dict[str, str]:
         "id": clause.id,
         "level": clause.level,
         "gist": clause.gist,
+        "rule": clause.rule,
         "document": clause.document,
         "section": clause.heading,
         "words": clause.words,

@@ -41,6 +41,11 @@ def test_a_place_is_a_few_words() -> None:
     assert [clause.id for clause in CLAUSES if len(clause.words.split()) > MOST_WORDS] == []
 
 
+def test_every_clause_of_a_document_says_its_whole_rule() -> None:
+    # Quirks of peers are as their gists say.
+    assert [clause.id for clause in CLAUSES if not clause.rule and not clause.id.startswith("QRK-")] == []
+
+
 def test_every_clause_says_where_it_stands() -> None:
     found = clauses()
 
