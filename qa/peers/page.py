@@ -14,7 +14,7 @@ from qa.peers.findings import Findings, Told, explain
 from qa.peers.rows import OURS
 from rsocket_trio.conformance.catalogue import Case, Level
 from rsocket_trio.conformance.play import Outcome
-from rsocket_trio.conformance.report import Run, as_json, chapter_of
+from rsocket_trio.conformance.report import Run, as_json, chapter_of, outcome_of
 
 ROLES: Final = {"server": "Servers", "client": "Clients"}
 NOBODY: Final = "none"
@@ -73,7 +73,7 @@ class Record:
     def read(cls, path: Path) -> Record:
         """Read a record."""
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        outcomes = {str(case["id"]): Outcome(case["outcome"]) for case in content["cases"]}
+        outcomes = {str(case["id"]): outcome_of(case["outcome"]) for case in content["cases"]}
         facts = {name: str(content[name]) for name in ("peer", "title", "version", "runtime", "role", "began")}
         return cls(outcomes=outcomes, **facts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,21 +32,31 @@ from rsocket_trio.conformance.clients import (
 from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, Run, explained, failures_in, table, told
+from rsocket_trio.conformance.reaching import check_reached
+from rsocket_trio.conformance.report import (
+    BROKEN,
+    Run,
+    cost,
+    explained,
+    outcomes_in,
+    table,
+    told,
+    told_again,
+    told_known,
+)
 from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import (
+    AGAIN,
     AT_ONCE,
     PATIENCE,
     UNREACHABLE,
     Target,
     WrongServer,
-    check_server,
     dial_to,
     run,
-    speaks_tls,
 )
-from rsocket_trio.errors import ConnectionLost, readable
+from rsocket_trio.errors import readable
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Credentials
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -94,11 +104,11 @@ def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) 
     return found
 
 
-def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
+def _outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
     if not path.is_file():
         raise click.BadParameter(f"{path}: that is no file")
     try:
-        return failures_in(path, dialect, role)
+        return outcomes_in(path, dialect, role)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -170,6 +180,13 @@ def _connection_options(command: Callback) -> Callback:
     "--patience", default=PATIENCE, show_default=True, type=click.FloatRange(0.1, 60), help="Seconds for each step."
 )
 @click.option(
+    "--again",
+    default=AGAIN,
+    show_default=True,
+    type=click.IntRange(0, 10),
+    help="Further plays of a case that ran out of time, alone and with four times the patience.",
+)
+@click.option(
     "--wait",
     type=click.FloatRange(0.1, 3600),
     help=f"Seconds in which a client has to connect ({WAIT:g}).",
@@ -183,6 +200,7 @@ def _connection_options(command: Callback) -> Callback:
 )
 @_connection_options
 @click.option("--heavy", is_flag=True, help="Also run the cases with large frames and many streams.")
+@click.option("--hex", "with_hex", is_flag=True, help="Also show the bytes of the frames of a case.")
 @click.option("--list", "lists", is_flag=True, help="Show the names of the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
 @click.pass_context
@@ -203,6 +221,7 @@ def command(
     reports: tuple[Path, ...],
     baseline: Path | None,
     patience: float,
+    again: int,
     wait: float | None,
     at_once: int,
     connect_timeout: float | None,
@@ -214,6 +233,7 @@ def command(
     key: str | None,
     headers: tuple[tuple[str, str], ...],
     heavy: bool,
+    with_hex: bool,
     lists: bool,
     explain: str | None,
 ) -> None:
@@ -243,7 +263,7 @@ def command(
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
     abilities = frozenset(NEEDS) - frozenset(without) | frozenset(options)
-    old = set() if baseline is None else _failures_in(baseline, name, role)
+    old = {} if baseline is None else _outcomes_in(baseline, name, role)
     play: Cases
     if role == "server":
         if wait is not None:
@@ -251,7 +271,7 @@ def command(
         tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
         ways = _ways(name, routes, metadata_mime, data_mime, _credentials(simple, bearer, name))
-        target = Target(dial, abilities, patience, at_once, ways, connect_timeout)
+        target = Target(dial, abilities, patience, at_once, ways, connect_timeout, again)
         play = partial(_against_server, uri, name, cases, target)
     else:
         if trust or cert or key or untrusted or headers or connect_timeout is not None:
@@ -265,10 +285,9 @@ def command(
             raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
         tested = readable(" ".join(words)) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
-        play = partial(
-            _against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT)
-        )
-    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
+        listening = Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT, again=again)
+        play = partial(_against_clients, cases, listening)
+    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old, with_hex)))
 
 
 def over(uri: str, transport: str | None) -> str:
@@ -350,13 +369,9 @@ def _found(words: tuple[str, ...]) -> tuple[str, ...]:
 
 async def _against_server(uri: str, dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
     try:
-        await check_server(target, dialect)
-    except (WrongServer, ConnectionLost) as error:
-        if await speaks_tls(uri, target.patience):
-            raise Failure(f"{uri}: the server speaks TLS", CANNOT_CONNECT) from None
-        if isinstance(error, ConnectionLost):
-            raise
-        raise Failure(f"{uri}: {error}", CANNOT_CONNECT) from None
+        await check_reached(uri, target, dialect)
+    except WrongServer as error:
+        raise Failure(f"{uri}: {str(error).removeprefix(f'{uri}: ')}", CANNOT_CONNECT) from None
     return await run(cases, target)
 
 
@@ -394,24 +409,31 @@ async def _run(
     role: str,
     play: Cases,
     reports: tuple[Path, ...],
-    baseline: set[str],
+    baseline: Mapping[str, Outcome],
+    with_hex: bool,
     out: Output,
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
+    begun = trio.current_time()
     results = await play(out)
-    done = Run(tested, dialect, role, began, results)
+    done = Run(tested, dialect, role, began, results, trio.current_time() - begun, baseline)
     for result in results:
-        if result.outcome in BROKEN:
-            await out.write_line("\n".join(told(result)).encode())
+        if done.is_known(result):
+            await out.write_line(told_known(result).encode())
+        elif result.outcome in BROKEN:
+            await out.write_line("\n".join(told(result, with_hex=with_hex)).encode())
+        elif result.again:
+            await out.write_line("\n".join(told_again(result)).encode())
     await out.write_line(table(done).encode())
+    await out.write_line(cost(done).encode())
     faults: list[str] = []
     for path in reports:
         try:
             write(done, path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
-    failed = [result.case.id for result in results if is_new(result, baseline)]
+    failed = [result for result in results if result.outcome is Outcome.FAIL and not done.is_known(result)]
     if failed:
         lost = sum(result.why.startswith(UNREACHABLE) for result in results)
         old = " that did not in the baseline" if baseline else ""
@@ -419,8 +441,3 @@ async def _run(
         faults.append(f"{len(failed)} of {len(results)} cases failed{old}{gone}")
     if faults:
         raise Failure("; ".join(faults), FAILED)
-
-
-def is_new(result: Result, baseline: set[str]) -> bool:
-    """Return whether the case failed, and did not in the run that this one is compared with."""
-    return result.outcome is Outcome.FAIL and result.case.id not in baseline

@@ -190,6 +190,17 @@ class Case:
         return tuple(name for name in self.needs if name in OPTIONS)
 
 
+DOCUMENTS: Final = {
+    "RS00": "ReactiveSocket Protocol 0.0 (first draft)",
+    "RS01": "ReactiveSocket Protocol 0.1",
+    "RS02": "ReactiveSocket Protocol 0.2",
+    "RS10": "RSocket Protocol 1.0",
+    "RSX": "RSocket Protocol 2.0 (draft with extensions)",
+    "SMX": "Streamux, protocol version 1 (preview)",
+}
+"""The documents and their versions by the first letters of their clauses. Other clauses are of none."""
+
+
 @attrs.frozen
 class Clause:
     """One clause of a document: its number, level, section and gist."""
@@ -198,6 +209,24 @@ class Clause:
     level: str
     section: str
     gist: str
+    heading: str = ""
+    """The heading of its section as the document has it; empty if no sentence of the document says the clause."""
+    words: str = ""
+    """The words by which its sentence is found in that section."""
+    rule: str = ""
+    """The whole of it in this project's words; empty if the gist says all."""
+
+    @property
+    def document(self) -> str:
+        """Return the name and version of its document, empty if it is of none."""
+        return DOCUMENTS.get(self.id.partition("-")[0], "")
+
+    @property
+    def source(self) -> str:
+        """Return where it stands, in words."""
+        if self.words:
+            return f'{self.document}, {self.heading}: "{self.words} ..."'
+        return f"{self.document} leaves it open" if self.document else "of no document: how this tester reads them all"
 
 
 @attrs.frozen
@@ -213,7 +242,26 @@ def clauses() -> Mapping[str, Clause]:
     """Return the clauses of all documents by their numbers."""
     rows = (line.split("|") for line in _read("clauses.txt").splitlines() if line and not line.startswith("#"))
     found = (Clause(*(cell.strip() for cell in row[:4])) for row in rows)
-    return {clause.id: clause for clause in found}
+    places, rules = _rows("places.txt"), _rows("rules.txt")
+    nowhere, no_rule = ("", ""), ("",)
+    return {
+        clause.id: Clause(
+            clause.id,
+            clause.level,
+            clause.section,
+            clause.gist,
+            *places.get(clause.id, nowhere),
+            *rules.get(clause.id, no_rule),
+        )
+        for clause in found
+    }
+
+
+def _rows(file: str) -> dict[str, tuple[str, ...]]:
+    """Return what a file says about clauses, cell by cell, by their numbers."""
+    rows = (line.split("|") for line in _read(file).splitlines() if line and not line.startswith("#"))
+    cells = (tuple(cell.strip() for cell in row) for row in rows)
+    return {number: others for number, *others in cells}  # type: ignore[misc]
 
 
 @cache

@@ -19,9 +19,19 @@ import trio
 from rsocket_trio.conformance.catalogue import ASKS, Case, chapters
 from rsocket_trio.conformance.notation import ANYTHING, Notation
 from rsocket_trio.conformance.play import RESUME, Failure, Outcome, Result
-from rsocket_trio.conformance.run import CASE_TIME, PATIENCE, More, lack, play_over
+from rsocket_trio.conformance.run import (
+    CASE_TIME,
+    MORE_PATIENCE,
+    PATIENCE,
+    More,
+    lack,
+    play_over,
+    played_again,
+    side_by_side,
+)
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
+from rsocket_trio.transports.first_bytes import client_protocol
 from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
 
 CLIENTS_AT_ONCE = 4
@@ -38,8 +48,6 @@ OUTPUT_KEPT = 4096
 """Bytes of a client's output that are kept, the last ones."""
 REJECTED_RESUME: Final = 4
 """The code of an ERROR for a client that comes back to a case that is over."""
-TLS_HELLO: Final = b"\x16\x03"
-"""The first bytes of a client that begins a TLS handshake."""
 FIRST_REQUESTS: Final = {
     "request": ("ask", b"q"),
     "stream": ("stream", b"s"),
@@ -58,6 +66,14 @@ Raise ``WrongClient``."""
 class WrongClient(Exception):
     """The client does not come, or does not speak what is tested."""
 
+    timed_out = False
+
+
+class LateClient(WrongClient):
+    """The client runs, and has not connected in time."""
+
+    timed_out = True
+
 
 @attrs.frozen
 class Listening:
@@ -74,6 +90,14 @@ class Listening:
     at_once: int = 1
     wait: float = WAIT
     ssl_context: ssl.SSLContext | None = None
+    again: int = 0
+    """Further plays of a case that ran out of time, with more patience; none of clients that somebody else starts."""
+    case_time: float = CASE_TIME
+    """Seconds after which a case ends."""
+
+    def more_patient(self) -> Listening:
+        """Return the same, with more time for everything but to connect."""
+        return attrs.evolve(self, patience=self.patience * MORE_PATIENCE, case_time=self.case_time * MORE_PATIENCE)
 
 
 async def run_clients(
@@ -113,8 +137,8 @@ async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
     notation = chapters()[dialect].notation
     if notation.frame("client_setup").fits(await _first(end, patience)):
         return ""
-    if end.first.startswith(TLS_HELLO):
-        return f"the client speaks TLS, not plain {dialect}"
+    if protocol := client_protocol(end.first):
+        return f"the client speaks {protocol}, not plain {dialect}"
     for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
         if other.frame("client_setup").fits(end.first_as(other)):
             return f"the client speaks {other.dialect}, not {dialect}"
@@ -126,25 +150,20 @@ async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
 
 
 async def start_clients(cases: Sequence[Case], listening: Listening) -> list[Result]:
-    """Start a client for each case, without a look at what it speaks. Return the results as they come."""
-    results: list[Result] = []
-    limiter = trio.CapacityLimiter(listening.at_once)
+    """Start a client for each case, without a look at what it speaks. Return the results in the same order."""
+    results = await side_by_side(cases, listening.at_once, partial(_start_client, listening=listening))
+    patient = partial(_start_client, listening=listening.more_patient())
+    return await played_again(results, listening.again, listening.at_once, patient)
 
-    async def one(case: Case) -> None:
-        async with limiter:
-            try:
 
-                async def visit(end: WireEnd, more: More, case: Case = case) -> Result:
-                    return await play_over(end, case, listening.patience, more)
+async def _start_client(case: Case, listening: Listening) -> Result:
+    async def visit(end: WireEnd, more: More) -> Result:
+        return await play_over(end, case, listening.patience, more, listening.case_time)
 
-                results.append(await _visit(listening, case.dialect, case.asks, case.options, visit))
-            except WrongClient as error:
-                results.append(Result(case, Outcome.FAIL, str(error)))
-
-    async with trio.open_nursery() as nursery:
-        for case in cases:
-            nursery.start_soon(one, case)
-    return results
+    try:
+        return await _visit(listening, case.dialect, case.asks, case.options, visit)
+    except WrongClient as error:
+        return Result(case, Outcome.FAIL, str(error), timed_out=error.timed_out)
 
 
 async def _visit(
@@ -164,7 +183,7 @@ async def _visit(
     connected, news, done = trio.Event(), trio.Event(), trio.Event()
     results: list[T] = []
     comes, more = _returns()
-    fault = f"no client connected to {listener.uri} in {listening.wait:g} s"
+    fault: WrongClient = LateClient(f"no client connected to {listener.uri} in {listening.wait:g} s")
 
     async def take(accepted: Accepted | AcceptedStream) -> None:
         async with accepted.open() as transport:
@@ -185,7 +204,7 @@ async def _visit(
         with trio.move_on_after(LAST_WORDS):
             # It may have connected just before it ended.
             await connected.wait()
-        fault = f"the client ended before it connected: {how}"
+        fault = WrongClient(f"the client ended before it connected: {how}")
         news.set()
 
     async with trio.open_nursery() as nursery:
@@ -198,10 +217,10 @@ async def _visit(
                 if connected.is_set():
                     await done.wait()
         except WrongClient as error:
-            fault = str(error)
+            fault = error
         nursery.cancel_scope.cancel()
     if not results:
-        raise WrongClient(fault)
+        raise fault
     return results[0]
 
 
@@ -215,7 +234,7 @@ def _returns() -> tuple[Callable[[WireEnd], Awaitable[None]], More]:
         with trio.move_on_after(RETURN):
             end = await take.receive()
         if end is None:
-            raise Failure(f"the client did not connect again in {RETURN:g} s")
+            raise Failure(f"the client did not connect again in {RETURN:g} s", timed_out=True)
         yield end
 
     return put.send, more
@@ -339,7 +358,9 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
             if token is not None:
                 resuming[token] = comes, done
             while waiting[kind]:
+                began = trio.current_time()
                 result = await play_over(end, waiting[kind].popleft(), listening.patience, more)
+                result = attrs.evolve(result, seconds=trio.current_time() - began)
                 results.append(result)
                 if result.outcome is not Outcome.NOT_APPLICABLE or result.record:
                     break

@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from rsocket_trio.conformance.catalogue import Level
+from rsocket_trio.conformance.frame_lines import explanation, hex_lines, lines
 from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, Run, as_json, as_junit, by_chapter, chapter_of, clauses_of, line_of
+from rsocket_trio.conformance.report import (
+    BROKEN,
+    Run,
+    as_json,
+    as_junit,
+    by_chapter,
+    chapter_of,
+    clauses_of,
+    cost,
+)
 
 AREAS: Final = {
     "BRK": "brokers",
@@ -101,6 +111,11 @@ def as_html(run: Run) -> str:
     parts += _findings(
         "Allowed deviations", "The document leaves these open, or another code is as good:", deviations, run
     )
+    if again := [result for result in run.results if result.again and result.outcome is Outcome.PASS]:
+        rows = "".join(
+            f"<li><code>{escape(one.case.id)}</code>, at first: {escape(one.at_first)}</li>" for one in again
+        )
+        parts.append(f"<details><summary>Cases that passed at a later play</summary><ul>{rows}</ul></details>")
     if others:
         rows = "".join(f"<li><code>{escape(one.case.id)}</code>: {escape(one.why)}</li>" for one in others)
         parts.append(f"<details><summary>Cases that do not apply</summary><ul>{rows}</ul></details>")
@@ -110,8 +125,9 @@ def as_html(run: Run) -> str:
 def _summary(run: Run) -> str:
     counts = {outcome: run.count(outcome) for outcome in Outcome}
     return (
-        f"{len(run.results)} cases: {counts[Outcome.PASS]} passed, {counts[Outcome.FAIL]} failed, "
-        f"{counts[Outcome.DEVIATION]} allowed deviations, {counts[Outcome.NOT_APPLICABLE]} not applicable."
+        f"{counts[Outcome.PASS]} passed, {counts[Outcome.FAIL]} failed, "
+        f"{counts[Outcome.DEVIATION]} allowed deviations, {counts[Outcome.NOT_APPLICABLE]} not applicable. "
+        f"It took {cost(run)}."
     )
 
 
@@ -140,22 +156,31 @@ def _section(result: Result, run: Run) -> str:
     case = result.case
     kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
     said = "".join(
-        f"<blockquote>{escape(clause.gist)} <small>{clause.id}, {clause.level}"
-        f"{'' if clause.section == '-' else f', in {escape(clause.section)}'}</small></blockquote>"
+        f"<blockquote>{escape(clause.rule or clause.gist)} <small>{clause.id}, {clause.level}</small>"
+        f"<small>{escape(clause.source)}</small></blockquote>"
         for clause in clauses_of(case)
     )
     steps = "\n".join(
         f"<b>{escape(step.line)}</b>" if step.line == result.step else escape(step.line) for step in case.steps
     )
-    wire = escape("\n".join(line_of(one) for one in result.record)) or "nothing"
+    frames = escape("\n".join(lines(case.dialect, result.record))) or "nothing"
+    wire = escape("\n".join(hex_lines(result.record))) or "nothing"
+    own = explanation(case.dialect, result.record)
+    own = f"<p>The peer said: {escape(own)}</p>" if own else ""
     return (
-        f"<section class='{kind}' id='{escape(case.id)}'><h3>{escape(case.title)}</h3>{said}"
-        f"<p><strong>{escape(result.why)}</strong></p>"
-        f"<p>What passed, <code>&gt;</code> sent by the tester and <code>&lt;</code> received:</p><pre>{wire}</pre>"
+        f"<section class='{kind}' id='{escape(case.id)}'><h3>{escape(case.title)}</h3>{own}{said}"
+        f"<p><strong>{escape(result.why)}</strong>{_at_first(result)}</p>"
+        f"<p>What passed, <code>&gt;</code> sent by the tester and <code>&lt;</code> received:</p><pre>{frames}</pre>"
+        f"<details><summary>The bytes</summary><pre>{wire}</pre></details>"
         f"<details><summary>The case</summary><p><code>{escape(case.id)}</code>, {case.level.value}: "
         f"{LEVELS[case.level]}</p><pre>{steps}</pre>"
         f"<p>Again: <code>{escape(_command(result, run))}</code></p></details></section>"
     )
+
+
+def _at_first(result: Result) -> str:
+    """Return why the case was played more than once, if it was."""
+    return f"<small>It was played again. At first: {escape(result.at_first)}</small>" if result.again else ""
 
 
 def _command(result: Result, run: Run) -> str:

@@ -56,6 +56,10 @@ TOKEN_SIZE: Final = 16
 """Bytes of a token that nobody else has."""
 
 
+AGAIN: Final = " (again)"
+"""Ends the verdict of a case that passed at a later play."""
+
+
 class Outcome(Enum):
     """The result of a case."""
 
@@ -74,6 +78,21 @@ class Result:
     why: str = ""
     step: str = ""
     record: tuple[Passed, ...] = ()
+    timed_out: bool = False
+    """True if the peer did too little in the time that it had, which says nothing about what it would have done."""
+    seconds: float = 0.0
+    """The time that it took, of all plays."""
+    connections: int = 0
+    """The connections that it took, of all plays."""
+    again: int = 0
+    """The number of further plays, after the first one ran out of time."""
+    at_first: str = ""
+    """Why the first play ran out of time, if there were others."""
+
+    @property
+    def verdict(self) -> str:
+        """Return the outcome in words, which tell a pass at the first play from one at a later play."""
+        return f"{self.outcome.value}{AGAIN}" if self.again and self.outcome is Outcome.PASS else self.outcome.value
 
 
 def broken(case: Case) -> Outcome:
@@ -83,6 +102,10 @@ def broken(case: Case) -> Outcome:
 
 class Failure(Exception):
     """The peer did not do what the step says."""
+
+    def __init__(self, why: str, *, timed_out: bool = False) -> None:
+        super().__init__(why)
+        self.timed_out = timed_out
 
 
 class MilderFailure(Failure):
@@ -253,7 +276,8 @@ class Player:
             frame = await self._next(only)
             while items_before and item.fits(frame) and not any(pattern.fits(frame) for pattern in only):
                 if trio.current_time() >= ends:
-                    raise Failure(f"nothing but items came in {self._patience:g} s, expected {' ; '.join(wanted)}")
+                    named = " ; ".join(wanted)
+                    raise Failure(f"nothing but items came in {self._patience:g} s, expected {named}", timed_out=True)
                 frame = await self._next(only)
         except Ended as ended:
             raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
@@ -325,7 +349,8 @@ class Player:
                     self._kept.append(frame)
             return
         granted = self._granted.get(grant, 0)
-        raise Failure(f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}")
+        why = f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}"
+        raise Failure(why, timed_out=True)
 
     async def _receive(self) -> bytes:
         return self._kept.pop(0) if self._kept else await self._take()
@@ -347,8 +372,8 @@ class Player:
                 if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
         if rest := self._end.rest:
-            raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}")
-        raise Failure(f"nothing came in {self._patience:g} s")
+            raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}", timed_out=True)
+        raise Failure(f"nothing came in {self._patience:g} s", timed_out=True)
 
     async def _is_aside(self, frame: bytes) -> bool:
         """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered.
@@ -411,7 +436,8 @@ class Player:
         except Ended as ended:
             raise Failure(f"{ended}, expected the connection to go on") from None
         except Failure as failure:
-            raise Failure(f"{failure}, and {wanted} was to answer a probe") from None
+            why = f"{failure}, and {wanted} was to answer a probe"
+            raise Failure(why, timed_out=failure.timed_out) from None
         if not wanted.fits(frame):
             raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
 
@@ -450,7 +476,8 @@ class Player:
             except Ended:
                 return
             raise Failure(f"{shown(frame)} came, expected nothing after a negotiation that failed")
-        raise MilderFailure(f"the connection is still open after {self._patience:g} s, though the negotiation failed")
+        why = f"the connection is still open after {self._patience:g} s, though the negotiation failed"
+        raise MilderFailure(why, timed_out=True)
 
     async def _expect_requests(self, wanted: list[str]) -> None:
         """Take these requests of the peer's, cut as it likes, and let their names stand for their ids."""
@@ -501,8 +528,8 @@ class Player:
             more = await self._next()
         except Ended:
             return
-        except Failure:
-            raise Failure(f"the connection went on after {shown(frame)}") from None
+        except Failure as failure:
+            raise Failure(f"the connection went on after {shown(frame)}", timed_out=failure.timed_out) from None
         raise Failure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
     async def _expect_silence(self, seconds: float) -> None:
@@ -557,7 +584,8 @@ class Player:
                 await self._is_aside(frame)
                 heard += 1
             if scope.cancelled_caught:
-                raise Failure(f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come")
+                why = f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come"
+                raise Failure(why, timed_out=True)
 
     def _beats_of_the_peer(self) -> tuple[Pattern, ...]:
         templates = self._notation.templates
@@ -581,7 +609,8 @@ class Player:
             if trio.current_time() - begun < lifetime / 2:
                 raise Failure(f"the end came before the lifetime of {lifetime:g} s was over")
             return
-        raise Failure(f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s")
+        why = f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s"
+        raise Failure(why, timed_out=True)
 
     async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""
@@ -613,5 +642,5 @@ async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unc
             return Result(case, Outcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
         except Failure as failure:
             outcome = Outcome.DEVIATION if isinstance(failure, MilderFailure) else broken(case)
-            return Result(case, outcome, str(failure), step.line, tuple(end.record))
+            return Result(case, outcome, str(failure), step.line, tuple(end.record), failure.timed_out)
     return Result(case, Outcome.PASS, record=tuple(end.record))

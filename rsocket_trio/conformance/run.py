@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TypeAlias
@@ -20,7 +20,6 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import HeadersLike, open_transport
-from rsocket_trio.transports.schemes import parse_uri
 
 AT_ONCE = 16
 """Cases that run at the same time, each over a connection of its own."""
@@ -28,19 +27,31 @@ PATIENCE = 5.0
 """Seconds in which the peer has to do what a step expects."""
 CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
+AGAIN = 1
+"""Further plays of a case that ran out of time."""
+MORE_PATIENCE = 4
+"""The patience of a further play, by that of the first one."""
+ALONE = 5
+"""Cases in a row that run out of time again, each alone, until the ones left are played side by side: it is not the
+company that delays them."""
 GREETING = ((Word.SEND, "setup"), (Word.AGREED, ""), (Word.ALIVE, ""))
 """The steps that a server must pass to count as one of a dialect with initialize messages."""
-TLS_ALERT = b"\x15\x03"
 UNREACHABLE = "the server can't be reached any more"
 """Begins the reason of a case for which no connection could be opened."""
 
 Dial: TypeAlias = Callable[[], AbstractAsyncContextManager[Transport]]
 More: TypeAlias = Callable[[], AbstractAsyncContextManager[WireEnd]]
 """Opens another connection of a case, or waits for it. Raise ``Failure`` if a client does not come."""
+Play: TypeAlias = Callable[[Case], Awaitable[Result]]
+"""Plays a case."""
 
 
 class WrongServer(Exception):
     """The server is there, and does not speak what is tested."""
+
+
+class NotInTime(ConnectionLost):
+    """The server may be there: a connection to it took too long."""
 
 
 @attrs.frozen
@@ -55,6 +66,19 @@ class Target:
     """The routes of its interactions and the credentials that it asks for, where there are some."""
     connect_timeout: float | None = None
     """Seconds until a connection is open; ``None`` for those of a step, ``patience``."""
+    again: int = 0
+    """Further plays of a case that ran out of time, with more patience."""
+    case_time: float = CASE_TIME
+    """Seconds after which a case ends."""
+
+    def more_patient(self) -> Target:
+        """Return the same server, with more time for everything."""
+        return attrs.evolve(
+            self,
+            patience=self.patience * MORE_PATIENCE,
+            connect_timeout=self.connect_timeout and self.connect_timeout * MORE_PATIENCE,
+            case_time=self.case_time * MORE_PATIENCE,
+        )
 
 
 def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: HeadersLike = ()) -> Dial:
@@ -64,14 +88,14 @@ def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: Header
 
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator[Transport]:
-    """Open a transport for the block. Raise ``ConnectionLost``, also where the handshakes take too long."""
+    """Open a transport for the block. Raise ``ConnectionLost``, ``NotInTime`` where the handshakes take too long."""
     seconds = target.patience if target.connect_timeout is None else target.connect_timeout
     with trio.move_on_after(seconds) as scope:
         async with target.dial() as transport:
             scope.deadline = math.inf
             yield transport
     if scope.cancelled_caught:
-        raise ConnectionLost(f"the connection was not there after {seconds:g} s")
+        raise NotInTime(f"the connection was not there after {seconds:g} s")
 
 
 def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
@@ -83,38 +107,18 @@ def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
     return WireEnd(transport, notation, written, secret=target.routes.secret)
 
 
-async def speaks_tls(uri: str, patience: float = PATIENCE) -> bool:
-    """Return whether the server at a URI without TLS begins with TLS all the same."""
-    endpoint = parse_uri(uri)
-    if endpoint.uses_tls or not endpoint.port:
-        return False
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    with trio.move_on_after(patience):
-        try:
-            async with dial_to(f"tls://{host}:{endpoint.port}", context)():
-                return True
-        except ConnectionLost:
-            pass
-    return False
-
-
 async def check_server(target: Target, dialect: str) -> None:
     """Raise ``WrongServer`` naming what the server speaks instead, ``ConnectionLost`` if it is not there."""
-    found, first = await _speaks(target, dialect)
+    found, first = await speaks(target, dialect)
     if found:
         return
-    if first.startswith(TLS_ALERT):
-        raise WrongServer(f"the server speaks TLS, not plain {dialect}")
     others: set[str] = set()
 
     async def ask(other: str) -> None:
         try:
-            if (await _speaks(target, other))[0]:
+            if (await speaks(target, other))[0]:
                 others.add(other)
-        except ConnectionLost:
+        except (ConnectionLost, WrongServer):
             # The server has gone, or takes no more connections: it speaks nothing that can be named.
             return
 
@@ -129,14 +133,19 @@ async def check_server(target: Target, dialect: str) -> None:
     raise WrongServer(f"the server took no {chapters()[dialect].notation.opening} of {dialect}{said}")
 
 
-async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
-    """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said."""
+async def speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
+    """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said.
+
+    Raise ``WrongServer`` for one that answers in a protocol of other transports, and ``ConnectionLost``.
+    """
     chapter = chapters()[dialect]
     async with _connected(target) as transport:
         end = _end(target, transport, dialect)
         if chapter.notation.negotiates:
             steps = tuple(Step(word, rest, "") for word, rest in GREETING)
             result = await play(Case("", dialect, "server", "", (), Level.MUST, (), steps), end, target.patience)
+            if end.wrong_protocol:
+                raise WrongServer(end.wrong_protocol)
             is_right = result.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
             return is_right, next((one.data for one in end.record if not one.sent), end.rest)
         probe, answer = chapter.notation.templates["probe"], chapter.notation.templates["probe_answer"]
@@ -151,6 +160,8 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
                 ):
                     frame = await end.receive()
             except Ended as ended:
+                if end.wrong_protocol:
+                    raise WrongServer(end.wrong_protocol) from None
                 frame = ended.rest or frame
         if answer.fill(arguments).fits(frame):
             return True, b""
@@ -160,13 +171,30 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
 async def run(
     cases: Sequence[Case], target: Target, told: Callable[[Result], object] = lambda result: None
 ) -> list[Result]:
-    """Run cases, and return their results in the same order; ``told`` hears of each as it ends."""
+    """Run cases, and return their results in the same order; ``told`` hears of each as it ends.
+
+    Cases that ran out of time are played again behind the others, unless the server has fallen silent altogether.
+    """
+    results = await side_by_side(cases, target.at_once, partial(_run_case, target=target), told)
+    if not target.again or not any(result.timed_out for result in results):
+        return results
+    patient = target.more_patient()
+    if not await _is_there(patient, cases[0].dialect):
+        return results
+    return await played_again(results, target.again, target.at_once, partial(_run_case, target=patient), told)
+
+
+async def side_by_side(
+    cases: Sequence[Case], at_once: int, play_one: Play, told: Callable[[Result], object] = lambda result: None
+) -> list[Result]:
+    """Play cases, so many at the same time. Return their results in the same order, with the time that each took."""
     results: dict[str, Result] = {}
-    limiter = trio.CapacityLimiter(target.at_once)
+    limiter = trio.CapacityLimiter(at_once)
 
     async def one(case: Case) -> None:
         async with limiter:
-            result = await _run_case(case, target)
+            began = trio.current_time()
+            result = attrs.evolve(await play_one(case), seconds=trio.current_time() - began)
         results[case.id] = result
         told(result)
 
@@ -176,21 +204,66 @@ async def run(
     return [results[case.id] for case in cases]
 
 
+async def played_again(
+    results: Sequence[Result],
+    times: int,
+    at_once: int,
+    play_one: Play,
+    told: Callable[[Result], object] = lambda result: None,
+) -> list[Result]:
+    """Play the cases that ran out of time again, each up to so many times. Return all results in the same order.
+
+    One is played after the other, until ``ALONE`` in a row have run out of time again.
+    """
+    found = {result.case.id: result for result in results}
+    for _ in range(times):
+        left = [result.case for result in found.values() if result.timed_out]
+        in_a_row = 0
+        while left:
+            number, together = (1, 1) if in_a_row < ALONE else (len(left), at_once)
+            some, left = left[:number], left[number:]
+            for new in await side_by_side(some, together, play_one, told):
+                found[new.case.id] = _behind(found[new.case.id], new)
+                in_a_row = in_a_row + 1 if new.timed_out else 0
+    return list(found.values())
+
+
+def _behind(earlier: Result, new: Result) -> Result:
+    """Return the result of a further play, with what the ones before it took."""
+    return attrs.evolve(
+        new,
+        seconds=earlier.seconds + new.seconds,
+        connections=earlier.connections + new.connections,
+        again=earlier.again + 1,
+        at_first=earlier.at_first or earlier.why,
+    )
+
+
+async def _is_there(target: Target, dialect: str) -> bool:
+    """Return whether the server still answers."""
+    try:
+        return (await speaks(target, dialect))[0]
+    except (ConnectionLost, WrongServer):
+        return False
+
+
 async def _run_case(case: Case, target: Target) -> Result:
     if (reason := lack(case, target.abilities)) is not None:
         return reason
     if target.routes and (obstacle := target.routes.obstacle(case, chapters()[case.dialect].notation)):
         return Result(case, Outcome.NOT_APPLICABLE, obstacle)
     # The time of the case itself begins with its connection, and what passed there is told.
-    longest = CASE_TIME + 2 * max(target.patience, target.connect_timeout or 0.0)
+    longest = target.case_time + 2 * max(target.patience, target.connect_timeout or 0.0)
     with trio.move_on_after(longest):
         try:
             async with _connected(target) as transport:
                 end = _end(target, transport, case.dialect)
-                return await play_over(end, case, target.patience, partial(_another, target, case))
+                more = partial(_another, target, case)
+                return await play_over(end, case, target.patience, more, target.case_time)
         except ConnectionLost as error:
-            return Result(case, Outcome.FAIL, f"{UNREACHABLE}: {error}")
-    return Result(case, Outcome.FAIL, f"not over after {longest:g} s")
+            late = isinstance(error, NotInTime)
+            return Result(case, Outcome.FAIL, f"{UNREACHABLE}: {error}", timed_out=late, connections=1)
+    return Result(case, Outcome.FAIL, f"not over after {longest:g} s", timed_out=True, connections=1)
 
 
 def lack(case: Case, abilities: frozenset[str]) -> Result | None:
@@ -209,17 +282,21 @@ async def _another(target: Target, case: Case) -> AsyncIterator[WireEnd]:
         yield _end(target, transport, case.dialect)
 
 
-async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Result:
-    """Play a case over a connection, for ``CASE_TIME`` at most, and over others that ``more`` opens."""
+async def play_over(end: WireEnd, case: Case, patience: float, more: More, case_time: float = CASE_TIME) -> Result:
+    """Play a case over a connection, for ``case_time`` at most, and over others that ``more`` opens."""
     if case.streams_only and end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
     if case.messages_only and not end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about transports with messages")
-    with trio.move_on_after(CASE_TIME):
+    connections = 1
+    with trio.move_on_after(case_time):
         async with AsyncExitStack() as stack:
 
             async def connect() -> WireEnd:
+                nonlocal connections
+                connections += 1
                 return await stack.enter_async_context(more())
 
-            return await play(case, end, patience, connect)
-    return Result(case, broken(case), f"not over after {CASE_TIME:g} s", record=tuple(end.record))
+            return attrs.evolve(await play(case, end, patience, connect), connections=connections)
+    why, record = f"not over after {case_time:g} s", tuple(end.record)
+    return Result(case, broken(case), why, record=record, timed_out=True, connections=connections)

@@ -12,6 +12,7 @@ from rsocket_trio.conformance.notation import Notation, Pattern
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.error_text import WrongProtocol
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
@@ -93,6 +94,8 @@ class WireEnd:
         self.record: list[Passed] = []
         self.first = b""
         """The bytes that came first, as one read gave them, or the first message."""
+        self.wrong_protocol = ""
+        """The protocol in which a server answered that is of other transports, and the scheme to try."""
         transport.use_framing(Uncut())
 
     @property
@@ -187,6 +190,7 @@ class WireEnd:
             chunks = await self._transport.receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError) as error:
             chunks, reason = (), f"the connection broke: {error}"
+            self.wrong_protocol = str(error) if isinstance(error, WrongProtocol) else ""
         else:
             reason = "the peer closed the connection"
         if not chunks:

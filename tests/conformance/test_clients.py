@@ -120,7 +120,7 @@ async def test_clients_of_streamux_are_started_only() -> None:
     ("said", "told"),
     [
         ("000007474554202f2048", "sent no SETUP of rsocket/1.0; it said 00 00 07 47 45 54 20 2f 20 48"),
-        ("474554202f20485454502f312e310d0a", "sent no SETUP of rsocket/1.0; it said 47 45 54 20 2f 20 48 54"),
+        ("474554202f20485454502f312e310d0a", "speaks HTTP/1.1, not plain rsocket/1.0"),
         ("1603010200010001fc0303", "speaks TLS, not plain rsocket/1.0"),
         ("", "sent no SETUP of rsocket/1.0 and said nothing"),
     ],

@@ -26,7 +26,7 @@ from websockets.streams import StreamReader
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import turn_away
-from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft
+from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft, UpgradeRefused
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_1, wrong_protocol
 from rsocket_trio.transports.schemes import Endpoint
 from rsocket_trio.transports.websocket.origins import Origins
@@ -94,7 +94,7 @@ async def request_upgrade(
                 raise BadHandshake(f"{skipped} answers below 200, and none of them 101")
             answer = await heads.response()
         if answer.status_code != 101:
-            raise heads.wrong_protocol(over_tls=endpoint.uses_tls) or HandshakeFailed(
+            raise heads.wrong_protocol(over_tls=endpoint.uses_tls) or UpgradeRefused(
                 f"the server answered HTTP {answer.status_code} to the WebSocket handshake"
             )
         known = _check_answer(answer.headers, key, subprotocols)
