@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import accumulate
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import attrs
 import trio
@@ -862,7 +862,7 @@ class Switch(Enum):
     NONSENSE_COUNTED = "it ends after 30 frames that it had to skip", "senseless-frames-a-hundred"
 
     # SETUP
-    SPEAKS_UNASKED = "it sends METADATA_PUSH to a client that says nothing for 0.4 s", "setup-is-not-answered"
+    SPEAKS_UNASKED = "it sends an item of no stream to a client that says nothing for 0.4 s", "setup-is-not-answered"
     IMPATIENT = "it closes if no SETUP comes in half a second", "setup-is-waited-for"
     MIME_NEEDED = "it refuses empty MIME types", "setup-with-empty-mime-types"
     MIME_OF_127_BYTES = "it refuses MIME types above 127 bytes", "setup-with-longest-mime-types"
@@ -1280,7 +1280,7 @@ class Session:
     def expire(self) -> NoReturn:
         """End the connection of a client that is silent. Raise ``Over``."""
         if self._has(Switch.SPEAKS_UNASKED) and self._accepted:
-            self._send(METADATA_PUSH, M, 0, b"hello?")
+            self._send(PAYLOAD, N, 201, b"hello?")
             raise Dropped
         self.fail(CONNECTION_ERROR)
 
@@ -2059,10 +2059,10 @@ def whole_resume(body: bytes) -> bool:
 
 
 async def serve_connection(
-    stream: trio.SocketStream, switch: Switch | None, book: Book | None, *, leases: bool
+    stream: trio.SocketStream, switch: Switch | None, book: Book | None, make: MakeSession, *, leases: bool
 ) -> None:
     """Serve one connection until it ends."""
-    session, rest, heard = Session(switch, book, leases=leases), b"", trio.current_time()
+    session, rest, heard = make(switch, book, leases=leases), b"", trio.current_time()
     session.carrier = stream
     try:
         while True:
@@ -2161,10 +2161,17 @@ def is_payload(frame: bytes) -> bool:
     return frame[4] >> 2 == PAYLOAD
 
 
+class MakeSession(Protocol):
+    """Makes the server's side of a connection."""
+
+    def __call__(self, switch: Switch | None, book: Book | None, *, leases: bool) -> Session: ...
+
+
 async def serve(
     switch: Switch | None = None,
     port: int = 0,
     *,
+    make: MakeSession = Session,
     resumes: bool = False,
     leases: bool = False,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -2173,7 +2180,7 @@ async def serve(
     book = Book() if resumes else None
 
     async def handle(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, switch, book, leases=leases)
+        await serve_connection(stream, switch, book, make, leases=leases)
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, handle, port, host="127.0.0.1"))

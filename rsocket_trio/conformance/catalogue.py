@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.header import Headers
 from rsocket_trio.conformance.notation import (
     SAMPLES,
     Notation,
@@ -109,7 +110,8 @@ class Word(Enum):
     FAILED = "failed"
     """An error of the connection with one of these codes, then the end."""
     SILENT = "silent"
-    """Nothing comes for so many seconds."""
+    """For so many seconds nothing comes but what a peer may send at any time. The frames that stand behind the number
+    do not come, either."""
     OVERRUN = "overrun"
     """On this stream so many items more are sent than the peer has granted."""
     MUTE = "mute"
@@ -262,7 +264,8 @@ def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
         itself = content.get("length_counts_itself", False)
         marks = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
         ids = content["first_id"], content.get("id_steps", 0)
-        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1])
+        headers = Headers.parse(content["header"], content["types"])
+        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1], headers)
     cases = tuple(_cases(file, notation, content))
     seen: set[str] = set()
     for case in cases:
@@ -438,7 +441,10 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
             _check_exact(notation, piece)
     elif word is Word.FAILED and not codes(rest):
         raise NotationError("a code is missing")
-    elif word in (Word.SILENT, Word.WAIT, Word.GONE):
+    elif word is Word.SILENT:
+        for frame in silence_of(rest)[1]:
+            notation.frame(frame)
+    elif word in (Word.WAIT, Word.GONE):
         float(rest)
     elif word is Word.ON:
         int(rest)
@@ -485,6 +491,15 @@ def split_of(rest: str) -> tuple[int, str]:
     """Return the bytes that a step of two parts sends first, and its frames. Raise ``ValueError`` for no number."""
     size, _, frames = rest.partition(" ")
     return int(size), frames
+
+
+def silence_of(rest: str) -> tuple[float, list[str]]:
+    """Return the seconds of a silence, and the frames that break it although a peer may send such at any time.
+
+    Raise ``ValueError`` for no number.
+    """
+    seconds, _, frames = rest.partition(" ")
+    return float(seconds), pieces(frames) if frames else []
 
 
 def with_id(frame: str, stream_id: int) -> str:

@@ -22,11 +22,13 @@ from rsocket_trio.conformance.catalogue import (
     each_of,
     numbers_in,
     pieces,
+    silence_of,
     split_of,
     with_id,
 )
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
 from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
+from rsocket_trio.conformance.unasked import UnaskedFrames
 from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
 
 PROBES = 0x7F00
@@ -46,6 +48,8 @@ LONG_INTERVAL, LONG_LIFETIME = 3.0, 10.0
 """Seconds above which a client's interval or lifetime makes a case about it too slow."""
 FLOOD = 5000
 """Frames that may come in a row where each is a grant or a sign of life. A peer that sends more floods the tester."""
+LAST_WORDS: Final = 0.5
+"""Seconds in which a peer that is about to end the connection has ended it."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -100,8 +104,9 @@ Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
 class Player:
     """Plays the steps of one case over one connection, and those that ``connect`` opens.
 
-    A peer with leases grants them again and again: those of a client, and those of a server behind the first, are set
-    aside where no step expects them.
+    What a peer may send at any time is answered and passed over where no step expects it: KEEPALIVE, METADATA_PUSH, EXT
+    with I, and a server's own requests. A peer with leases grants them again and again: those of a client, and those of
+    a server behind the first, are passed over, too.
     """
 
     def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
@@ -122,6 +127,9 @@ class Player:
         self._asides = 0
         """Frames of these kinds that have come in a row."""
         self._is_client = role == "client"
+        self._has_begun = False
+        """True once the connection is set up, from when on the peer may send frames of its own."""
+        self._unasked = UnaskedFrames(serves_requests=role == "server")
         """True if a client is under test."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
@@ -171,7 +179,7 @@ class Player:
             case Word.FAILED:
                 await self._expect_failure(codes(step.rest))
             case Word.SILENT:
-                await self._expect_silence(float(step.rest))
+                await self._expect_silence(*silence_of(step.rest))
             case Word.OVERRUN:
                 await self._overrun(*numbers_in(step.word, step.rest))
             case Word.MUTE:
@@ -237,6 +245,7 @@ class Player:
                 self._granted[one[:-4]] -= int.from_bytes(one[-4:], "big")
 
     async def _send(self, *frames: bytes) -> None:
+        self._has_begun |= not self._is_client
         await self._end.send(*frames)
         if self._positions is not None:
             for frame in frames:
@@ -302,11 +311,13 @@ class Player:
                 patterns.remove(found)
 
     async def _drip(self, data: bytes) -> None:
+        self._has_begun |= not self._is_client
         for byte in data:
             await self._end.send_raw(bytes([byte]))
             await trio.sleep(DRIP)
 
     async def _split(self, size: int, frames: list[bytes]) -> None:
+        self._has_begun |= not self._is_client
         data = b"".join(map(self._end.on_the_wire, frames))
         await self._end.send_raw(data[:size])
         await trio.sleep(PAUSE)
@@ -375,7 +386,16 @@ class Player:
                 if not self._is_mute:
                     await self._send(self._answer(frame, name, name_of_answer))
                 return True
-        return self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame))
+        if self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame)):
+            return True
+        return await self._is_unasked(frame)
+
+    async def _is_unasked(self, frame: bytes) -> bool:
+        """Return whether the peer may send the frame of its own, after it is answered."""
+        answer = self._unasked.answer(self._notation, frame) if self._has_begun else None
+        if answer and not self._is_mute:
+            await self._send(answer)
+        return answer is not None
 
     def _is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this kind, whatever its fields say."""
@@ -413,7 +433,19 @@ class Player:
         except Failure as failure:
             raise Failure(f"{failure}, and {wanted} was to answer a probe") from None
         if not wanted.fits(frame):
+            if ended_behind := await self._end_behind():
+                raise Failure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
             raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
+
+    async def _end_behind(self) -> str:
+        """Return how the connection ends, empty if it does not right now: a peer may say more before it ends."""
+        with trio.move_on_after(min(LAST_WORDS, self._patience)):
+            try:
+                while True:
+                    await self._receive()
+            except Ended as ended:
+                return str(ended)
+        return ""
 
     async def _expect_offer(self) -> Streamux:
         """Wait for the peer's initialize message, unless it has come. Raise ``Failure`` if no peer may send it."""
@@ -505,14 +537,15 @@ class Player:
             raise Failure(f"the connection went on after {shown(frame)}") from None
         raise Failure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
-    async def _expect_silence(self, seconds: float) -> None:
+    async def _expect_silence(self, seconds: float, excluded: Sequence[str]) -> None:
+        patterns = [self._notation.frame(one) for one in excluded]
         with trio.move_on_after(seconds):
             while True:
                 try:
                     frame = await self._receive()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
-                if not await self._is_aside(frame):
+                if any(pattern.fits(frame) for pattern in patterns) or not await self._is_aside(frame):
                     raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
 
     async def _expect_gone(self, seconds: float) -> None:
@@ -532,6 +565,7 @@ class Player:
 
     def _keep(self, frame: bytes) -> None:
         """Keep what an expected frame says for steps to come."""
+        self._has_begun = True
         if self._is_a("client_times", frame):
             self._times = self._notation.templates["client_times"].numbers_in(frame)
         self._grants_leases = self._grants_leases or self._is_lease(frame)

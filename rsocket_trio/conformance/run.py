@@ -146,9 +146,7 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
         with trio.move_on_after(target.patience):
             try:
                 frame = await end.receive()
-                while (
-                    not answer.fill(arguments).fits(frame) and chapter.notation.templates.get("keepalive") is not None
-                ):
+                while not answer.fill(arguments).fits(frame):
                     frame = await end.receive()
             except Ended as ended:
                 frame = ended.rest or frame

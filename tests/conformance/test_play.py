@@ -22,29 +22,38 @@ NOTATION = CHAPTER.notation
 PATIENCE = 5.0
 
 
-def case(steps: str, level: Level = Level.MUST) -> Case:
+def case(steps: str, level: Level = Level.MUST, dialect: str = NOTATION.dialect, role: str = "server") -> Case:
     read = []
     for line in filter(None, (line.strip() for line in steps.splitlines())):
         sign, _, rest = line.partition(" ")
         read.append(Step(Word(sign), rest, line))
-    return Case("made-up", NOTATION.dialect, "server", "a case", ("RS10-SEQ-01",), level, (), tuple(read))
+    return Case("made-up", dialect, role, "a case", ("RS10-SEQ-01",), level, (), tuple(read))
 
 
-async def played(steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST) -> Result:
+async def played(
+    steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST, role: str = "server"
+) -> Result:
     """Play steps against a peer that says these frames at once, and then reads or ends."""
-    return (await played_and_heard(steps, said, ends=ends, level=level))[0]
+    return (await played_and_heard(steps, said, ends=ends, level=level, role=role))[0]
 
 
 async def played_and_heard(
-    steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST
+    steps: str,
+    said: Sequence[str],
+    *,
+    ends: bool = False,
+    level: Level = Level.MUST,
+    dialect: str = NOTATION.dialect,
+    role: str = "server",
 ) -> tuple[Result, list[bytes]]:
     """The same, with what the peer heard."""
     ours, theirs = memory_pair()
+    notation = chapters()[dialect].notation
     heard: list[bytes] = []
 
     async def peer() -> None:
         if said:
-            await theirs.send([NOTATION.frame(frame).value for frame in said])
+            await theirs.send([notation.frame(frame).value for frame in said])
         if ends:
             theirs.close()
             return
@@ -53,7 +62,7 @@ async def played_and_heard(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer)
-        result = await play(case(steps, level), WireEnd(ours, NOTATION), PATIENCE)
+        result = await play(case(steps, level, dialect, role), WireEnd(ours, notation), PATIENCE)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     ours.close()
@@ -81,7 +90,17 @@ PASSED = {
         ['keepalive_answer 7 "1"', 'keepalive_answer 8 "3"'],
     ),
     "nothing for each": ("each 1 9 cancel #", []),
+    "an answer behind a request of the server": ('> setup\n<= 1 "a"', ['ask 2 "q"', 'last 1 "a"']),
+    "an answer behind what needs no answer": (
+        '> setup\n<= 1 "a"',
+        ['forget 2 "f"', 'push "m"', 'ext_ignorable 0 7 "x"', 'ext_ignorable 1 7 "x"', 'last 1 "a"'],
+    ),
+    "an answer amid the frames of a request of the server": (
+        '> setup\n<= 1 "a"',
+        ['channel_more 2 5 "q"', 'last 1 "a"', 'item 2 "r"', "request_n 2 1", "cancel 2"],
+    ),
     "silence": ("silent 1", []),
+    "silence but for a request of the server": ("> setup\nsilent 1", ['ask 2 "q"', 'push "m"']),
     "silence but for what may come at any time": ("silent 1", ["request_n 1 5", 'keepalive 0 "x"']),
 }
 FAILED = {
@@ -100,6 +119,12 @@ FAILED = {
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
     "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
     "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
+    "a request before SETUP": ("silent 1", ['ask 2 "q"'], "expected nothing for 1 s"),
+    "a request on a stream of the tester": ("> setup\nsilent 1", ['ask 1 "q"'], "expected nothing for 1 s"),
+    "a METADATA_PUSH on a stream": ("> setup\nsilent 1", ["hex 00000002 3100 78"], "expected nothing for 1 s"),
+    "an EXT that may not be ignored": ("> setup\nsilent 1", ["hex 00000000 fc00 00000007"], "expected nothing for 1 s"),
+    "an item of a stream that nobody opened": ("> setup\nsilent 1", ['item 2 "a"'], "expected nothing for 1 s"),
+    "a frame that a silence excludes": ('> setup\nsilent 1 push "m"', ['push "m"'], "expected nothing for 1 s"),
     "an item too few": ("counted 1 0 1", ['item 1 "0"'], "nothing came in 5 s"),
     "items out of order": ("counted 1 0 1", ['item 1 "1"', 'item 1 "0"'], "expected"),
     "too small a grant": ("granted 1 3", ["request_n 1 2"], "2 items were granted on stream 1 in 5 s, expected 3"),
@@ -226,6 +251,44 @@ async def test_a_case_without_end_is_of_its_level_and_tells_what_passed(
 
     assert (result.outcome, result.why) == (outcome, "not over after 60 s")
     assert [passed.data for passed in result.record] == [NOTATION.frame('ask 1 "x"').value]
+
+
+REJECTIONS = {
+    "rsocket/1.0": ('ask 2 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "rsocket/2.0-draft": ('stream 2 1 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.2": ('channel 2 1 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.1": ('sub 1 1 "q"', 'send_error 1 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.0": ('ask 7 "q"', 'send_error 7 "the tester serves no requests"'),
+}
+
+
+@pytest.mark.parametrize("dialect", REJECTIONS)
+@pytest.mark.parametrize(("mute", "is_answered"), [("", True), ("mute\n", False)])
+async def test_a_request_of_the_server_is_rejected_unless_the_tester_is_mute(
+    autojump_clock: object, dialect: str, mute: str, is_answered: bool
+) -> None:
+    asked, answer = REJECTIONS[dialect]
+    result, heard = await played_and_heard(f"{mute}> setup\nsilent 1", [asked, asked], dialect=dialect)
+
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    notation = chapters()[dialect].notation
+    assert heard[1:] == [notation.frame(answer).value] * is_answered
+
+
+async def test_a_client_makes_the_requests_of_its_case_and_no_others(autojump_clock: object) -> None:
+    for said, why in (('ask 1 "q"', "expected nothing for 1 s"), ('push "m"', ""), ('ext_ignorable 0 7 ""', "")):
+        result = await played("< client_setup\nsilent 1", ["setup", said], role="client")
+        assert why in result.why
+        assert bool(why) is (result.outcome is Outcome.FAIL)
+
+
+async def test_a_peer_that_ends_while_a_probe_waits_is_told_so(autojump_clock: object) -> None:
+    result = await played("> setup\nalive", ["cancel 1"], ends=True)
+
+    assert result.why == (
+        "the peer closed the connection, expected the connection to go on; 00 00 00 01 24 00 came before"
+    )
+    assert "came, expected nothing but the answer" in (await played("> setup\nalive", ["cancel 1"])).why
 
 
 async def test_a_large_frame_does_not_fill_the_reason(autojump_clock: object) -> None:

@@ -1,0 +1,85 @@
+"""Servers of RSocket 1.0 that are right and unusual: a fair tester finds no failure in them.
+
+They are the server without faults, in a manner that the document allows and few implementations have.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from qa.wrong.server import (
+    CANCEL,
+    EXT,
+    KEEPALIVE,
+    METADATA_PUSH,
+    PAYLOAD,
+    REQUEST_CHANNEL,
+    REQUEST_FNF,
+    REQUEST_RESPONSE,
+    REQUEST_STREAM,
+    SETUP,
+    Book,
+    F,
+    Frame,
+    I,
+    L,
+    M,
+    N,
+    R,
+    Session,
+    Switch,
+)
+
+FIVE: Final = (5).to_bytes(4, "big")
+
+
+class TalkingSession(Session):
+    """A server that requests by itself right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I."""
+
+    _may_request = False
+    """True if the client's SETUP says nothing of leases."""
+
+    def _begin(self, frame: Frame) -> None:
+        super()._begin(frame)
+        if frame.type == SETUP and not frame.flags & L:
+            self._may_request = True
+            self._send(REQUEST_RESPONSE, 0, 2, b"who are you?")
+            self._send(KEEPALIVE, R, 0, bytes(8) + b"are you there?")
+            self._send(REQUEST_FNF, 0, 4, b"welcome")
+            self._send(REQUEST_STREAM, 0, 6, FIVE + b"news")
+            self._send(REQUEST_CHANNEL, 0, 8, FIVE + b"talk")
+            self._send(REQUEST_RESPONSE, F, 10, b"a request ")
+            self._send(PAYLOAD, N, 10, b"in two fragments")
+            self._send(METADATA_PUSH, M, 0, b"hello")
+            self._send(EXT, I, 0, FIVE + b"more")
+            self._send(EXT, I | M, 2, FIVE + b"\0\0\1me")
+
+    def _request(self, frame: Frame) -> None:
+        if frame.stream_id == 1 and self._may_request:
+            self._send(CANCEL, 0, 6)
+            self._send(EXT, I, 1, FIVE)
+            self._send(METADATA_PUSH, M, 0, b"again")
+            self._send(KEEPALIVE, R, 0, bytes(8))
+            self._send(REQUEST_RESPONSE, 0, 12, b"anything new?")
+        super()._request(frame)
+
+
+class Manner(Enum):
+    """The ways in which a right server can be unusual, and the sessions that are so."""
+
+    TALKS = (
+        "it requests right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I of its own",
+        TalkingSession,
+    )
+
+    def __init__(self, description: str, session: type[Session]) -> None:
+        self.description = description
+        self._session = session
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+    def make(self, switch: Switch | None, book: Book | None, *, leases: bool) -> Session:
+        """Return the server's side of a connection."""
+        return self._session(switch, book, leases=leases)
