@@ -20,6 +20,7 @@ from qa.wrong.server import (
     REQUEST_STREAM,
     SETUP,
     Book,
+    C,
     F,
     Frame,
     I,
@@ -65,6 +66,32 @@ class TalkingSession(Session):
         super()._request(frame)
 
 
+class FragmentingSession(Session):
+    """A server that sends every payload of 2 bytes and more in two fragments."""
+
+    def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
+        if kind != PAYLOAD:
+            super()._send(kind, flags, stream_id, body)
+            return
+        end = 3 + int.from_bytes(body[:3], "big") if flags & M else 0
+        metadata, data = body[3:end], body[end:]
+        half = (len(metadata) + len(data)) // 2
+        if not half:
+            super()._send(kind, flags, stream_id, body)
+        elif half < len(metadata):
+            super()._send(kind, flags & ~C | F, stream_id, with_length(metadata[:half]))
+            super()._send(kind, flags, stream_id, with_length(metadata[half:]) + data)
+        else:
+            half -= len(metadata)
+            super()._send(kind, flags & ~C | F, stream_id, body[: end + half])
+            super()._send(kind, flags & ~M, stream_id, data[half:])
+
+
+def with_length(metadata: bytes) -> bytes:
+    """Return metadata behind its length."""
+    return len(metadata).to_bytes(3, "big") + metadata
+
+
 class Manner(Enum):
     """The ways in which a right server can be unusual, and the sessions that are so."""
 
@@ -72,14 +99,17 @@ class Manner(Enum):
         "it requests right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I of its own",
         TalkingSession,
     )
+    FRAGMENTS = "it sends every payload of 2 bytes and more in fragments", FragmentingSession
+    SETS_BITS = "it sets bits that should be 0", Session, Switch.UNUSED_BITS_SET
 
-    def __init__(self, description: str, session: type[Session]) -> None:
+    def __init__(self, description: str, session: type[Session], switch: Switch | None = None) -> None:
         self.description = description
         self._session = session
+        self._switch = switch
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", "-")
 
     def make(self, switch: Switch | None, book: Book | None, *, leases: bool) -> Session:
         """Return the server's side of a connection."""
-        return self._session(switch, book, leases=leases)
+        return self._session(switch or self._switch, book, leases=leases)

@@ -806,6 +806,7 @@ class Switch(Enum):
     )
 
     # What it sends on streams
+    UNUSED_BITS_SET = "it sets bits that should be 0", "bits-that-should-be-0"
     STREAM_0_USED = "it answers requests on stream 0", "past-complete-for-a-stream-that-is-over"
     NEXT_ID_USED = "it answers requests on the next stream id", "served-a-request-with-spare-flags"
     METADATA_NOT_ECHOED = "it answers without metadata", "served-a-request-with-empty-metadata"
@@ -1180,6 +1181,19 @@ MEANINGS: Final = {
 """The flags that mean something."""
 
 
+UNUSED: Final = {
+    LEASE: 0x0FF,
+    KEEPALIVE: 0x17F,
+    REQUEST_N: 0x1FF,
+    PAYLOAD: 0x01F,
+    ERROR: 0x1FF,
+    RESUME_OK: 0x1FF,
+}
+"""The flags that mean nothing in what a server sends."""
+WITH_RESERVED_BIT: Final = (LEASE, KEEPALIVE, REQUEST_N)
+"""The types whose first field has a reserved bit."""
+
+
 COUNTED: Final = (*REQUESTS, REQUEST_N, CANCEL, PAYLOAD, ERROR)
 """The types whose frames count for positions, on streams."""
 ENDING: Final = (Rule.RESUMES_FROM_BEYOND, Rule.RESUMES_AMID_A_FRAME, Rule.RESUMES_WITH_A_GAP)
@@ -1439,6 +1453,9 @@ class Session:
     # Frames out
 
     def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
+        if self._has(Switch.UNUSED_BITS_SET):
+            flags |= UNUSED.get(kind, 0)
+            body = bytes([body[0] | 0x80]) + body[1:] if kind in WITH_RESERVED_BIT else body
         self.out.append(struct.pack(">IH", stream_id, kind << 10 | flags) + body)
         if self._token is not None and kind in COUNTED and stream_id:
             self._kept.append(self.out[-1])

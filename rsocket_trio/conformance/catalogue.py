@@ -185,6 +185,8 @@ class Case:
     """Names of ``OPTIONS`` that a peer for this case must not have."""
     messages_only: bool = False
     """True if it can be played over transports with messages alone."""
+    unused_bits: bool = False
+    """True if it is about the bits that should be 0. In other cases they are not looked at."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -377,6 +379,7 @@ def _case(
         asks,
         lacks,
         messages_only,
+        row.get("unused_bits", False),
     )
 
 

@@ -269,6 +269,10 @@ class Notation:
     headers: Headers | None = None
     """The headers of its frames, ``None`` for a protocol that has no types."""
 
+    def cleared(self, frame: bytes) -> bytes:
+        """Return the frame with 0 in the bits that should be 0."""
+        return frame if self.headers is None else self.headers.cleared(frame)
+
     def other_id(self, text: str, frame: bytes) -> int | None:
         """Return the id of a request that a piece of a line describes, but on another stream that may be used."""
         name, _, rest = text.strip().partition(" ")

@@ -26,6 +26,8 @@ from rsocket_trio.conformance.catalogue import (
     split_of,
     with_id,
 )
+from rsocket_trio.conformance.fragments import Fragments
+from rsocket_trio.conformance.header import Torn
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
 from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
 from rsocket_trio.conformance.unasked import UnaskedFrames
@@ -106,11 +108,13 @@ class Player:
 
     What a peer may send at any time is answered and passed over where no step expects it: KEEPALIVE, METADATA_PUSH, EXT
     with I, and a server's own requests. A peer with leases grants them again and again: those of a client, and those of
-    a server behind the first, are passed over, too.
+    a server behind the first, are passed over, too. Payloads may come in fragments.
     """
 
     def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
         role, notation = case.role, end.notation
+        self._sees_unused_bits = case.unused_bits
+        self._fragments = Fragments(notation.headers)
         self._end = end
         self._ends = [end]
         self._connect = connect
@@ -237,7 +241,7 @@ class Player:
         if self._positions is None:
             return
         try:
-            lost = self._positions.lose(self._notation.frame(frame))
+            lost, self._fragments = self._positions.lose(self._notation.frame(frame), self._notation.headers)
         except LookupError as error:
             raise Failure(str(error)) from None
         for one in lost:
@@ -332,31 +336,41 @@ class Player:
                     frame = await self._take()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
-                if not await self._is_aside(frame):
+                if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
             return
         granted = self._granted.get(grant, 0)
         raise Failure(f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}")
 
-    async def _receive(self) -> bytes:
+    async def _receive(self) -> bytes | None:
+        """Return the next frame, or a payload once its last fragment came. Return ``None`` for other fragments."""
         return self._kept.pop(0) if self._kept else await self._take()
 
-    async def _take(self) -> bytes:
+    async def _take(self) -> bytes | None:
         frame = await self._end.receive()
+        if not self._sees_unused_bits:
+            frame = self._notation.cleared(frame)
         if fault := self._notation.note(frame):
             raise Failure(f"{shown(frame)} came: {fault}")
         if self._positions is not None:
             self._positions.note_received(frame)
             self._token = self._token or self._notation.token_in(frame) or b""
-        return frame
+        try:
+            return self._fragments.take(frame)
+        except Torn as fault:
+            raise Failure(f"{shown(frame)} came: {fault}") from None
 
     async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
         """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._patience) as scope:
             while True:
                 frame = await self._receive()
-                if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
+                if frame is None:
+                    scope.deadline = trio.current_time() + self._patience
+                elif any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, and not the rest of it in {self._patience:g} s")
         if rest := self._end.rest:
             raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}")
         raise Failure(f"nothing came in {self._patience:g} s")
@@ -436,6 +450,8 @@ class Player:
             if ended_behind := await self._end_behind():
                 raise Failure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
             raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, expected nothing but the answer to a probe, {wanted}")
 
     async def _end_behind(self) -> str:
         """Return how the connection ends, empty if it does not right now: a peer may say more before it ends."""
@@ -545,8 +561,12 @@ class Player:
                     frame = await self._receive()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
+                if frame is None:
+                    continue
                 if any(pattern.fits(frame) for pattern in patterns) or not await self._is_aside(frame):
                     raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, expected nothing for {seconds:g} s")
 
     async def _expect_gone(self, seconds: float) -> None:
         """Close the connections that a client opens anew. Raise ``Failure`` for one that asks to resume."""
@@ -556,7 +576,7 @@ class Player:
             while True:
                 end = await self._connect()
                 try:
-                    frame = await end.receive()
+                    frame = self._notation.cleared(await end.receive())
                 except Ended:
                     continue
                 if asks.fits(frame):
@@ -608,7 +628,7 @@ class Player:
             try:
                 while True:
                     frame = await self._receive()
-                    if not await self._is_aside(frame) and not error.fits(frame):
+                    if frame is not None and not await self._is_aside(frame) and not error.fits(frame):
                         raise Failure(f"{shown(frame)} came, expected KEEPALIVE or the end")
             except Ended:
                 pass

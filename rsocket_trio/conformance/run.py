@@ -13,6 +13,8 @@ import attrs
 import trio
 
 from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, chapters
+from rsocket_trio.conformance.fragments import Fragments
+from rsocket_trio.conformance.header import Torn
 from rsocket_trio.conformance.play import PROBES, Outcome, Result, broken, play
 from rsocket_trio.conformance.routes import DIALECT, Routes
 from rsocket_trio.conformance.wire import Ended, WireEnd
@@ -142,14 +144,15 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
         probe, answer = chapter.notation.templates["probe"], chapter.notation.templates["probe_answer"]
         arguments = [PROBES + chapter.notation.first_id if name == "id" else b"?" for name in probe.fields]
         await end.send(chapter.notation.frame("setup").value, probe.fill(arguments).value)
-        frame = b""
+        frame, fragments = b"", Fragments(chapter.notation.headers)
         with trio.move_on_after(target.patience):
             try:
-                frame = await end.receive()
                 while not answer.fill(arguments).fits(frame):
-                    frame = await end.receive()
+                    frame = fragments.take(chapter.notation.cleared(await end.receive())) or b""
             except Ended as ended:
                 frame = ended.rest or frame
+            except Torn:
+                pass
         if answer.fill(arguments).fits(frame):
             return True, b""
         return False, next((one.data for one in end.record if not one.sent), frame) or end.rest

@@ -76,6 +76,15 @@ PASSED = {
     "answers in any order": ('<=~ 1 "a" ; 3 "b"', ['item 3 "b"', 'last 1 "a"', "complete 3"]),
     "an answer behind what may come at any time": ('<= 1 "a"', ["request_n 1 5", 'keepalive 0 ""', 'last 1 "a"']),
     "counted items": ("counted 1 9 11", ['item 1 "9"', 'item 1 "10"', 'item 1 "11"']),
+    "an item in fragments": ('< item 1 "abc"', ['item_more 1 "a"', 'item_more 1 "b"', 'item 1 "c"']),
+    "counted items in fragments": (
+        "counted 1 10 11",
+        ['item 1 "10"', 'item_more 1 "1"', "request_n 1 1", 'item 1 "1"'],
+    ),
+    "a frame for each in fragments": (
+        'each 1 3 stream # 1 "" -> item # "00"',
+        ['item_more 3 "0"', 'item_more 1 "0"', 'item 1 "0"', 'item 3 "0"'],
+    ),
     "a grant in one": ("granted 1 3", ["request_n 1 3"]),
     "a grant in portions": ("granted 1 3", ["request_n 1 1", "request_n 1 1", "request_n 1 9"]),
     "a grant behind an item that is kept": (
@@ -119,6 +128,18 @@ FAILED = {
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
     "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
     "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
+    "a fragment without the rest": ('< item 1 "ab"', ['item_more 1 "a"'], "came, and not the rest of it in 5 s"),
+    "a fragment in silence": ("silent 1", ['item_more 1 "a"'], "28 a0 61 came, expected nothing for 1 s"),
+    "a fragment before the answer to a probe": (
+        "alive",
+        ['item_more 1 "a"', 'keepalive_answer 0 "probe 32513"'],
+        "28 a0 61 came, expected nothing but the answer to a probe",
+    ),
+    "metadata behind data": (
+        '< item_described 1 "m" "ab"',
+        ['item_more 1 "a"', 'item_described 1 "m" "b"'],
+        "came: metadata stands in a fragment behind data",
+    ),
     "a request before SETUP": ("silent 1", ['ask 2 "q"'], "expected nothing for 1 s"),
     "a request on a stream of the tester": ("> setup\nsilent 1", ['ask 1 "q"'], "expected nothing for 1 s"),
     "a METADATA_PUSH on a stream": ("> setup\nsilent 1", ["hex 00000002 3100 78"], "expected nothing for 1 s"),
@@ -414,6 +435,14 @@ async def test_frames_that_are_said_to_be_lost_count_when_they_come_again(autoju
 
     assert [int.from_bytes(frame[12:20], "big") for frame in peer.heard] == [7, 14]
     assert "no such frame came" in (await Served([]).played('lose item 1 "a"')).why
+
+
+async def test_a_frame_that_is_said_to_be_lost_may_have_come_in_fragments(autojump_clock: object) -> None:
+    peer = Served(['item 1 "a"', 'item_more 1 "b"', 'item 1 "c"'], ['item_more 1 "b"', 'item 1 "c"'])
+    steps = '< item 1 "a" ; item 1 "bc"\nlose item 1 "bc"\n> resume "" {received} 0\nconnect\n< item 1 "bc"\n'
+    assert (await peer.played(steps + '> resume "" {received} 0')).why == ""
+
+    assert [int.from_bytes(frame[12:20], "big") for frame in peer.heard] == [7, 21]
 
 
 async def test_a_client_is_gone_if_it_begins_anew_alone(autojump_clock: object) -> None:

@@ -23,3 +23,11 @@ async def test_an_unusual_server_that_is_right_has_no_failure(manner: Manner, cl
     results = await played(None, cases, manner.make)
 
     assert [told(result) for result in results if result.outcome is Outcome.FAIL] == []
+
+
+async def test_bits_that_should_be_0_cost_one_deviation_in_all(clock: trio.testing.MockClock) -> None:
+    cases = [case for case in CASES if not case.heavy][::3]
+    cases += [case for case in CASES if case.unused_bits and case not in cases]
+    results = await played(None, cases, Manner.SETS_BITS.make)
+
+    assert [result.case.id for result in results if result.outcome is not Outcome.PASS] == ["bits-that-should-be-0"]
