@@ -24,7 +24,7 @@ import trio.testing
 
 from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.server import GENERAL, MakeSession, Session, Switch, serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, Level, chapters, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
 from rsocket_trio.conformance.play import RESUME, Outcome, Result
 from rsocket_trio.conformance.report import told
@@ -106,10 +106,8 @@ def broken(results: Sequence[Result]) -> list[str]:
 
 
 def is_caught(result: Result) -> bool:
-    """Return whether the case caught a fault: it failed. A case that is no MUST can do no more than deviate."""
-    return result.outcome is Outcome.FAIL or (
-        result.outcome is Outcome.DEVIATION and result.case.level is not Level.MUST
-    )
+    """Return whether the case caught a fault: it failed, or deviated if its level is not binding."""
+    return result.outcome is Outcome.FAIL or (result.outcome is Outcome.DEVIATION and not result.case.level.is_binding)
 
 
 # The line that spoils

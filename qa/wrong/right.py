@@ -5,20 +5,28 @@ They are the server without faults, in a manner that the document allows and few
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
 from qa.wrong.server import (
     CANCEL,
+    CLOSE,
+    END,
     EXT,
     KEEPALIVE,
     METADATA_PUSH,
     PAYLOAD,
+    REFUSE,
     REQUEST_CHANNEL,
     REQUEST_FNF,
+    REQUEST_N,
     REQUEST_RESPONSE,
     REQUEST_STREAM,
+    SERVE,
     SETUP,
+    SKIP,
+    UNSUPPORTED_SETUP_ENDS,
     Book,
     C,
     F,
@@ -28,6 +36,8 @@ from qa.wrong.server import (
     M,
     N,
     R,
+    Reaction,
+    Rule,
     Session,
     Switch,
 )
@@ -92,6 +102,48 @@ def with_length(metadata: bytes) -> bytes:
     return len(metadata).to_bytes(3, "big") + metadata
 
 
+PLAIN: Final[Mapping[Rule, Reaction]] = {
+    Rule.NO_CREDIT_AT_ALL: SERVE,
+    Rule.COUNT_RESERVED_BIT: SERVE,
+    Rule.NO_INTERVAL: SERVE,
+    Rule.NO_LIFETIME: SERVE,
+    Rule.LIFETIME_RESERVED_BIT: SERVE,
+    Rule.METADATA_TOO_LONG_WITH_I: END,
+    Rule.PAYLOAD_OF_NOTHING: SERVE,
+    Rule.UNKNOWN_CODE_ON_0: SKIP,
+    Rule.STREAM_CODE_ON_0: SKIP,
+    Rule.OTHER_MINOR_VERSION: UNSUPPORTED_SETUP_ENDS,
+    Rule.OTHER_MAJOR_VERSION: UNSUPPORTED_SETUP_ENDS,
+    Rule.FIRST_IS_UNKNOWN: CLOSE,
+    Rule.SHORTER_THAN_A_HEADER: CLOSE,
+    Rule.RESERVED_BIT: SERVE,
+    Rule.RESERVED_BIT_WITH_I: SERVE,
+    Rule.MALFORMED_WITH_I: END,
+    Rule.REQUEST_N_OF_0: REFUSE,
+    Rule.REQUEST_ON_0: END,
+    Rule.ID_OF_OURS: REFUSE,
+    Rule.BEYOND_GRANT: SERVE,
+}
+"""What the document says nothing of, or binds the client alone with, done otherwise than the catalogue reads it."""
+
+
+class PlainSession(Session):
+    """A server written from the document alone. It sends an item and its end in two frames, and grants one by one."""
+
+    def _reaction(self, rule: Rule) -> Reaction:
+        return PLAIN.get(rule, rule.right)
+
+    def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
+        if kind == PAYLOAD and flags & C and flags & N:
+            super()._send(PAYLOAD, flags & ~C, stream_id, body)
+            super()._send(PAYLOAD, C, stream_id)
+        elif kind == REQUEST_N:
+            for _ in range(int.from_bytes(body, "big")):
+                super()._send(REQUEST_N, flags, stream_id, (1).to_bytes(4, "big"))
+        else:
+            super()._send(kind, flags, stream_id, body)
+
+
 class Manner(Enum):
     """The ways in which a right server can be unusual, and the sessions that are so."""
 
@@ -100,6 +152,7 @@ class Manner(Enum):
         TalkingSession,
     )
     FRAGMENTS = "it sends every payload of 2 bytes and more in fragments", FragmentingSession
+    PLAIN = "it does what the document says, and nothing that the catalogue reads in it", PlainSession
     SETS_BITS = "it sets bits that should be 0", Session, Switch.UNUSED_BITS_SET
 
     def __init__(self, description: str, session: type[Session], switch: Switch | None = None) -> None:

@@ -857,6 +857,9 @@ class Switch(Enum):
     ONE_AT_A_TIME = "it rejects a request while a stream is open", "request-beside-one-that-waits"
     FIFTY_STREAMS = "it rejects requests while 50 streams are open", "streams-a-hundred"
     FIFTY_REQUESTS = "it answers 50 requests of a connection", "requests-a-hundred-at-once"
+    HUNDRED_REQUESTS = "it answers 100 requests of a connection", "requests-300-one-by-one"
+    HUNDRED_STREAMS = "it serves 100 streams of a connection", "streams-300-one-by-one"
+    HUNDRED_CHANNELS = "it serves 100 channels of a connection", "channels-300-one-by-one"
     FEW_FORGETS = "it ends after 500 fire-and-forgets", "forget-a-thousand"
     FEW_KEEPALIVES = "it ends after 500 KEEPALIVEs", "keepalive-a-thousand"
     FEW_GRANTS = "it ends after 500 REQUEST_Ns", "credit-a-thousand-grants"
@@ -990,7 +993,29 @@ class Switch(Enum):
     COMPLETE_SKIPPED = "its channels do not complete", "channel-completed-by-its-requester"
     LAST_ITEM_LOST = "it drops an item that completes", "channel-completed-with-its-last-item"
     LATE_ITEMS_SENT_BACK = "it sends back items behind COMPLETE", "channel-items-behind-its-completion"
-    COMPLETE_DROPS_ITEMS = "COMPLETE drops what waits for credit", "channel-waits-for-credit-before-its-end"
+    COMPLETE_DROPS_ITEMS = "COMPLETE drops what waits for credit", "channel-items-that-wait-behind-completion-in-one"
+    COMPLETE_KEEPS_ONE_GRANT = (
+        "behind COMPLETE one more grant counts, and what waits for others is dropped",
+        "channel-items-that-wait-behind-completion-in-two",
+    )
+    COMPLETE_KEEPS_TWO_GRANTS = (
+        "behind COMPLETE two more grants count, and what waits for others is dropped",
+        "channel-items-that-wait-behind-completion-in-three",
+    )
+    CANCEL_KEEPS_ITEMS = "items that wait outlive CANCEL", "channel-items-that-wait-end-with-cancel"
+    ERROR_KEEPS_ITEMS = "items that wait outlive ERROR of the requester", "channel-items-that-wait-end-with-error"
+    CANCEL_DROPS_ITEMS_OF_ALL = (
+        "CANCEL drops the items that wait on every channel",
+        "channel-items-that-wait-beside-cancel",
+    )
+    ERROR_DROPS_ITEMS_OF_ALL = (
+        "ERROR drops the items that wait on every channel",
+        "channel-items-that-wait-beside-error",
+    )
+    COMPLETE_OF_CHANNEL_NEEDS_CREDIT = (
+        "COMPLETE of its channels waits for one more credit",
+        "channel-that-uses-up-its-credit",
+    )
     CONTENT_OF_COMPLETE = "it takes the content of a COMPLETE for an item", "payload-that-completes-with-content"
 
     # Fragments
@@ -1145,6 +1170,8 @@ class Stream:
     """Items that the client may still send."""
     served: int = 0
     """Items that were sent back and are to be granted anew."""
+    grants: int = 0
+    """Grants that came behind the requester's COMPLETE."""
 
 
 class Dropped(Exception):
@@ -1425,9 +1452,13 @@ class Session:
     def _has(self, switch: Switch) -> bool:
         return self._switch is switch
 
+    def _reaction(self, rule: Rule) -> Reaction:
+        """Return what the server does in a situation."""
+        return rule.right if self._switch is None else self._switch.rules.get(rule, rule.right)
+
     def _meet(self, rule: Rule, stream_id: int = 0) -> None:
         """React as the rule says. Raise ``Dropped`` or ``Over`` unless the frame is to be served."""
-        reaction = rule.right if self._switch is None else self._switch.rules.get(rule, rule.right)
+        reaction = self._reaction(rule)
         if reaction.act is Act.SERVE:
             return
         if reaction.act is Act.FAIL:
@@ -1764,8 +1795,10 @@ class Session:
                 or (self._has(Switch.REQUESTER_ERROR_SKIPPED) and not stream.joining)
                 or (self._has(Switch.REQUESTER_CODE_CHECKED) and code not in range(0x201, 0x205))
             )
-            if skipped:
+            if skipped or (self._has(Switch.ERROR_KEEPS_ITEMS) and stream.waiting):
                 return
+            if self._has(Switch.ERROR_DROPS_ITEMS_OF_ALL):
+                self._drop_items()
             self._end(frame.stream_id)
             self._close_if_idle()
             return
@@ -1856,12 +1889,22 @@ class Session:
         requests = sum(self._counts[kind] for kind in REQUESTS)
         if (
             (self._has(Switch.FIFTY_REQUESTS) and requests > 50)
+            or self._counts[frame.type] > self._most_of(frame.type)
             or (self._has(Switch.IDS_ONCE) and stream_id in self._past)
             or (self._has(Switch.IDS_IN_ORDER) and stream_id < self._highest)
             or (self._has(Switch.IDS_WITHOUT_GAPS) and stream_id > self._highest + 2)
         ):
             raise Dropped
         self._highest = max(self._highest, stream_id)
+
+    def _most_of(self, kind: int) -> float:
+        """Return how many requests of a type are served."""
+        limits = {
+            Switch.HUNDRED_REQUESTS: REQUEST_RESPONSE,
+            Switch.HUNDRED_STREAMS: REQUEST_STREAM,
+            Switch.HUNDRED_CHANNELS: REQUEST_CHANNEL,
+        }
+        return 100 if self._switch in limits and limits[self._switch] == kind else math.inf
 
     def _start(self, stream: Stream) -> None:
         """Serve a request that is whole."""
@@ -1915,6 +1958,8 @@ class Session:
             stream.room = UINT31
         if self._has(Switch.COMPLETE_DROPS_ITEMS) and stream.completed:
             del stream.waiting[max(stream.room, 0) :]
+        if stream.completed and stream.grants >= self._grants_behind_complete():
+            del stream.waiting[max(stream.room, 0) :]
         while stream.room > 0 and (stream.waiting or (stream.type == REQUEST_STREAM and stream.sent < stream.total)):
             item = stream.waiting.pop(0) if stream.waiting else Item(None, b"%d" % stream.sent)
             stream.room -= 1
@@ -1928,7 +1973,12 @@ class Session:
                 self._send_payload(stream.id, N, item)
         if (
             (self._has(Switch.EMPTY_STREAM_OPEN) and stream.total == 0)
-            or (self._has(Switch.COMPLETE_NEEDS_CREDIT) and stream.room == 0)
+            or (self._has(Switch.COMPLETE_NEEDS_CREDIT) and stream.type == REQUEST_STREAM and stream.room == 0)
+            or (
+                self._has(Switch.COMPLETE_OF_CHANNEL_NEEDS_CREDIT)
+                and stream.type == REQUEST_CHANNEL
+                and stream.room == 0
+            )
             or (self._has(Switch.COMPLETE_SKIPPED) and stream.type == REQUEST_CHANNEL)
         ):
             return
@@ -1941,6 +1991,12 @@ class Session:
                 if not self._has(Switch.STREAM_NOT_COMPLETED):
                     self._send(PAYLOAD, C, stream.id)
             self._end(stream.id)
+
+    def _grants_behind_complete(self) -> float:
+        """Return how many grants behind the requester's COMPLETE let items go that wait."""
+        if self._has(Switch.COMPLETE_KEEPS_ONE_GRANT):
+            return 1
+        return 2 if self._has(Switch.COMPLETE_KEEPS_TWO_GRANTS) else math.inf
 
     def _payload(self, frame: Frame) -> None:
         if self._has(Switch.LATE_ITEMS_SENT_BACK) and frame.stream_id in self._past:
@@ -2036,9 +2092,15 @@ class Session:
             stream.room = 0
         if not lost and not self._has(Switch.NO_SUMS):
             stream.room += word & UINT31
+            stream.grants += stream.completed
         if not stream.joining:
             self._send_items(stream)
             self._close_if_idle()
+
+    def _drop_items(self) -> None:
+        """Drop the items of every channel that wait."""
+        for stream in self._streams.values():
+            stream.waiting.clear()
 
     def _cancel(self, frame: Frame) -> None:
         stream = self._stream_of(frame, Rule.CANCEL_ON_0, Rule.CANCEL_PAST, Rule.CANCEL_UNKNOWN)
@@ -2056,6 +2118,10 @@ class Session:
             for other in list(self._streams):
                 self._end(other)
         self._cancelled[stream.id] = stream
+        if self._has(Switch.CANCEL_KEEPS_ITEMS) and stream.waiting:
+            return
+        if self._has(Switch.CANCEL_DROPS_ITEMS_OF_ALL):
+            self._drop_items()
         self._end(frame.stream_id)
         self._close_if_idle()
 

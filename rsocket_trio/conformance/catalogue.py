@@ -64,12 +64,19 @@ whatever becomes of its requests. Those from ``chunks`` on are for Streamux, whi
 
 
 class Level(Enum):
-    """The weight of a case. Only a failed MUST is a failure; the others are allowed deviations."""
+    """The weight of a case, by its clauses. Where it is not binding, another reaction is an allowed deviation."""
 
     MUST = "MUST"
+    IMPLIED = "implied"
+    """The document draws it or states it as a fact, and does not say MUST."""
     SHOULD = "SHOULD"
     READING = "reading"
     """The documents leave it open; this is how the catalogue reads them."""
+
+    @property
+    def is_binding(self) -> bool:
+        """Return whether a peer that does something else has failed."""
+        return self in (Level.MUST, Level.IMPLIED)
 
 
 class Word(Enum):
@@ -86,6 +93,8 @@ class Word(Enum):
     EACH = "each"
     """For each of the tester's stream ids from the first number through the second the frame is sent, with the id for
     ``#``. Behind ``->`` stands the frame that comes for each, behind ``<=`` the answer, both in any order."""
+    IN_TURN = "in-turn"
+    """The same, one after the other: the next frame is sent once the last one is answered."""
     TIMES = "times"
     """This frame is sent so many times."""
     EXPECT = "<"
@@ -103,6 +112,8 @@ class Word(Enum):
     """On this stream come items with the numbers from the first through the second as text, in this order."""
     GRANTED = "granted"
     """On this stream so many items are granted, all in all. Other frames that come meanwhile are kept for later."""
+    ROOM = "room"
+    """The same. For a peer that grants fewer the case does not apply."""
     ALIVE = "alive"
     """Nothing is said, and a frame that is always answered is answered."""
     CLOSED = "closed"
@@ -148,6 +159,7 @@ NUMBERS: Final = {
     Word.OVERRUN: ("stream id", "items beyond the grant"),
     Word.COUNTED: ("stream id", "first number", "last number"),
     Word.GRANTED: ("stream id", "items"),
+    Word.ROOM: ("stream id", "items"),
     Word.BEATS: ("KEEPALIVEs",),
 }
 """The steps that take numbers only, and which."""
@@ -392,10 +404,15 @@ def _probed_with(notation: Notation, steps: tuple[Step, ...]) -> tuple[str, ...]
 
 
 def level_of(names: tuple[str, ...]) -> Level:
-    """Return the level of a case that shows these clauses: the weightiest of theirs."""
+    """Return the level of a case that shows these clauses: that of the weightiest.
+
+    A case says ``level`` where it is another one, as for a clause that binds the sender alone.
+    """
     levels = {clauses()[name].level for name in names}
-    if levels & {"MUST", "MUST NOT", "LAYOUT", "IMPLIED"}:
+    if levels & {"MUST", "MUST NOT"}:
         return Level.MUST
+    if levels & {"LAYOUT", "IMPLIED"}:
+        return Level.IMPLIED
     return Level.SHOULD if levels & {"SHOULD", "MAY"} else Level.READING
 
 
@@ -428,7 +445,7 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
     elif word in (Word.ANSWERED, Word.ANSWERED_ALL):
         for piece in pieces(rest):
             Answer.parse(notation.templates, notation.arguments(piece))
-    elif word is Word.EACH:
+    elif word in (Word.EACH, Word.IN_TURN):
         ids, sent, sign, back = each_of(rest)
         _check_exact(notation, with_id(sent, ids[0]))
         if sign == Word.ANSWERED.value:

@@ -14,7 +14,6 @@ import trio
 from rsocket_trio.conformance.answers import Answer
 from rsocket_trio.conformance.catalogue import (
     Case,
-    Level,
     Step,
     Word,
     alternatives,
@@ -84,7 +83,7 @@ class Result:
 
 def broken(case: Case) -> Outcome:
     """Return the outcome of a case in which the peer did something else."""
-    return Outcome.FAIL if case.level is Level.MUST else Outcome.DEVIATION
+    return Outcome.FAIL if case.level.is_binding else Outcome.DEVIATION
 
 
 class Failure(Exception):
@@ -155,7 +154,9 @@ class Player:
                 size, frames = split_of(step.rest)
                 await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
             case Word.EACH:
-                await self._each(step.rest)
+                await self._each(step.rest, AT_A_TIME)
+            case Word.IN_TURN:
+                await self._each(step.rest, 1)
             case Word.TIMES:
                 times, _, frame = step.rest.partition(" ")
                 await self._send(*[self._notation.frame(frame).value] * int(times))
@@ -176,6 +177,8 @@ class Player:
                     await self._expect([f'item {stream_id} "{number}"'])
             case Word.GRANTED:
                 await self._expect_grant(*numbers_in(step.word, step.rest))
+            case Word.ROOM:
+                await self._expect_room(*numbers_in(step.word, step.rest))
             case Word.ALIVE:
                 await self._expect_alive()
             case Word.CLOSED:
@@ -294,11 +297,11 @@ class Player:
             if taken.is_over:
                 answers.remove(taken)
 
-    async def _each(self, rest: str) -> None:
-        """Send a frame for each id, and take what comes back for them, in any order."""
+    async def _each(self, rest: str, at_a_time: int) -> None:
+        """Send a frame for each id, so many at a time, and take what comes back for them, in any order."""
         ids, sent, sign, back = each_of(rest)
-        for start in range(0, len(ids), AT_A_TIME):
-            part = ids[start : start + AT_A_TIME]
+        for start in range(0, len(ids), at_a_time):
+            part = ids[start : start + at_a_time]
             await self._send(*[self._notation.frame(with_id(sent, one)).value for one in part])
             if sign == Word.ANSWERED.value:
                 await self._expect_answers([with_id(back, one) for one in part])
@@ -328,7 +331,21 @@ class Player:
         await self._end.send_raw(data[size:])
 
     async def _expect_grant(self, stream_id: int, number: int) -> None:
-        """Wait until so many items are granted; what comes before is kept for the steps that expect it."""
+        granted = await self._wait_for_grant(stream_id, number)
+        if granted < number:
+            seconds = f"{self._patience:g} s"
+            raise Failure(f"{granted} items were granted on stream {stream_id} in {seconds}, expected {number}")
+
+    async def _expect_room(self, stream_id: int, number: int) -> None:
+        granted = await self._wait_for_grant(stream_id, number)
+        if granted < number:
+            raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
+
+    async def _wait_for_grant(self, stream_id: int, number: int) -> int:
+        """Wait until so many items are granted; what comes before is kept for the steps that expect it.
+
+        Return how many were granted in time.
+        """
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
         with trio.move_on_after(self._patience):
             while self._granted.get(grant, 0) < number:
@@ -338,9 +355,7 @@ class Player:
                     raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
                 if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
-            return
-        granted = self._granted.get(grant, 0)
-        raise Failure(f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}")
+        return self._granted.get(grant, 0)
 
     async def _receive(self) -> bytes | None:
         """Return the next frame, or a payload once its last fragment came. Return ``None`` for other fragments."""

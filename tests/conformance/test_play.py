@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters, level_of
 from rsocket_trio.conformance.notation import NotationError
 from rsocket_trio.conformance.play import Outcome, Result, play
 from rsocket_trio.conformance.run import Target, run
@@ -86,6 +86,8 @@ PASSED = {
         ['item_more 3 "0"', 'item_more 1 "0"', 'item 1 "0"', 'item 3 "0"'],
     ),
     "a grant in one": ("granted 1 3", ["request_n 1 3"]),
+    "room": ("room 1 3", ["request_n 1 3"]),
+    "an answer for each in turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 1 "1"', 'last 3 "3"']),
     "a grant in portions": ("granted 1 3", ["request_n 1 1", "request_n 1 1", "request_n 1 9"]),
     "a grant behind an item that is kept": (
         'granted 1 1\n< item 1 "a"\n< item 1 "b"',
@@ -151,6 +153,7 @@ FAILED = {
     "too small a grant": ("granted 1 3", ["request_n 1 2"], "2 items were granted on stream 1 in 5 s, expected 3"),
     "a grant on another stream": ("granted 1 1", ["request_n 3 1"], "0 items were granted"),
     "an item that was kept and is not expected": ("granted 1 1\nsilent 1", ['item 1 "a"', "request_n 1 1"], "nothing"),
+    "an answer for each out of turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 3 "3"', 'last 1 "1"'], "expected"),
     "an answer too few": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"'], "nothing came in 5 s"),
     "a frame too few": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"'], "nothing came in 5 s"),
     "a frame twice": (
@@ -201,6 +204,14 @@ async def test_times_that_are_unknown_or_long_make_a_case_meaningless(autojump_c
     assert (unknown.outcome, long.outcome) == (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE)
     assert "says no" in unknown.why
     assert "above" in long.why
+
+
+async def test_a_case_that_needs_more_room_than_there_is_does_not_apply(autojump_clock: object) -> None:
+    result = await played("room 1 3", ["request_n 1 2"])
+    assert (result.outcome, result.why) == (
+        Outcome.NOT_APPLICABLE,
+        "the peer granted 2 items on stream 1, the case needs 3",
+    )
 
 
 async def test_frames_are_sent_for_each_id_and_several_times(autojump_clock: object) -> None:
@@ -349,7 +360,7 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
     [same] = _taken("a file", {"taken": [{**OTHER, "clauses": "RSX-GEN-02"}]})
     [mapped] = _taken("a file", {"taken": [{**OTHER, "clauses": {"RS10-SEQ-01": "A-1 A-2", "RS10-PAY-02": "A-2"}}]})
     clauses = "RS10-SEQ-01 RS10-PAY-02 RSX-GEN-02"
-    assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", clauses, "MUST")
+    assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", clauses, "implied")
     assert (mapped["clauses"], "level" in mapped) == ("A-1 A-2", False)
     [named] = _taken("a file", {"taken": [{**OTHER, "cases": {"request-is-answered": "A-3"}}]})
     assert (named["id"], named["clauses"], "level" in named) == ("request-is-answered", "A-3", False)
@@ -367,6 +378,25 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
 def test_a_case_of_another_dialect_that_cannot_be_taken_is_named(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(NotationError, match=told):
         list(_taken("a file", {"taken": [{**OTHER, **wrong}]}))
+
+
+def test_the_level_of_a_case_is_that_of_its_weightiest_clause() -> None:
+    must, fact, drawing, should, may, reading = (
+        "RS10-FLOW-01", "RS10-SEQ-01", "RS10-PAY-01", "RS10-HDR-04", "RS10-SEQ-05", "ALL-RCT-04"
+    )  # fmt: skip
+    assert level_of((reading, fact, must)) is Level.MUST
+    assert level_of((reading, fact)) is level_of((may, drawing)) is Level.IMPLIED
+    assert level_of((reading, should)) is level_of((may,)) is Level.SHOULD
+    assert level_of((reading,)) is Level.READING
+    assert [level.is_binding for level in Level] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("dialect", sorted(chapters()))
+def test_no_case_weighs_more_than_its_clauses(dialect: str) -> None:
+    lowered = [case for case in chapters()[dialect].cases if case.level is not level_of(case.clauses)]
+    weights = list(Level)
+
+    assert [case.id for case in lowered if weights.index(case.level) < weights.index(level_of(case.clauses))] == []
 
 
 @pytest.mark.parametrize("step", CANNOT)
