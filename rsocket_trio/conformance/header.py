@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -148,6 +148,6 @@ class Headers:
         return self.block_type is None or ext_type != self.block_type
 
 
-def has_name(kind: Kind | None, names: Sequence[str] | frozenset[str]) -> bool:
+def has_name(kind: Kind | None, names: frozenset[str]) -> bool:
     """Return whether the type is one of these."""
     return kind is not None and kind.name in names

@@ -148,11 +148,12 @@ class Player:
             case Word.RAW:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
             case Word.DRIP:
-                for piece in pieces(step.rest):
-                    await self._drip(self._end.on_the_wire(self._notation.frame(piece).value))
+                frames = [self._notation.frame(piece).value for piece in pieces(step.rest)]
+                self._has_begun |= not self._is_client
+                await self._drip(b"".join(map(self._end.on_the_wire, frames)))
             case Word.SPLIT:
-                size, frames = split_of(step.rest)
-                await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
+                size, rest = split_of(step.rest)
+                await self._split(size, [self._notation.frame(piece).value for piece in pieces(rest)])
             case Word.EACH:
                 await self._each(step.rest, AT_A_TIME)
             case Word.IN_TURN:
@@ -318,7 +319,6 @@ class Player:
                 patterns.remove(found)
 
     async def _drip(self, data: bytes) -> None:
-        self._has_begun |= not self._is_client
         for byte in data:
             await self._end.send_raw(bytes([byte]))
             await trio.sleep(DRIP)

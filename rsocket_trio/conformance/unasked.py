@@ -12,11 +12,10 @@ from rsocket_trio.conformance.streamux import Streamux
 
 REJECTED: Final = 0x202
 REJECTION: Final = b"the tester serves no requests"
-LATER: Final = {
-    "of both": ("CANCEL", "REQUEST_N"),
-    "of the requester": ("CANCEL", "REQUEST_N", "PAYLOAD", "ERROR", "REQUEST_CHANNEL"),
-}
-"""The types that may follow a request on its stream: where both sides may use one number for two streams, and else."""
+LATER: Final = frozenset({"CANCEL", "REQUEST_N", "PAYLOAD", "ERROR"})
+"""The types that may follow a request on its stream."""
+LATER_ON_SHARED_ID: Final = frozenset({"CANCEL", "REQUEST_N"})
+"""The same where both sides may use one id for two streams: only a requester sends these."""
 
 
 @attrs.define(eq=False)
@@ -29,6 +28,7 @@ class UnaskedFrames:
     serves_requests: bool
     """True if the peer may make requests of its own."""
     _streams: set[int] = attrs.field(factory=set)
+    """The streams that the server has opened."""
 
     def answer(self, notation: Notation, frame: bytes) -> bytes | None:
         """Return the answer to a frame, empty if there is none. Return ``None`` for a frame that needs a reason."""
@@ -39,7 +39,7 @@ class UnaskedFrames:
         if headers is None or kind is None:
             return None
         stream_id = headers.stream_id(frame)
-        if has_name(kind, REQUESTS) and self.serves_requests and _is_of_server(notation, stream_id):
+        if has_name(kind, REQUESTS) and self.serves_requests and _may_open(notation, stream_id):
             is_known = stream_id in self._streams
             self._streams.add(stream_id)
             return b"" if is_known or kind.name == "REQUEST_FNF" else _rejection(notation, stream_id)
@@ -47,7 +47,7 @@ class UnaskedFrames:
             return b"" if not stream_id and headers.has(frame, "metadata") else None
         if headers.is_foreign_extension(frame):
             return b""
-        later = LATER["of both" if notation.id_steps == 1 else "of the requester"]
+        later = LATER_ON_SHARED_ID if notation.id_steps == 1 else LATER
         return b"" if stream_id in self._streams and has_name(kind, later) else None
 
     def _chunk(self, notation: Streamux, frame: bytes) -> bytes | None:
@@ -65,10 +65,9 @@ class UnaskedFrames:
         return notation.templates["response_end"].fill([chunk.id]).value if chunk.last else b""
 
 
-def _is_of_server(notation: Notation, stream_id: int) -> bool:
-    """Return whether a server may open a stream of this id."""
-    is_other_side = (stream_id - notation.first_id) % 2 == 1
-    return stream_id > 0 and (is_other_side or notation.id_steps == 1)
+def _may_open(notation: Notation, stream_id: int) -> bool:
+    """Return whether a server may open a stream of this id. Before 1.0 it may go by the first id of its client."""
+    return stream_id > 0 and (notation.id_steps > 0 or (stream_id - notation.first_id) % 2 == 1)
 
 
 def _rejection(notation: Notation, stream_id: int) -> bytes:

@@ -314,6 +314,24 @@ async def test_a_client_makes_the_requests_of_its_case_and_no_others(autojump_cl
         assert bool(why) is (result.outcome is Outcome.FAIL)
 
 
+@pytest.mark.parametrize(
+    ("role", "steps", "said"),
+    [
+        ("server", '<= 1 "a"\ngranted 1 1', ["hex 00000001 207f 80000001", "hex 00000001 287f 61"]),
+        ("client", '< ask 1 "q" ; stream 3 2 "s"', ["hex 00000001 1020 71", "hex 00000003 1820 00000002 73"]),
+    ],
+)
+async def test_bits_that_should_be_0_are_looked_at_in_a_case_about_them_alone(
+    autojump_clock: object, role: str, steps: str, said: list[str]
+) -> None:
+    assert (await played(steps, said, role=role)).why == ""
+
+    ours, theirs = memory_pair()
+    await theirs.send([NOTATION.frame(frame).value for frame in reversed(said)])
+    about_them = attrs.evolve(case(steps, role=role), unused_bits=True)
+    assert "came, expected" in (await play(about_them, WireEnd(ours, NOTATION), PATIENCE)).why
+
+
 async def test_a_peer_that_ends_while_a_probe_waits_is_told_so(autojump_clock: object) -> None:
     result = await played("> setup\nalive", ["cancel 1"], ends=True)
 
