@@ -30,6 +30,8 @@ PATIENCE = 5.0
 """Seconds in which the peer has to do what a step expects."""
 CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
+IN_TURN_TIME = 300.0
+"""The same for a case in which hundreds of requests wait for each other."""
 GREETING = ((Word.SEND, "setup"), (Word.AGREED, ""), (Word.ALIVE, ""))
 """The steps that a server must pass to count as one of a dialect with initialize messages."""
 TLS_ALERT = b"\x15\x03"
@@ -183,7 +185,7 @@ async def _run_case(case: Case, target: Target) -> Result:
     if target.routes and (obstacle := target.routes.obstacle(case, chapters()[case.dialect].notation)):
         return Result(case, Outcome.NOT_APPLICABLE, obstacle)
     # The time of the case itself begins with its connection, and what passed there is told.
-    longest = CASE_TIME + 2 * max(target.patience, target.connect_timeout or 0.0)
+    longest = time_of(case) + 2 * max(target.patience, target.connect_timeout or 0.0)
     with trio.move_on_after(longest):
         try:
             async with _connected(target) as transport:
@@ -211,16 +213,21 @@ async def _another(target: Target, case: Case) -> AsyncIterator[WireEnd]:
 
 
 async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Result:
-    """Play a case over a connection, for ``CASE_TIME`` at most, and over others that ``more`` opens."""
+    """Play a case over a connection, for ``time_of`` it at most, and over others that ``more`` opens."""
     if case.streams_only and end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
     if case.messages_only and not end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about transports with messages")
-    with trio.move_on_after(CASE_TIME):
+    with trio.move_on_after(time_of(case)):
         async with AsyncExitStack() as stack:
 
             async def connect() -> WireEnd:
                 return await stack.enter_async_context(more())
 
             return await play(case, end, patience, connect)
-    return Result(case, broken(case), f"not over after {CASE_TIME:g} s", record=tuple(end.record))
+    return Result(case, broken(case), f"not over after {time_of(case):g} s", record=tuple(end.record))
+
+
+def time_of(case: Case) -> float:
+    """Return the seconds after which a case ends. One of many requests in turn may go over a slow line."""
+    return IN_TURN_TIME if any(step.word is Word.IN_TURN for step in case.steps) else CASE_TIME
