@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import accumulate
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import attrs
 import trio
@@ -806,6 +806,7 @@ class Switch(Enum):
     )
 
     # What it sends on streams
+    UNUSED_BITS_SET = "it sets bits that should be 0", "bits-that-should-be-0"
     STREAM_0_USED = "it answers requests on stream 0", "past-complete-for-a-stream-that-is-over"
     NEXT_ID_USED = "it answers requests on the next stream id", "served-a-request-with-spare-flags"
     METADATA_NOT_ECHOED = "it answers without metadata", "served-a-request-with-empty-metadata"
@@ -856,13 +857,16 @@ class Switch(Enum):
     ONE_AT_A_TIME = "it rejects a request while a stream is open", "request-beside-one-that-waits"
     FIFTY_STREAMS = "it rejects requests while 50 streams are open", "streams-a-hundred"
     FIFTY_REQUESTS = "it answers 50 requests of a connection", "requests-a-hundred-at-once"
+    HUNDRED_REQUESTS = "it answers 100 requests of a connection", "requests-300-one-by-one"
+    HUNDRED_STREAMS = "it serves 100 streams of a connection", "streams-300-one-by-one"
+    HUNDRED_CHANNELS = "it serves 100 channels of a connection", "channels-300-one-by-one"
     FEW_FORGETS = "it ends after 500 fire-and-forgets", "forget-a-thousand"
     FEW_KEEPALIVES = "it ends after 500 KEEPALIVEs", "keepalive-a-thousand"
     FEW_GRANTS = "it ends after 500 REQUEST_Ns", "credit-a-thousand-grants"
     NONSENSE_COUNTED = "it ends after 30 frames that it had to skip", "senseless-frames-a-hundred"
 
     # SETUP
-    SPEAKS_UNASKED = "it sends METADATA_PUSH to a client that says nothing for 0.4 s", "setup-is-not-answered"
+    SPEAKS_UNASKED = "it sends an item of no stream to a client that says nothing for 0.4 s", "setup-is-not-answered"
     IMPATIENT = "it closes if no SETUP comes in half a second", "setup-is-waited-for"
     MIME_NEEDED = "it refuses empty MIME types", "setup-with-empty-mime-types"
     MIME_OF_127_BYTES = "it refuses MIME types above 127 bytes", "setup-with-longest-mime-types"
@@ -989,7 +993,29 @@ class Switch(Enum):
     COMPLETE_SKIPPED = "its channels do not complete", "channel-completed-by-its-requester"
     LAST_ITEM_LOST = "it drops an item that completes", "channel-completed-with-its-last-item"
     LATE_ITEMS_SENT_BACK = "it sends back items behind COMPLETE", "channel-items-behind-its-completion"
-    COMPLETE_DROPS_ITEMS = "COMPLETE drops what waits for credit", "channel-waits-for-credit-before-its-end"
+    COMPLETE_DROPS_ITEMS = "COMPLETE drops what waits for credit", "channel-items-that-wait-behind-completion-in-one"
+    COMPLETE_KEEPS_ONE_GRANT = (
+        "behind COMPLETE one more grant counts, and what waits for others is dropped",
+        "channel-items-that-wait-behind-completion-in-two",
+    )
+    COMPLETE_KEEPS_TWO_GRANTS = (
+        "behind COMPLETE two more grants count, and what waits for others is dropped",
+        "channel-items-that-wait-behind-completion-in-three",
+    )
+    CANCEL_KEEPS_ITEMS = "items that wait outlive CANCEL", "channel-items-that-wait-end-with-cancel"
+    ERROR_KEEPS_ITEMS = "items that wait outlive ERROR of the requester", "channel-items-that-wait-end-with-error"
+    CANCEL_DROPS_ITEMS_OF_ALL = (
+        "CANCEL drops the items that wait on every channel",
+        "channel-items-that-wait-beside-cancel",
+    )
+    ERROR_DROPS_ITEMS_OF_ALL = (
+        "ERROR drops the items that wait on every channel",
+        "channel-items-that-wait-beside-error",
+    )
+    COMPLETE_OF_CHANNEL_NEEDS_CREDIT = (
+        "COMPLETE of its channels waits for one more credit",
+        "channel-that-uses-up-its-credit",
+    )
     CONTENT_OF_COMPLETE = "it takes the content of a COMPLETE for an item", "payload-that-completes-with-content"
 
     # Fragments
@@ -1144,6 +1170,8 @@ class Stream:
     """Items that the client may still send."""
     served: int = 0
     """Items that were sent back and are to be granted anew."""
+    grants: int = 0
+    """Grants that came behind the requester's COMPLETE."""
 
 
 class Dropped(Exception):
@@ -1178,6 +1206,19 @@ MEANINGS: Final = {
     REQUEST_N: I,
 }
 """The flags that mean something."""
+
+
+UNUSED: Final = {
+    LEASE: 0x0FF,
+    KEEPALIVE: 0x17F,
+    REQUEST_N: 0x1FF,
+    PAYLOAD: 0x01F,
+    ERROR: 0x1FF,
+    RESUME_OK: 0x1FF,
+}
+"""The flags that mean nothing in what a server sends."""
+WITH_RESERVED_BIT: Final = (LEASE, KEEPALIVE, REQUEST_N)
+"""The types whose first field has a reserved bit."""
 
 
 COUNTED: Final = (*REQUESTS, REQUEST_N, CANCEL, PAYLOAD, ERROR)
@@ -1280,7 +1321,7 @@ class Session:
     def expire(self) -> NoReturn:
         """End the connection of a client that is silent. Raise ``Over``."""
         if self._has(Switch.SPEAKS_UNASKED) and self._accepted:
-            self._send(METADATA_PUSH, M, 0, b"hello?")
+            self._send(PAYLOAD, N, 201, b"hello?")
             raise Dropped
         self.fail(CONNECTION_ERROR)
 
@@ -1411,9 +1452,13 @@ class Session:
     def _has(self, switch: Switch) -> bool:
         return self._switch is switch
 
+    def _reaction(self, rule: Rule) -> Reaction:
+        """Return what the server does in a situation."""
+        return rule.right if self._switch is None else self._switch.rules.get(rule, rule.right)
+
     def _meet(self, rule: Rule, stream_id: int = 0) -> None:
         """React as the rule says. Raise ``Dropped`` or ``Over`` unless the frame is to be served."""
-        reaction = rule.right if self._switch is None else self._switch.rules.get(rule, rule.right)
+        reaction = self._reaction(rule)
         if reaction.act is Act.SERVE:
             return
         if reaction.act is Act.FAIL:
@@ -1439,6 +1484,9 @@ class Session:
     # Frames out
 
     def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
+        if self._has(Switch.UNUSED_BITS_SET):
+            flags |= UNUSED.get(kind, 0)
+            body = bytes([body[0] | 0x80]) + body[1:] if kind in WITH_RESERVED_BIT else body
         self.out.append(struct.pack(">IH", stream_id, kind << 10 | flags) + body)
         if self._token is not None and kind in COUNTED and stream_id:
             self._kept.append(self.out[-1])
@@ -1747,8 +1795,10 @@ class Session:
                 or (self._has(Switch.REQUESTER_ERROR_SKIPPED) and not stream.joining)
                 or (self._has(Switch.REQUESTER_CODE_CHECKED) and code not in range(0x201, 0x205))
             )
-            if skipped:
+            if skipped or (self._has(Switch.ERROR_KEEPS_ITEMS) and stream.waiting):
                 return
+            if self._has(Switch.ERROR_DROPS_ITEMS_OF_ALL):
+                self._drop_items()
             self._end(frame.stream_id)
             self._close_if_idle()
             return
@@ -1839,12 +1889,22 @@ class Session:
         requests = sum(self._counts[kind] for kind in REQUESTS)
         if (
             (self._has(Switch.FIFTY_REQUESTS) and requests > 50)
+            or self._counts[frame.type] > self._most_of(frame.type)
             or (self._has(Switch.IDS_ONCE) and stream_id in self._past)
             or (self._has(Switch.IDS_IN_ORDER) and stream_id < self._highest)
             or (self._has(Switch.IDS_WITHOUT_GAPS) and stream_id > self._highest + 2)
         ):
             raise Dropped
         self._highest = max(self._highest, stream_id)
+
+    def _most_of(self, kind: int) -> float:
+        """Return how many requests of a type are served."""
+        limits = {
+            Switch.HUNDRED_REQUESTS: REQUEST_RESPONSE,
+            Switch.HUNDRED_STREAMS: REQUEST_STREAM,
+            Switch.HUNDRED_CHANNELS: REQUEST_CHANNEL,
+        }
+        return 100 if self._switch in limits and limits[self._switch] == kind else math.inf
 
     def _start(self, stream: Stream) -> None:
         """Serve a request that is whole."""
@@ -1898,6 +1958,8 @@ class Session:
             stream.room = UINT31
         if self._has(Switch.COMPLETE_DROPS_ITEMS) and stream.completed:
             del stream.waiting[max(stream.room, 0) :]
+        if stream.completed and stream.grants >= self._grants_behind_complete():
+            del stream.waiting[max(stream.room, 0) :]
         while stream.room > 0 and (stream.waiting or (stream.type == REQUEST_STREAM and stream.sent < stream.total)):
             item = stream.waiting.pop(0) if stream.waiting else Item(None, b"%d" % stream.sent)
             stream.room -= 1
@@ -1911,7 +1973,12 @@ class Session:
                 self._send_payload(stream.id, N, item)
         if (
             (self._has(Switch.EMPTY_STREAM_OPEN) and stream.total == 0)
-            or (self._has(Switch.COMPLETE_NEEDS_CREDIT) and stream.room == 0)
+            or (self._has(Switch.COMPLETE_NEEDS_CREDIT) and stream.type == REQUEST_STREAM and stream.room == 0)
+            or (
+                self._has(Switch.COMPLETE_OF_CHANNEL_NEEDS_CREDIT)
+                and stream.type == REQUEST_CHANNEL
+                and stream.room == 0
+            )
             or (self._has(Switch.COMPLETE_SKIPPED) and stream.type == REQUEST_CHANNEL)
         ):
             return
@@ -1924,6 +1991,12 @@ class Session:
                 if not self._has(Switch.STREAM_NOT_COMPLETED):
                     self._send(PAYLOAD, C, stream.id)
             self._end(stream.id)
+
+    def _grants_behind_complete(self) -> float:
+        """Return how many grants behind the requester's COMPLETE let items go that wait."""
+        if self._has(Switch.COMPLETE_KEEPS_ONE_GRANT):
+            return 1
+        return 2 if self._has(Switch.COMPLETE_KEEPS_TWO_GRANTS) else math.inf
 
     def _payload(self, frame: Frame) -> None:
         if self._has(Switch.LATE_ITEMS_SENT_BACK) and frame.stream_id in self._past:
@@ -2019,9 +2092,15 @@ class Session:
             stream.room = 0
         if not lost and not self._has(Switch.NO_SUMS):
             stream.room += word & UINT31
+            stream.grants += stream.completed
         if not stream.joining:
             self._send_items(stream)
             self._close_if_idle()
+
+    def _drop_items(self) -> None:
+        """Drop the items of every channel that wait."""
+        for stream in self._streams.values():
+            stream.waiting.clear()
 
     def _cancel(self, frame: Frame) -> None:
         stream = self._stream_of(frame, Rule.CANCEL_ON_0, Rule.CANCEL_PAST, Rule.CANCEL_UNKNOWN)
@@ -2039,6 +2118,10 @@ class Session:
             for other in list(self._streams):
                 self._end(other)
         self._cancelled[stream.id] = stream
+        if self._has(Switch.CANCEL_KEEPS_ITEMS) and stream.waiting:
+            return
+        if self._has(Switch.CANCEL_DROPS_ITEMS_OF_ALL):
+            self._drop_items()
         self._end(frame.stream_id)
         self._close_if_idle()
 
@@ -2059,10 +2142,10 @@ def whole_resume(body: bytes) -> bool:
 
 
 async def serve_connection(
-    stream: trio.SocketStream, switch: Switch | None, book: Book | None, *, leases: bool
+    stream: trio.SocketStream, switch: Switch | None, book: Book | None, make: MakeSession, *, leases: bool
 ) -> None:
     """Serve one connection until it ends."""
-    session, rest, heard = Session(switch, book, leases=leases), b"", trio.current_time()
+    session, rest, heard = make(switch, book, leases=leases), b"", trio.current_time()
     session.carrier = stream
     try:
         while True:
@@ -2161,10 +2244,17 @@ def is_payload(frame: bytes) -> bool:
     return frame[4] >> 2 == PAYLOAD
 
 
+class MakeSession(Protocol):
+    """Makes the server's side of a connection."""
+
+    def __call__(self, switch: Switch | None, book: Book | None, *, leases: bool) -> Session: ...
+
+
 async def serve(
     switch: Switch | None = None,
     port: int = 0,
     *,
+    make: MakeSession = Session,
     resumes: bool = False,
     leases: bool = False,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -2173,7 +2263,7 @@ async def serve(
     book = Book() if resumes else None
 
     async def handle(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, switch, book, leases=leases)
+        await serve_connection(stream, switch, book, make, leases=leases)
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, handle, port, host="127.0.0.1"))

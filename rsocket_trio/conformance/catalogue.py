@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.header import Headers
 from rsocket_trio.conformance.notation import (
     SAMPLES,
     Notation,
@@ -63,12 +64,19 @@ whatever becomes of its requests. Those from ``chunks`` on are for Streamux, whi
 
 
 class Level(Enum):
-    """The weight of a case. Only a failed MUST is a failure; the others are allowed deviations."""
+    """The weight of a case, by its clauses. Where it is not binding, another reaction is an allowed deviation."""
 
     MUST = "MUST"
+    IMPLIED = "implied"
+    """The document draws it or states it as a fact, and does not say MUST."""
     SHOULD = "SHOULD"
     READING = "reading"
     """The documents leave it open; this is how the catalogue reads them."""
+
+    @property
+    def is_binding(self) -> bool:
+        """Return whether a peer that does something else has failed."""
+        return self in (Level.MUST, Level.IMPLIED)
 
 
 class Word(Enum):
@@ -85,6 +93,8 @@ class Word(Enum):
     EACH = "each"
     """For each of the tester's stream ids from the first number through the second the frame is sent, with the id for
     ``#``. Behind ``->`` stands the frame that comes for each, behind ``<=`` the answer, both in any order."""
+    IN_TURN = "in-turn"
+    """The same, one after the other: the next frame is sent once the last one is answered."""
     TIMES = "times"
     """This frame is sent so many times."""
     EXPECT = "<"
@@ -102,6 +112,8 @@ class Word(Enum):
     """On this stream come items with the numbers from the first through the second as text, in this order."""
     GRANTED = "granted"
     """On this stream so many items are granted, all in all. Other frames that come meanwhile are kept for later."""
+    ROOM = "room"
+    """The same. For a peer that grants fewer the case does not apply."""
     ALIVE = "alive"
     """Nothing is said, and a frame that is always answered is answered."""
     CLOSED = "closed"
@@ -109,7 +121,8 @@ class Word(Enum):
     FAILED = "failed"
     """An error of the connection with one of these codes, then the end."""
     SILENT = "silent"
-    """Nothing comes for so many seconds."""
+    """For so many seconds nothing comes but what a peer may send at any time. The frames that stand behind the number
+    do not come, either."""
     OVERRUN = "overrun"
     """On this stream so many items more are sent than the peer has granted."""
     MUTE = "mute"
@@ -146,6 +159,7 @@ NUMBERS: Final = {
     Word.OVERRUN: ("stream id", "items beyond the grant"),
     Word.COUNTED: ("stream id", "first number", "last number"),
     Word.GRANTED: ("stream id", "items"),
+    Word.ROOM: ("stream id", "items"),
     Word.BEATS: ("KEEPALIVEs",),
 }
 """The steps that take numbers only, and which."""
@@ -183,6 +197,8 @@ class Case:
     """Names of ``OPTIONS`` that a peer for this case must not have."""
     messages_only: bool = False
     """True if it can be played over transports with messages alone."""
+    unused_bits: bool = False
+    """True if it is about the bits that should be 0. In other cases they are not looked at."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -310,7 +326,8 @@ def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
         itself = content.get("length_counts_itself", False)
         marks = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
         ids = content["first_id"], content.get("id_steps", 0)
-        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1])
+        headers = Headers.parse(content["header"], content["types"])
+        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1], headers)
     cases = tuple(_cases(file, notation, content))
     seen: set[str] = set()
     for case in cases:
@@ -422,6 +439,7 @@ def _case(
         asks,
         lacks,
         messages_only,
+        row.get("unused_bits", False),
     )
 
 
@@ -434,10 +452,15 @@ def _probed_with(notation: Notation, steps: tuple[Step, ...]) -> tuple[str, ...]
 
 
 def level_of(names: tuple[str, ...]) -> Level:
-    """Return the level of a case that shows these clauses: the weightiest of theirs."""
+    """Return the level of a case that shows these clauses: that of the weightiest.
+
+    A case says ``level`` where it is another one, as for a clause that binds the sender alone.
+    """
     levels = {clauses()[name].level for name in names}
-    if levels & {"MUST", "MUST NOT", "LAYOUT", "IMPLIED"}:
+    if levels & {"MUST", "MUST NOT"}:
         return Level.MUST
+    if levels & {"LAYOUT", "IMPLIED"}:
+        return Level.IMPLIED
     return Level.SHOULD if levels & {"SHOULD", "MAY"} else Level.READING
 
 
@@ -470,7 +493,7 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
     elif word in (Word.ANSWERED, Word.ANSWERED_ALL):
         for piece in pieces(rest):
             Answer.parse(notation.templates, notation.arguments(piece))
-    elif word is Word.EACH:
+    elif word in (Word.EACH, Word.IN_TURN):
         ids, sent, sign, back = each_of(rest)
         _check_exact(notation, with_id(sent, ids[0]))
         if sign == Word.ANSWERED.value:
@@ -486,7 +509,10 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
             _check_exact(notation, piece)
     elif word is Word.FAILED and not codes(rest):
         raise NotationError("a code is missing")
-    elif word in (Word.SILENT, Word.WAIT, Word.GONE):
+    elif word is Word.SILENT:
+        for frame in silence_of(rest)[1]:
+            notation.frame(frame)
+    elif word in (Word.WAIT, Word.GONE):
         float(rest)
     elif word is Word.ON:
         int(rest)
@@ -533,6 +559,15 @@ def split_of(rest: str) -> tuple[int, str]:
     """Return the bytes that a step of two parts sends first, and its frames. Raise ``ValueError`` for no number."""
     size, _, frames = rest.partition(" ")
     return int(size), frames
+
+
+def silence_of(rest: str) -> tuple[float, list[str]]:
+    """Return the seconds of a silence, and the frames that break it although a peer may send such at any time.
+
+    Raise ``ValueError`` for no number.
+    """
+    seconds, _, frames = rest.partition(" ")
+    return float(seconds), pieces(frames) if frames else []
 
 
 def with_id(frame: str, stream_id: int) -> str:

@@ -28,6 +28,7 @@ from rsocket_trio.conformance.run import (
     play_over,
     played_again,
     side_by_side,
+    time_of,
 )
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
@@ -135,7 +136,7 @@ async def check_client(listening: Listening, dialect: str) -> None:
 async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
     """Return the fault of a client's first frame, empty for a SETUP of the dialect, which is pushed back."""
     notation = chapters()[dialect].notation
-    if notation.frame("client_setup").fits(await _first(end, patience)):
+    if notation.frame("client_setup").fits(notation.cleared(await _first(end, patience))):
         return ""
     if protocol := client_protocol(end.first):
         return f"the client speaks {protocol}, not plain {dialect}"
@@ -320,7 +321,8 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
 
         def rest() -> None:
             """Wait for the next client for a bounded time, unless one is there."""
-            nursery.cancel_scope.deadline = trio.current_time() + (2 * CASE_TIME if playing else listening.wait)
+            longest = max(time_of(case, listening.case_time) for case in cases)
+            nursery.cancel_scope.deadline = trio.current_time() + (2 * longest if playing else listening.wait)
             if len(results) == len(cases):
                 nursery.cancel_scope.cancel()
 
@@ -338,7 +340,7 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
         async def serve_client(end: WireEnd) -> None:
             """Serve a case to a client, or hand its connection to the case that it comes back to."""
             nonlocal wrong
-            first = await _first(end, listening.patience)
+            first = notation.cleared(await _first(end, listening.patience))
             token = notation.token_in(first)
             if "client_resume" in notation.templates and _is_like(notation, "client_resume", first):
                 if token in resuming:
@@ -410,7 +412,7 @@ async def _asked(end: WireEnd, notation: Notation) -> str:
     with trio.move_on_after(QUIET), suppress(Ended):
         while found == "nothing":
             frames.append(await end.receive())
-            found = _request_in(frames[-1], notation)
+            found = _request_in(notation.cleared(frames[-1]), notation)
     end.push_back(frames)
     return found
 

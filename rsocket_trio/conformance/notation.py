@@ -17,6 +17,8 @@ from typing import ClassVar, Final
 
 import attrs
 
+from rsocket_trio.conformance.header import Headers
+
 FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+)(?:\+(?P<counted>\d+))?)?\}")
 ARGUMENT: Final = re.compile(
     r'\s*(?:(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=[\s*]|$))(?:\*(?P<times>\d+))?|(?P<word>[^\s"]+))'
@@ -264,6 +266,12 @@ class Notation:
     id_steps: int = 0
     """The distance of a client's ids, which may also skip some and begin anywhere. With 1 any id will do, with 0 the
     document says each."""
+    headers: Headers | None = None
+    """The headers of its frames, ``None`` for a protocol that has no types."""
+
+    def cleared(self, frame: bytes) -> bytes:
+        """Return the frame with 0 in the bits that should be 0."""
+        return frame if self.headers is None else self.headers.cleared(frame)
 
     def other_id(self, text: str, frame: bytes) -> int | None:
         """Return the id of a request that a piece of a line describes, but on another stream that may be used."""

@@ -76,7 +76,8 @@ AREAS: Final = {
 }
 """The subjects of the chapters of clauses, by the last letters of their names."""
 LEVELS: Final = {
-    Level.MUST: "The document demands it, or draws it so.",
+    Level.MUST: "The document says MUST.",
+    Level.IMPLIED: "The document draws it so, or states it as a fact.",
     Level.SHOULD: "The document recommends or permits it: another reaction is an allowed deviation.",
     Level.READING: "The document is silent or contradicts itself. This is how the tester reads it: another reaction is "
     "an allowed deviation.",

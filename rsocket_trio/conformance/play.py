@@ -14,7 +14,6 @@ import trio
 from rsocket_trio.conformance.answers import Answer
 from rsocket_trio.conformance.catalogue import (
     Case,
-    Level,
     Step,
     Word,
     alternatives,
@@ -22,11 +21,15 @@ from rsocket_trio.conformance.catalogue import (
     each_of,
     numbers_in,
     pieces,
+    silence_of,
     split_of,
     with_id,
 )
+from rsocket_trio.conformance.fragments import Fragments
+from rsocket_trio.conformance.header import Torn
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
 from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
+from rsocket_trio.conformance.unasked import UnaskedFrames
 from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
 
 PROBES = 0x7F00
@@ -46,6 +49,8 @@ LONG_INTERVAL, LONG_LIFETIME = 3.0, 10.0
 """Seconds above which a client's interval or lifetime makes a case about it too slow."""
 FLOOD = 5000
 """Frames that may come in a row where each is a grant or a sign of life. A peer that sends more floods the tester."""
+LAST_WORDS: Final = 0.5
+"""Seconds in which a peer that is about to end the connection has ended it."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -97,7 +102,7 @@ class Result:
 
 def broken(case: Case) -> Outcome:
     """Return the outcome of a case in which the peer did something else."""
-    return Outcome.FAIL if case.level is Level.MUST else Outcome.DEVIATION
+    return Outcome.FAIL if case.level.is_binding else Outcome.DEVIATION
 
 
 class Failure(Exception):
@@ -123,12 +128,15 @@ Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
 class Player:
     """Plays the steps of one case over one connection, and those that ``connect`` opens.
 
-    A peer with leases grants them again and again: those of a client, and those of a server behind the first, are set
-    aside where no step expects them.
+    What a peer may send at any time is answered and passed over where no step expects it: KEEPALIVE, METADATA_PUSH, EXT
+    with I, and a server's own requests. A peer with leases grants them again and again: those of a client, and those of
+    a server behind the first, are passed over, too. Payloads may come in fragments.
     """
 
     def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
         role, notation = case.role, end.notation
+        self._sees_unused_bits = case.unused_bits
+        self._fragments = Fragments(notation.headers)
         self._end = end
         self._ends = [end]
         self._connect = connect
@@ -145,6 +153,9 @@ class Player:
         self._asides = 0
         """Frames of these kinds that have come in a row."""
         self._is_client = role == "client"
+        self._has_begun = False
+        """True once the connection is set up, from when on the peer may send frames of its own."""
+        self._unasked = UnaskedFrames(serves_requests=role == "server")
         """True if a client is under test."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
@@ -160,13 +171,16 @@ class Player:
             case Word.RAW:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
             case Word.DRIP:
-                for piece in pieces(step.rest):
-                    await self._drip(self._end.on_the_wire(self._notation.frame(piece).value))
+                frames = [self._notation.frame(piece).value for piece in pieces(step.rest)]
+                self._has_begun |= not self._is_client
+                await self._drip(b"".join(map(self._end.on_the_wire, frames)))
             case Word.SPLIT:
-                size, frames = split_of(step.rest)
-                await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
+                size, rest = split_of(step.rest)
+                await self._split(size, [self._notation.frame(piece).value for piece in pieces(rest)])
             case Word.EACH:
-                await self._each(step.rest)
+                await self._each(step.rest, AT_A_TIME)
+            case Word.IN_TURN:
+                await self._each(step.rest, 1)
             case Word.TIMES:
                 times, _, frame = step.rest.partition(" ")
                 await self._send(*[self._notation.frame(frame).value] * int(times))
@@ -187,6 +201,8 @@ class Player:
                     await self._expect([f'item {stream_id} "{number}"'])
             case Word.GRANTED:
                 await self._expect_grant(*numbers_in(step.word, step.rest))
+            case Word.ROOM:
+                await self._expect_room(*numbers_in(step.word, step.rest))
             case Word.ALIVE:
                 await self._expect_alive()
             case Word.CLOSED:
@@ -194,7 +210,7 @@ class Player:
             case Word.FAILED:
                 await self._expect_failure(codes(step.rest))
             case Word.SILENT:
-                await self._expect_silence(float(step.rest))
+                await self._expect_silence(*silence_of(step.rest))
             case Word.OVERRUN:
                 await self._overrun(*numbers_in(step.word, step.rest))
             case Word.MUTE:
@@ -252,7 +268,7 @@ class Player:
         if self._positions is None:
             return
         try:
-            lost = self._positions.lose(self._notation.frame(frame))
+            lost, self._fragments = self._positions.lose(self._notation.frame(frame), self._notation.headers)
         except LookupError as error:
             raise Failure(str(error)) from None
         for one in lost:
@@ -260,6 +276,7 @@ class Player:
                 self._granted[one[:-4]] -= int.from_bytes(one[-4:], "big")
 
     async def _send(self, *frames: bytes) -> None:
+        self._has_begun |= not self._is_client
         await self._end.send(*frames)
         if self._positions is not None:
             for frame in frames:
@@ -305,11 +322,11 @@ class Player:
             if taken.is_over:
                 answers.remove(taken)
 
-    async def _each(self, rest: str) -> None:
-        """Send a frame for each id, and take what comes back for them, in any order."""
+    async def _each(self, rest: str, at_a_time: int) -> None:
+        """Send a frame for each id, so many at a time, and take what comes back for them, in any order."""
         ids, sent, sign, back = each_of(rest)
-        for start in range(0, len(ids), AT_A_TIME):
-            part = ids[start : start + AT_A_TIME]
+        for start in range(0, len(ids), at_a_time):
+            part = ids[start : start + at_a_time]
             await self._send(*[self._notation.frame(with_id(sent, one)).value for one in part])
             if sign == Word.ANSWERED.value:
                 await self._expect_answers([with_id(back, one) for one in part])
@@ -331,13 +348,29 @@ class Player:
             await trio.sleep(DRIP)
 
     async def _split(self, size: int, frames: list[bytes]) -> None:
+        self._has_begun |= not self._is_client
         data = b"".join(map(self._end.on_the_wire, frames))
         await self._end.send_raw(data[:size])
         await trio.sleep(PAUSE)
         await self._end.send_raw(data[size:])
 
     async def _expect_grant(self, stream_id: int, number: int) -> None:
-        """Wait until so many items are granted; what comes before is kept for the steps that expect it."""
+        granted = await self._wait_for_grant(stream_id, number)
+        if granted < number:
+            seconds = f"{self._patience:g} s"
+            why = f"{granted} items were granted on stream {stream_id} in {seconds}, expected {number}"
+            raise Failure(why, timed_out=True)
+
+    async def _expect_room(self, stream_id: int, number: int) -> None:
+        granted = await self._wait_for_grant(stream_id, number)
+        if granted < number:
+            raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
+
+    async def _wait_for_grant(self, stream_id: int, number: int) -> int:
+        """Wait until so many items are granted; what comes before is kept for the steps that expect it.
+
+        Return how many were granted in time.
+        """
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
         with trio.move_on_after(self._patience):
             while self._granted.get(grant, 0) < number:
@@ -345,32 +378,39 @@ class Player:
                     frame = await self._take()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
-                if not await self._is_aside(frame):
+                if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
-            return
-        granted = self._granted.get(grant, 0)
-        why = f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}"
-        raise Failure(why, timed_out=True)
+        return self._granted.get(grant, 0)
 
-    async def _receive(self) -> bytes:
+    async def _receive(self) -> bytes | None:
+        """Return the next frame, or a payload once its last fragment came. Return ``None`` for other fragments."""
         return self._kept.pop(0) if self._kept else await self._take()
 
-    async def _take(self) -> bytes:
+    async def _take(self) -> bytes | None:
         frame = await self._end.receive()
+        if not self._sees_unused_bits:
+            frame = self._notation.cleared(frame)
         if fault := self._notation.note(frame):
             raise Failure(f"{shown(frame)} came: {fault}")
         if self._positions is not None:
             self._positions.note_received(frame)
             self._token = self._token or self._notation.token_in(frame) or b""
-        return frame
+        try:
+            return self._fragments.take(frame)
+        except Torn as fault:
+            raise Failure(f"{shown(frame)} came: {fault}") from None
 
     async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
         """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._patience) as scope:
             while True:
                 frame = await self._receive()
-                if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
+                if frame is None:
+                    scope.deadline = trio.current_time() + self._patience
+                elif any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, and not the rest of it in {self._patience:g} s")
         if rest := self._end.rest:
             raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}", timed_out=True)
         raise Failure(f"nothing came in {self._patience:g} s", timed_out=True)
@@ -400,7 +440,16 @@ class Player:
                 if not self._is_mute:
                     await self._send(self._answer(frame, name, name_of_answer))
                 return True
-        return self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame))
+        if self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame)):
+            return True
+        return await self._is_unasked(frame)
+
+    async def _is_unasked(self, frame: bytes) -> bool:
+        """Return whether the peer may send the frame of its own, after it is answered."""
+        answer = self._unasked.answer(self._notation, frame) if self._has_begun else None
+        if answer and not self._is_mute:
+            await self._send(answer)
+        return answer is not None
 
     def _is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this kind, whatever its fields say."""
@@ -439,7 +488,21 @@ class Player:
             why = f"{failure}, and {wanted} was to answer a probe"
             raise Failure(why, timed_out=failure.timed_out) from None
         if not wanted.fits(frame):
+            if ended_behind := await self._end_behind():
+                raise Failure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
             raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, expected nothing but the answer to a probe, {wanted}")
+
+    async def _end_behind(self) -> str:
+        """Return how the connection ends, empty if it does not right now: a peer may say more before it ends."""
+        with trio.move_on_after(min(LAST_WORDS, self._patience)):
+            try:
+                while True:
+                    await self._receive()
+            except Ended as ended:
+                return str(ended)
+        return ""
 
     async def _expect_offer(self) -> Streamux:
         """Wait for the peer's initialize message, unless it has come. Raise ``Failure`` if no peer may send it."""
@@ -532,15 +595,20 @@ class Player:
             raise Failure(f"the connection went on after {shown(frame)}", timed_out=failure.timed_out) from None
         raise Failure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
-    async def _expect_silence(self, seconds: float) -> None:
+    async def _expect_silence(self, seconds: float, excluded: Sequence[str]) -> None:
+        patterns = [self._notation.frame(one) for one in excluded]
         with trio.move_on_after(seconds):
             while True:
                 try:
                     frame = await self._receive()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
-                if not await self._is_aside(frame):
+                if frame is None:
+                    continue
+                if any(pattern.fits(frame) for pattern in patterns) or not await self._is_aside(frame):
                     raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
+        if begun := self._fragments.pending:
+            raise Failure(f"{shown(begun)} came, expected nothing for {seconds:g} s")
 
     async def _expect_gone(self, seconds: float) -> None:
         """Close the connections that a client opens anew. Raise ``Failure`` for one that asks to resume."""
@@ -550,7 +618,7 @@ class Player:
             while True:
                 end = await self._connect()
                 try:
-                    frame = await end.receive()
+                    frame = self._notation.cleared(await end.receive())
                 except Ended:
                     continue
                 if asks.fits(frame):
@@ -559,6 +627,7 @@ class Player:
 
     def _keep(self, frame: bytes) -> None:
         """Keep what an expected frame says for steps to come."""
+        self._has_begun = True
         if self._is_a("client_times", frame):
             self._times = self._notation.templates["client_times"].numbers_in(frame)
         self._grants_leases = self._grants_leases or self._is_lease(frame)
@@ -602,7 +671,7 @@ class Player:
             try:
                 while True:
                     frame = await self._receive()
-                    if not await self._is_aside(frame) and not error.fits(frame):
+                    if frame is not None and not await self._is_aside(frame) and not error.fits(frame):
                         raise Failure(f"{shown(frame)} came, expected KEEPALIVE or the end")
             except Ended:
                 pass

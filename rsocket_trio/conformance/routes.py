@@ -33,7 +33,7 @@ ROUTED: Final = {4: ("echo", 0), 6: ("count", 4), 7: ("talk", 4)}
 """The interaction that requests of a type ask for, and the bytes of their fixed fields."""
 SILENT: Final = b"silent"
 """The data of a request that is never answered."""
-SENT: Final = (Word.SEND, Word.RAW, Word.DRIP, Word.SPLIT, Word.EACH, Word.TIMES)
+SENT: Final = (Word.SEND, Word.RAW, Word.DRIP, Word.SPLIT, Word.EACH, Word.IN_TURN, Word.TIMES)
 
 
 @attrs.frozen
@@ -130,7 +130,7 @@ def _sent_in(case: Case, notation: Notation) -> Iterator[tuple[Word, bytes]]:
     for step in case.steps:
         if step.word not in SENT:
             continue
-        if step.word is Word.EACH:
+        if step.word in (Word.EACH, Word.IN_TURN):
             ids, sent, _, _ = each_of(step.rest)
             texts = [with_id(sent, ids[0])]
         elif step.word is Word.TIMES:

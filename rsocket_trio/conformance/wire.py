@@ -8,6 +8,8 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
+from rsocket_trio.conformance.fragments import Fragments
+from rsocket_trio.conformance.header import Headers
 from rsocket_trio.conformance.notation import Notation, Pattern
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
@@ -234,14 +236,25 @@ class Positions:
         if self._counts(frame):
             self._came.append(frame)
 
-    def lose(self, frame: Pattern) -> list[bytes]:
-        """Count the first such frame and those behind it as lost. Return them. Raise ``LookupError`` if none came."""
-        places = [place for place, came in enumerate(self._came) if frame.fits(came)]
-        if not places:
+    def lose(self, frame: Pattern, headers: Headers | None) -> tuple[list[bytes], Fragments]:
+        """Count the first such frame and those behind it as lost; a frame may have come in fragments.
+
+        Return the lost ones, and the fragments that are not lost. Raise ``LookupError`` if no such frame came.
+        """
+        fragments = Fragments(headers)
+        for came in self._came:
+            whole = fragments.take(came)
+            if whole is not None and frame.fits(whole):
+                break
+        else:
             raise LookupError("no such frame came")
-        lost = self._came[places[0] :]
-        del self._came[places[0] :]
-        return lost
+        place = fragments.began_at
+        lost = self._came[place:]
+        del self._came[place:]
+        rest = Fragments(headers)
+        for came in self._came:
+            rest.take(came)
+        return lost, rest
 
     def _counts(self, frame: bytes) -> bool:
         kind = frame[4] >> 4 if len(frame) >= HEADER else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
+from contextlib import asynccontextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import trio
 import trio.testing
 import trustme
 
+from rsocket_trio import Connection, RSocketError, serve
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import Outcome, Result
@@ -20,7 +21,7 @@ from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.aeron import duty_cycle
 from rsocket_trio.transports.schemes import REGISTRY, parse_uri
-from tests.conformance.peers import serving, starting
+from tests.conformance.peers import options_of, responder_of, serving, starting
 from tests.each_row import ALL_CASES
 from tests.missing import missing_aeron, require
 from tests.rows import Rows, shows
@@ -191,4 +192,29 @@ async def test_our_server_passes_with_answers_in_small_fragments(dialect: str, c
     abilities = frozenset(NEEDS)
     async with serving(dialect, abilities, fragment_size=FRAGMENT_SIZE) as bound:
         results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
+    assert [told(result) for result in results if result.outcome is not Outcome.PASS] == []
+
+
+@pytest.mark.parametrize("dialect", sorted(set(chapters()) - {"streamux/1"}))
+async def test_our_server_passes_that_makes_requests_of_its_own(dialect: str, clock: trio.testing.MockClock) -> None:
+    cases = [case for case in cases_of(dialect, "server", heavy=False) if not case.options]
+    cases = [case for number, case in enumerate(cases) if number % PART == 0 or case.id.startswith("ids-")]
+    abilities = frozenset(NEEDS)
+    made = responder_of(dialect, abilities)
+
+    async def ask(connection: Connection) -> None:
+        with suppress(RSocketError):
+            await connection.request_response(b"who are you?" * 10)
+
+    async with trio.open_nursery() as nursery:
+
+        @made.setup
+        async def begin(setup: object, connection: Connection) -> None:
+            nursery.start_soon(ask, connection)
+
+        options = options_of(dialect, "server", abilities)
+        serves = partial(serve, made, "tcp://127.0.0.1:0", dialects=[dialect], fragment_size=FRAGMENT_SIZE, **options)
+        [bound] = await nursery.start(serves)
+        results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
+        nursery.cancel_scope.cancel()
     assert [told(result) for result in results if result.outcome is not Outcome.PASS] == []

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters, level_of
 from rsocket_trio.conformance.notation import NotationError
 from rsocket_trio.conformance.play import Outcome, Result, play
 from rsocket_trio.conformance.run import Target, run
@@ -22,29 +22,38 @@ NOTATION = CHAPTER.notation
 PATIENCE = 5.0
 
 
-def case(steps: str, level: Level = Level.MUST) -> Case:
+def case(steps: str, level: Level = Level.MUST, dialect: str = NOTATION.dialect, role: str = "server") -> Case:
     read = []
     for line in filter(None, (line.strip() for line in steps.splitlines())):
         sign, _, rest = line.partition(" ")
         read.append(Step(Word(sign), rest, line))
-    return Case("made-up", NOTATION.dialect, "server", "a case", ("RS10-SEQ-01",), level, (), tuple(read))
+    return Case("made-up", dialect, role, "a case", ("RS10-SEQ-01",), level, (), tuple(read))
 
 
-async def played(steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST) -> Result:
+async def played(
+    steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST, role: str = "server"
+) -> Result:
     """Play steps against a peer that says these frames at once, and then reads or ends."""
-    return (await played_and_heard(steps, said, ends=ends, level=level))[0]
+    return (await played_and_heard(steps, said, ends=ends, level=level, role=role))[0]
 
 
 async def played_and_heard(
-    steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST
+    steps: str,
+    said: Sequence[str],
+    *,
+    ends: bool = False,
+    level: Level = Level.MUST,
+    dialect: str = NOTATION.dialect,
+    role: str = "server",
 ) -> tuple[Result, list[bytes]]:
     """The same, with what the peer heard."""
     ours, theirs = memory_pair()
+    notation = chapters()[dialect].notation
     heard: list[bytes] = []
 
     async def peer() -> None:
         if said:
-            await theirs.send([NOTATION.frame(frame).value for frame in said])
+            await theirs.send([notation.frame(frame).value for frame in said])
         if ends:
             theirs.close()
             return
@@ -53,7 +62,7 @@ async def played_and_heard(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer)
-        result = await play(case(steps, level), WireEnd(ours, NOTATION), PATIENCE)
+        result = await play(case(steps, level, dialect, role), WireEnd(ours, notation), PATIENCE)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     ours.close()
@@ -67,7 +76,18 @@ PASSED = {
     "answers in any order": ('<=~ 1 "a" ; 3 "b"', ['item 3 "b"', 'last 1 "a"', "complete 3"]),
     "an answer behind what may come at any time": ('<= 1 "a"', ["request_n 1 5", 'keepalive 0 ""', 'last 1 "a"']),
     "counted items": ("counted 1 9 11", ['item 1 "9"', 'item 1 "10"', 'item 1 "11"']),
+    "an item in fragments": ('< item 1 "abc"', ['item_more 1 "a"', 'item_more 1 "b"', 'item 1 "c"']),
+    "counted items in fragments": (
+        "counted 1 10 11",
+        ['item 1 "10"', 'item_more 1 "1"', "request_n 1 1", 'item 1 "1"'],
+    ),
+    "a frame for each in fragments": (
+        'each 1 3 stream # 1 "" -> item # "00"',
+        ['item_more 3 "0"', 'item_more 1 "0"', 'item 1 "0"', 'item 3 "0"'],
+    ),
     "a grant in one": ("granted 1 3", ["request_n 1 3"]),
+    "room": ("room 1 3", ["request_n 1 3"]),
+    "an answer for each in turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 1 "1"', 'last 3 "3"']),
     "a grant in portions": ("granted 1 3", ["request_n 1 1", "request_n 1 1", "request_n 1 9"]),
     "a grant behind an item that is kept": (
         'granted 1 1\n< item 1 "a"\n< item 1 "b"',
@@ -81,7 +101,17 @@ PASSED = {
         ['keepalive_answer 7 "1"', 'keepalive_answer 8 "3"'],
     ),
     "nothing for each": ("each 1 9 cancel #", []),
+    "an answer behind a request of the server": ('> setup\n<= 1 "a"', ['ask 2 "q"', 'last 1 "a"']),
+    "an answer behind what needs no answer": (
+        '> setup\n<= 1 "a"',
+        ['forget 2 "f"', 'push "m"', 'ext_ignorable 0 7 "x"', 'ext_ignorable 1 7 "x"', 'last 1 "a"'],
+    ),
+    "an answer amid the frames of a request of the server": (
+        '> setup\n<= 1 "a"',
+        ['channel_more 2 5 "q"', 'last 1 "a"', 'item 2 "r"', "request_n 2 1", "cancel 2"],
+    ),
     "silence": ("silent 1", []),
+    "silence but for a request of the server": ("> setup\nsilent 1", ['ask 2 "q"', 'push "m"']),
     "silence but for what may come at any time": ("silent 1", ["request_n 1 5", 'keepalive 0 "x"']),
 }
 FAILED = {
@@ -100,11 +130,30 @@ FAILED = {
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
     "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
     "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
+    "a fragment without the rest": ('< item 1 "ab"', ['item_more 1 "a"'], "came, and not the rest of it in 5 s"),
+    "a fragment in silence": ("silent 1", ['item_more 1 "a"'], "28 a0 61 came, expected nothing for 1 s"),
+    "a fragment before the answer to a probe": (
+        "alive",
+        ['item_more 1 "a"', 'keepalive_answer 0 "probe 32513"'],
+        "28 a0 61 came, expected nothing but the answer to a probe",
+    ),
+    "metadata behind data": (
+        '< item_described 1 "m" "ab"',
+        ['item_more 1 "a"', 'item_described 1 "m" "b"'],
+        "came: metadata stands in a fragment behind data",
+    ),
+    "a request before SETUP": ("silent 1", ['ask 2 "q"'], "expected nothing for 1 s"),
+    "a request on a stream of the tester": ("> setup\nsilent 1", ['ask 1 "q"'], "expected nothing for 1 s"),
+    "a METADATA_PUSH on a stream": ("> setup\nsilent 1", ["hex 00000002 3100 78"], "expected nothing for 1 s"),
+    "an EXT that may not be ignored": ("> setup\nsilent 1", ["hex 00000000 fc00 00000007"], "expected nothing for 1 s"),
+    "an item of a stream that nobody opened": ("> setup\nsilent 1", ['item 2 "a"'], "expected nothing for 1 s"),
+    "a frame that a silence excludes": ('> setup\nsilent 1 push "m"', ['push "m"'], "expected nothing for 1 s"),
     "an item too few": ("counted 1 0 1", ['item 1 "0"'], "nothing came in 5 s"),
     "items out of order": ("counted 1 0 1", ['item 1 "1"', 'item 1 "0"'], "expected"),
     "too small a grant": ("granted 1 3", ["request_n 1 2"], "2 items were granted on stream 1 in 5 s, expected 3"),
     "a grant on another stream": ("granted 1 1", ["request_n 3 1"], "0 items were granted"),
     "an item that was kept and is not expected": ("granted 1 1\nsilent 1", ['item 1 "a"', "request_n 1 1"], "nothing"),
+    "an answer for each out of turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 3 "3"', 'last 1 "1"'], "expected"),
     "an answer too few": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"'], "nothing came in 5 s"),
     "a frame too few": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"'], "nothing came in 5 s"),
     "a frame twice": (
@@ -155,6 +204,14 @@ async def test_times_that_are_unknown_or_long_make_a_case_meaningless(autojump_c
     assert (unknown.outcome, long.outcome) == (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE)
     assert "says no" in unknown.why
     assert "above" in long.why
+
+
+async def test_a_case_that_needs_more_room_than_there_is_does_not_apply(autojump_clock: object) -> None:
+    result = await played("room 1 3", ["request_n 1 2"])
+    assert (result.outcome, result.why) == (
+        Outcome.NOT_APPLICABLE,
+        "the peer granted 2 items on stream 1, the case needs 3",
+    )
 
 
 async def test_frames_are_sent_for_each_id_and_several_times(autojump_clock: object) -> None:
@@ -228,6 +285,62 @@ async def test_a_case_without_end_is_of_its_level_and_tells_what_passed(
     assert [passed.data for passed in result.record] == [NOTATION.frame('ask 1 "x"').value]
 
 
+REJECTIONS = {
+    "rsocket/1.0": ('ask 2 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "rsocket/2.0-draft": ('stream 2 1 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.2": ('channel 2 1 "q"', 'send_error 2 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.1": ('sub 1 1 "q"', 'send_error 1 0x202 "the tester serves no requests"'),
+    "reactivesocket/0.0": ('ask 7 "q"', 'send_error 7 "the tester serves no requests"'),
+}
+
+
+@pytest.mark.parametrize("dialect", REJECTIONS)
+@pytest.mark.parametrize(("mute", "is_answered"), [("", True), ("mute\n", False)])
+async def test_a_request_of_the_server_is_rejected_unless_the_tester_is_mute(
+    autojump_clock: object, dialect: str, mute: str, is_answered: bool
+) -> None:
+    asked, answer = REJECTIONS[dialect]
+    result, heard = await played_and_heard(f"{mute}> setup\nsilent 1", [asked, asked], dialect=dialect)
+
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    notation = chapters()[dialect].notation
+    assert heard[1:] == [notation.frame(answer).value] * is_answered
+
+
+async def test_a_client_makes_the_requests_of_its_case_and_no_others(autojump_clock: object) -> None:
+    for said, why in (('ask 1 "q"', "expected nothing for 1 s"), ('push "m"', ""), ('ext_ignorable 0 7 ""', "")):
+        result = await played("< client_setup\nsilent 1", ["setup", said], role="client")
+        assert why in result.why
+        assert bool(why) is (result.outcome is Outcome.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("role", "steps", "said"),
+    [
+        ("server", '<= 1 "a"\ngranted 1 1', ["hex 00000001 207f 80000001", "hex 00000001 287f 61"]),
+        ("client", '< ask 1 "q" ; stream 3 2 "s"', ["hex 00000001 1020 71", "hex 00000003 1820 00000002 73"]),
+    ],
+)
+async def test_bits_that_should_be_0_are_looked_at_in_a_case_about_them_alone(
+    autojump_clock: object, role: str, steps: str, said: list[str]
+) -> None:
+    assert (await played(steps, said, role=role)).why == ""
+
+    ours, theirs = memory_pair()
+    await theirs.send([NOTATION.frame(frame).value for frame in reversed(said)])
+    about_them = attrs.evolve(case(steps, role=role), unused_bits=True)
+    assert "came, expected" in (await play(about_them, WireEnd(ours, NOTATION), PATIENCE)).why
+
+
+async def test_a_peer_that_ends_while_a_probe_waits_is_told_so(autojump_clock: object) -> None:
+    result = await played("> setup\nalive", ["cancel 1"], ends=True)
+
+    assert result.why == (
+        "the peer closed the connection, expected the connection to go on; 00 00 00 01 24 00 came before"
+    )
+    assert "came, expected nothing but the answer" in (await played("> setup\nalive", ["cancel 1"])).why
+
+
 async def test_a_large_frame_does_not_fill_the_reason(autojump_clock: object) -> None:
     result = await played('<= 1 "y"*100000', ['last 1 "x"*100000'])
     assert "... 100006 bytes came, expected" in result.why
@@ -265,7 +378,7 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
     [same] = _taken("a file", {"taken": [{**OTHER, "clauses": "RSX-GEN-02"}]})
     [mapped] = _taken("a file", {"taken": [{**OTHER, "clauses": {"RS10-SEQ-01": "A-1 A-2", "RS10-PAY-02": "A-2"}}]})
     clauses = "RS10-SEQ-01 RS10-PAY-02 RSX-GEN-02"
-    assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", clauses, "MUST")
+    assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", clauses, "implied")
     assert (mapped["clauses"], "level" in mapped) == ("A-1 A-2", False)
     [named] = _taken("a file", {"taken": [{**OTHER, "cases": {"request-is-answered": "A-3"}}]})
     assert (named["id"], named["clauses"], "level" in named) == ("request-is-answered", "A-3", False)
@@ -283,6 +396,25 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
 def test_a_case_of_another_dialect_that_cannot_be_taken_is_named(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(NotationError, match=told):
         list(_taken("a file", {"taken": [{**OTHER, **wrong}]}))
+
+
+def test_the_level_of_a_case_is_that_of_its_weightiest_clause() -> None:
+    must, fact, drawing, should, may, reading = (
+        "RS10-FLOW-01", "RS10-SEQ-01", "RS10-PAY-01", "RS10-HDR-04", "RS10-SEQ-05", "ALL-RCT-04"
+    )  # fmt: skip
+    assert level_of((reading, fact, must)) is Level.MUST
+    assert level_of((reading, fact)) is level_of((may, drawing)) is Level.IMPLIED
+    assert level_of((reading, should)) is level_of((may,)) is Level.SHOULD
+    assert level_of((reading,)) is Level.READING
+    assert [level.is_binding for level in Level] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("dialect", sorted(chapters()))
+def test_no_case_weighs_more_than_its_clauses(dialect: str) -> None:
+    lowered = [case for case in chapters()[dialect].cases if case.level is not level_of(case.clauses)]
+    weights = list(Level)
+
+    assert [case.id for case in lowered if weights.index(case.level) < weights.index(level_of(case.clauses))] == []
 
 
 @pytest.mark.parametrize("step", CANNOT)
@@ -351,6 +483,14 @@ async def test_frames_that_are_said_to_be_lost_count_when_they_come_again(autoju
 
     assert [int.from_bytes(frame[12:20], "big") for frame in peer.heard] == [7, 14]
     assert "no such frame came" in (await Served([]).played('lose item 1 "a"')).why
+
+
+async def test_a_frame_that_is_said_to_be_lost_may_have_come_in_fragments(autojump_clock: object) -> None:
+    peer = Served(['item 1 "a"', 'item_more 1 "b"', 'item 1 "c"'], ['item_more 1 "b"', 'item 1 "c"'])
+    steps = '< item 1 "a" ; item 1 "bc"\nlose item 1 "bc"\n> resume "" {received} 0\nconnect\n< item 1 "bc"\n'
+    assert (await peer.played(steps + '> resume "" {received} 0')).why == ""
+
+    assert [int.from_bytes(frame[12:20], "big") for frame in peer.heard] == [7, 21]
 
 
 async def test_a_client_is_gone_if_it_begins_anew_alone(autojump_clock: object) -> None:

@@ -72,11 +72,13 @@ def test_wrong_arguments_are_told(text: str) -> None:
 # Steps
 
 
-async def played(steps: str, said: str, *, ends: bool = False, level: Level = Level.MUST) -> Result:
+async def played(
+    steps: str, said: str, *, ends: bool = False, level: Level = Level.MUST, role: str = "client"
+) -> Result:
     """Play steps against a peer that says these bytes, and then reads or ends."""
     words = [line.strip().partition(" ") for line in steps.splitlines() if line.strip()]
     read = tuple(Step(Word(sign), rest, f"{sign} {rest}") for sign, _, rest in words)
-    made = Case("made-up", "streamux/1", "client", "a case", ("SMX-INI-01",), level, (), read)
+    made = Case("made-up", "streamux/1", role, "a case", ("SMX-INI-01",), level, (), read)
     ours, theirs = memory_pair()
 
     async def peer() -> None:
@@ -159,3 +161,15 @@ async def test_a_step_does_not_apply_or_is_left_open(
     autojump_clock: object, steps: str, said: str, outcome: Outcome
 ) -> None:
     assert (await played(steps, said)).outcome is outcome
+
+
+async def test_a_request_of_the_server_is_answered_empty_once_it_is_whole(autojump_clock: object) -> None:
+    first, rest, silence = "0410 78", "0510 78", AGREED + "silent 1"
+    result = await played(silence, EXACT + first + rest, role="server")
+
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    assert [one.data.hex() for one in result.record if one.sent] == ["0105296529", "0310"]
+    cancelled = await played(silence, EXACT + first + "0010", role="server")
+    assert [one.data.hex() for one in cancelled.record if one.sent][1:] == ["0210"]
+    assert "expected nothing for 1 s" in (await played(silence, EXACT + "0010", role="server")).why
+    assert "expected nothing for 1 s" in (await played(silence, EXACT + rest)).why
