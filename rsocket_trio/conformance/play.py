@@ -130,12 +130,14 @@ class Player:
 
     What a peer may send at any time is answered and passed over where no step expects it: KEEPALIVE, METADATA_PUSH, EXT
     with I, and a server's own requests. A peer with leases grants them again and again: those of a client, and those of
-    a server behind the first, are passed over, too. Payloads may come in fragments.
+    a server behind the first, are passed over, too. Payloads may come in fragments, and bits that should be 0 may be 1,
+    but that with ``as_sent`` steps look at each frame as it was sent.
     """
 
-    def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
+    def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect, *, as_sent: bool = False) -> None:
         role, notation = case.role, end.notation
-        self._sees_unused_bits = case.unused_bits
+        self._sees_unused_bits = case.unused_bits or as_sent
+        self._joins = not as_sent
         self._fragments = Fragments(notation.headers)
         self._end = end
         self._ends = [end]
@@ -396,7 +398,7 @@ class Player:
             self._positions.note_received(frame)
             self._token = self._token or self._notation.token_in(frame) or b""
         try:
-            return self._fragments.take(frame)
+            return self._fragments.take(frame) if self._joins else frame
         except Torn as fault:
             raise Failure(f"{shown(frame)} came: {fault}") from None
 

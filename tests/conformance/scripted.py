@@ -30,7 +30,7 @@ class Script:
     def __init__(self, dialect: str, role: str, transport: Transport) -> None:
         self._notation = chapters()[dialect].notation
         case = Case("made-up", dialect, role, "steps of a test", (), Level.MUST, (), ())
-        self._player = Player(case, WireEnd(transport, self._notation), PATIENCE, unconnected)
+        self._player = Player(case, WireEnd(transport, self._notation), PATIENCE, unconnected, as_sent=True)
 
     async def play(self, steps: str) -> None:
         """Play these steps. Raise ``Failure`` for a peer that does something else."""
