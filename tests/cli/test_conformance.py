@@ -162,7 +162,7 @@ def nobody() -> str:
 
 
 def test_a_good_server_gives_the_table_and_0(command: Command, good: str) -> None:
-    done = command(good)
+    done = command(good, "--patience", 60)
 
     assert (done.code, done.stderr) == (0, "")
     head, *rows, last, cost = done.stdout.splitlines()
