@@ -29,9 +29,12 @@ class Tests:
 SPARK_AGAIN: Final = ("--reruns=1", "--only-rerun=Python worker failed to connect back")
 """Spark gives a Python worker ten seconds to start, which can't be set. Its message alone has an item run once more."""
 
+SLOW: Final = "--timeout=400"
+"""Seconds for an item of Spark: a job of its is many processes, each of which waits for the others."""
+
 PARTS: Final = (
-    Tests("spark", ("tests/spark",), options=SPARK_AGAIN),
-    Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=SPARK_AGAIN),
+    Tests("spark", ("tests/spark",), options=(*SPARK_AGAIN, SLOW)),
+    Tests("analytics", ("tests/analytics", "tests/loadgen/jvm"), options=(*SPARK_AGAIN, SLOW)),
     Tests("kafka", ("tests/kafka",)),
     Tests("peers", ("tests/interop", "tests/benchmarks/test_under_java.py")),
     Tests(
