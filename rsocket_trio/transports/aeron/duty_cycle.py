@@ -71,6 +71,8 @@ class DutyCycle:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._waiters: dict[_Waiter, None] = {}
+        self._unwatched: dict[_Waiter, None] = {}
+        """Those of them whose attempts no number of the driver's announces, as of a connection that is being made."""
         self._leader: _Waiter | None = None
         self._ring: Callable[[], None] | None = None
         self._is_ticking = False
@@ -111,6 +113,8 @@ class DutyCycle:
             return
         waiter = _Waiter(attempt, is_patient, watched, seen)
         self._waiters[waiter] = None
+        if watched is None:
+            self._unwatched[waiter] = None
         try:
             while not waiter.is_over:
                 if self._leader is None:
@@ -120,6 +124,7 @@ class DutyCycle:
                     await waiter.park()
         finally:
             del self._waiters[waiter]
+            self._unwatched.pop(waiter, None)
             self.hand_over(even_to_patient=not waiter.is_over)
         if waiter.error is not None:
             raise waiter.error
@@ -175,15 +180,17 @@ class DutyCycle:
             looking = worked or self._is_unlooked or self.readable is None
             is_due = now >= self._client_due
             if is_due or self.hurried:
-                looking = True
                 worked |= work.attend_client()
+                looking |= is_due or worked
                 if is_due:
                     self._client_due = now + CLIENT_INTERVAL
                     self.rounds += 1
-            if looking:
-                self._is_unlooked = self._has_served = False
+            if looking or self.hurried:
+                self._has_served = False
+                self._is_unlooked &= not looking
                 everywhere = is_due and self.rounds % ROUNDS == 0
-                for waiter in tuple(self._waiters):
+                # Where nothing came, all that can go on is what waits for the client.
+                for waiter in tuple(self._waiters if looking else self._unwatched):
                     watched = waiter.watched
                     if watched is not None:
                         # Of many connections few have something: to try all would take longer than all else.
@@ -237,6 +244,7 @@ class DutyCycle:
         for waiter in self._waiters:
             if waiter.tries(attempt):
                 waiter.watched = None
+                self._unwatched[waiter] = None
 
     def end(self) -> None:
         """Raise the fault in every task that waits."""
