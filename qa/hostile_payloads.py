@@ -95,7 +95,7 @@ MESSAGEPACK_FORMAT: Final = Format(
 
 
 class Place(NamedTuple):
-    """Where a payload has its costly part, and the types of handlers that read such payloads.
+    """The place of a payload's costly part, and the types of handlers that read such payloads.
 
     None is keyed by what is outside of the promise: decimals, UUIDs, tuples, classes of an application.
     """

@@ -124,7 +124,7 @@ PLAIN: Final[Mapping[Rule, Reaction]] = {
     Rule.ID_OF_OURS: REFUSE,
     Rule.BEYOND_GRANT: SERVE,
 }
-"""What the document says nothing of, or binds the client alone with, done otherwise than the catalogue reads it."""
+"""Reactions other than the catalogue reads, to what the document leaves open or binds the client alone with."""
 
 
 class PlainSession(Session):

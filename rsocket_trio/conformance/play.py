@@ -92,7 +92,7 @@ class Result:
     again: int = 0
     """The number of further plays, after the first one ran out of time."""
     at_first: str = ""
-    """Why the first play ran out of time, if there were others."""
+    """The reason for which the first play ran out of time, if there were others."""
 
     @property
     def verdict(self) -> str:

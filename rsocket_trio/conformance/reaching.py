@@ -70,7 +70,7 @@ async def check_reached(uri: str, target: Target, dialect: str) -> None:
 
 @attrs.define(eq=False)
 class _Answers:
-    """What a server has answered over other transports."""
+    """The answers of a server over other transports."""
 
     speaks: list[str] = attrs.field(factory=list)
     """The transports over which it speaks the dialect, each with the scheme to try."""

@@ -12,7 +12,7 @@ NO_FRAME = "no frame ever came"
 
 
 TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What an end of the stream during the handshake is, by the version of Python."""
+"""The exceptions of an end of the stream during the handshake: it depends on the version of Python."""
 
 
 class HandshakeFailed(trio.BrokenResourceError):

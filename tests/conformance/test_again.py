@@ -38,7 +38,7 @@ class Peer:
     number: int = 0
     open_now: int = 0
     together: list[int] = attrs.field(factory=list)
-    """How many connections were open with each one, itself included."""
+    """The number of connections that were open with each one, itself included."""
 
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[Transport]:

@@ -9,6 +9,7 @@ import pytest
 from tests.each_row import ALL_CASES, some
 from tests.reliability.timed import (
     ATTACKS,
+    HANDSHAKES,
     SETUP_TIMEOUT,
     attack_a_listener,
     half_a_handshake,
@@ -18,7 +19,7 @@ from tests.reliability.timed import (
 
 CLIENTS = 5 if ALL_CASES else 3
 """Of each kind."""
-HANDSHAKES = 200 if ALL_CASES else 60
+LEFT_OPEN = HANDSHAKES if ALL_CASES else 60
 
 
 def descriptors() -> int:
@@ -37,9 +38,9 @@ async def test_a_listener_survives_any_client(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["tls", "ws", "h2"])
 async def test_hundreds_of_handshakes_that_never_end_block_nobody(scheme: str) -> None:
     attack = {"tls": half_a_handshake, "ws": half_a_request, "h2": half_a_preface}[scheme]
-    lasted, asked, left = await attack_a_listener(scheme, [attack], HANDSHAKES, descriptors)
+    lasted, asked, left = await attack_a_listener(scheme, [attack], LEFT_OPEN, descriptors)
 
-    assert len(lasted) == HANDSHAKES
+    assert len(lasted) == LEFT_OPEN
     # The attacker's clock may begin a little after the server's.
     assert min(lasted) >= SETUP_TIMEOUT * 0.5
     assert asked

@@ -72,7 +72,7 @@ def decode_setup_message(data: bytes) -> SetupMessage:
 
 
 class Progress(Enum):
-    """How far a client has come with its handshake: each says what an error does that ends it after a time."""
+    """The steps of a client in its handshake: each says what an error does that ends it after a time."""
 
     ADDING = "the media driver of this side has not added its channels within {0:g} s: it is busy"
     ASKING = "no answer within {0:g} s: nobody listens there"
