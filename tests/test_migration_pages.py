@@ -93,12 +93,8 @@ async def play(text: str, path: str, names: dict[str, Any]) -> set[int]:
     return wanted - ran
 
 
-@pytest.mark.parametrize("path", PAGES)
-async def test_every_statement_of_the_right_sides_runs(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_certificates(tmp_path)
+async def missed_of(path: str) -> set[int]:
+    """Play a page against a server of its own. Return the lines that did not run."""
     responder = Responder()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
@@ -109,6 +105,21 @@ async def test_every_statement_of_the_right_sides_runs(
                 missed = await play(page(path), path, names)
                 names.clear()
             nursery.cancel_scope.cancel()
+    return missed
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_statement_of_the_right_sides_runs(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path)
+    missed = await missed_of(path)
+    for _ in range(4):
+        # Under load a deadline of 0.1 s, as a page shows it, may end before its handler begins.
+        if not missed:
+            break
+        missed &= await missed_of(path)
 
     assert [f"{path}:{line}" for line in sorted(missed)] == []
 
