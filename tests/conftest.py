@@ -42,6 +42,8 @@ pytest_plugins = ["qa.testrun.part"]
 
 _reasons: list[str] = []
 """Why the test that runs was skipped: pytest-trio keeps that to itself."""
+FAILED = pytest.StashKey[bool]()
+"""Whether the test itself failed: its traceback keeps objects alive."""
 _alive: list[weakref.ref[Any]] = []
 _watched: set[str] = set()
 
@@ -65,20 +67,25 @@ def pytest_collection_modifyitems() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     _reasons.clear()
+    item.stash[FAILED] = False
     try:
         yield
     except pytest.skip.Exception as skip:
         if not _reasons:
             raise
         raise pytest.skip.Exception(_reasons[0]) from skip
+    except BaseException:
+        item.stash[FAILED] = True
+        raise
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if nextitem is not None and nextitem.path != item.path:
+    # The traceback of a failure keeps what its frames held: it is not counted again behind each test that follows.
+    if nextitem is not None and (nextitem.path != item.path or item.stash.get(FAILED, False)):
         set_aside()
 
 
@@ -117,7 +124,7 @@ def nothing_is_left(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFix
         found = [f"descriptor {number} {target}" for number, target in targets(open_descriptors() - before)]
         if has_children():
             found += [f"child process {number}" for number in sorted(children() - processes)]
-        return found + live_objects()
+        return found if request.node.stash.get(FAILED, False) else found + live_objects()
 
     if left():
         gc.collect()

@@ -25,7 +25,11 @@ import trio
 class Connection:
     pass
 
+class Stream:
+    pass
+
 sys.modules["rsocket_trio.connection.connection"] = sys.modules[__name__]
+sys.modules["rsocket_trio.rsocket.stream_table"] = sys.modules[__name__]
 kept = []
 
 def test_tidy():
@@ -60,6 +64,14 @@ async def test_generator():
     cycle["itself"] = cycle
     await anext(cycle["numbers"])
 
+def test_failing():
+    connection = Connection()
+    stream = Stream()
+    assert connection is stream
+
+def test_behind_the_failing_one():
+    Connection()
+
 def teardown_module():
     kept[-1].communicate()
 """
@@ -91,6 +103,7 @@ def test_what_is_left_behind_fails_its_test_and_no_other(tmp_path: Path) -> None
         "test_child": "ERROR",
         "test_system_task": "FAILED",
         "test_generator": "FAILED",
+        "test_failing": "FAILED",
     }, run.stdout
 
 

@@ -113,7 +113,7 @@ def guarded() -> Responder:
 
 
 async def test_a_server_that_asks_for_credentials_passes_the_cases_that_apply(clock: trio.testing.MockClock) -> None:
-    cases = chosen("rsocket/1.0", role="server")
+    cases = some(chosen("rsocket/1.0", role="server"), 100)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(partial(serve, guarded(), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"]))
         target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes(PATHS, credentials=TOKEN))
@@ -175,7 +175,7 @@ def routed() -> Responder:
 
 @pytest.mark.parametrize("mime", [COMPOSITE, ROUTING])
 async def test_a_server_with_routes_alone_passes_the_cases_that_apply(mime: str, clock: trio.testing.MockClock) -> None:
-    cases = some(chosen("rsocket/1.0", role="server"), 150)
+    cases = some(chosen("rsocket/1.0", role="server"), 75)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(partial(serve, routed(), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"]))
         target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes(PATHS, mime))
@@ -199,7 +199,7 @@ async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
         responder.request_response(lambda request: request)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0", dialects=[dialect]))
-        results = await run(some(chosen(dialect, role="server"), 60), Target(dial_to(uri), abilities, 60, 64))
+        results = await run(some(chosen(dialect, role="server"), 20), Target(dial_to(uri), abilities, 60, 64))
         nursery.cancel_scope.cancel()
 
     broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]

@@ -34,7 +34,7 @@ from tests.conformance.raw import (
     slow_server,
     stream,
 )
-from tests.each_row import each_row
+from tests.each_row import ALL_CASES, each_row
 
 MIB = 1024 * 1024
 
@@ -64,14 +64,17 @@ async def test_a_setup_above_its_limit_is_invalid(autojump_clock: object, size: 
             await peer.expect_failure(INVALID_SETUP)
 
 
-async def test_the_largest_frame_passes_20_times_in_turn(autojump_clock: object) -> None:
+TIMES = 20 if ALL_CASES else 5
+
+
+async def test_the_largest_frame_passes_again_and_again(autojump_clock: object) -> None:
     responder, sizes = counting()
     async with server(RS10, responder) as peer:
-        for number in range(20):
+        for number in range(TIMES):
             await peer.send(forget(1 + 2 * number, bytes(2**24 - 7)))
             await settle()
         await peer.expect_alive()
-    assert sizes == [2**24 - 7] * 20
+    assert sizes == [2**24 - 7] * TIMES
 
 
 @pytest.mark.clause("RS10-FRAG-08")

@@ -26,7 +26,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("scheme", some(["tcp", "tls", "ws", "wss", "h2", "h2s"], 3))
+@pytest.mark.parametrize("scheme", some(["tcp", "tls", "ws", "wss", "h2", "h2s"], 1))
 async def test_a_listener_survives_any_client(scheme: str) -> None:
     lasted, asked, left = await attack_a_listener(scheme, ATTACKS, CLIENTS, descriptors)
 
@@ -35,7 +35,7 @@ async def test_a_listener_survives_any_client(scheme: str) -> None:
     assert left <= 0
 
 
-@pytest.mark.parametrize("scheme", ["tls", "ws", "h2"])
+@pytest.mark.parametrize("scheme", some(["h2", "tls", "ws"], 1))
 async def test_hundreds_of_handshakes_that_never_end_block_nobody(scheme: str) -> None:
     attack = {"tls": half_a_handshake, "ws": half_a_request, "h2": half_a_preface}[scheme]
     lasted, asked, left = await attack_a_listener(scheme, [attack], LEFT_OPEN, descriptors)

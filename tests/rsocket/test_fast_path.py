@@ -31,7 +31,7 @@ from tests.each_row import ALL_CASES
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
 
-RUNS: Final = 400 if ALL_CASES else 100
+RUNS: Final = 400 if ALL_CASES else 50
 DIALECTS: Final = pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)
 
 

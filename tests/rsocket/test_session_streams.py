@@ -278,7 +278,7 @@ def test_9999_streams_may_be_open_and_one_more_each_time_one_ends() -> None:
         pair.client.commands.open(STREAM, Payload(), 1)
     streams = [event.stream for event in pair.exchange()[1] if isinstance(event, RequestReceived)]
     assert len(streams) == 9_999
-    for _ in range(20_000):
+    for _ in range(20_000 if ALL_CASES else 2_000):
         pair.client.commands.open(STREAM, Payload(), 1)
         client_saw, server_saw = pair.exchange()
         assert client_saw == []

@@ -12,16 +12,20 @@ from qa.attacks.rows import ATTACKS
 from tests.each_row import ALL_CASES
 from tests.missing import missing_aeron, require
 
-HERE = (
+HERE = ("tiny-fragments", "rapid-reset")
+MORE = (
     "before-setup",
-    "tiny-fragments",
-    "rapid-reset",
     "kept-streams",
     "keepalive-unread",
     "long-text",
     "http2-resets",
+    "announced",
+    "entries-bomb",
+    "push-flood",
+    "unknown-streams",
+    "beyond-lease",
+    "sleepers-cut",
 )
-MORE = ("announced", "entries-bomb", "push-flood", "unknown-streams", "beyond-lease", "sleepers-cut")
 """Those that are made too where all cases are."""
 PLAYED = (*HERE, *MORE) if ALL_CASES else HERE
 

@@ -13,9 +13,10 @@ from qa.fuzz.spoken import NAMES, STREAMUX
 from qa.fuzz.streamux_conversations import StreamuxTalk
 from rsocket_trio.mux.events import ItemReceived, RequestReceived, SessionEnded, StreamFailed
 from rsocket_trio.mux.stream_state import Interaction
+from tests.each_row import ALL_CASES
 
 SEED: Final = 1
-RUNS: Final = 3_000
+RUNS: Final = 3_000 if ALL_CASES else 800
 
 
 def test_conversations_that_go_wrong_leave_nothing_behind() -> None:

@@ -17,8 +17,8 @@ from tests.each_row import ALL_CASES
 
 SEED: Final = 1
 RUNS: Final = {
-    **dict.fromkeys(FRAMES, 3_000 if ALL_CASES else 1_500),
-    **dict.fromkeys((*BLOCKS, *CODECS), 1_500 if ALL_CASES else 750),
+    **dict.fromkeys(FRAMES, 3_000 if ALL_CASES else 500),
+    **dict.fromkeys((*BLOCKS, *CODECS), 1_500 if ALL_CASES else 250),
     **dict.fromkeys(STREAMS, 300),
     **dict.fromkeys(LARGE_CODECS, 3),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from qa.mutants.rows import MUTANTS, Mutant
 from qa.mutants.running import PACKAGE, ROOT, Copy, Stale, functions, hunt, place, planted
-from tests.each_row import each_row
+from tests.each_row import each_row, whole
 
 FUNCTIONS = functions(ROOT / PACKAGE)
 QUICK = [
@@ -47,6 +47,7 @@ def test_a_fault_that_changes_nothing_survives(found: dict[str, bool]) -> None:
     assert not found[HARMLESS.name]
 
 
+@whole
 def test_a_text_that_is_gone_is_said_and_not_passed_over() -> None:
     gone = attrs.evolve(QUICK[0], old="a line that nobody wrote")
 
@@ -84,6 +85,7 @@ def test_tests_that_cannot_be_run_find_nothing() -> None:
         copy.complaint(["tests/no_such_file.py"])
 
 
+@whole
 def test_tests_that_fail_without_a_fault_are_no_judge(tmp_path: Path) -> None:
     failing = tmp_path / "test_failing.py"
     failing.write_text("def test_nothing() -> None:\n    assert not 'a reason'\n", "utf-8")

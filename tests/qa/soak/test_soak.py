@@ -13,6 +13,7 @@ from qa.soak.server import ASKED, LABEL, Wrong, check, item
 from qa.soak.watch import MIB, Process, Sample, left, misses, trend
 from rsocket_trio import Payload
 from rsocket_trio.mux.retransmission import FrameStore
+from tests.each_row import whole
 
 QUICK = Size(seconds=3, connections=10, streams=200, rate=800, fate=0.7)
 MINUTES = 10
@@ -38,6 +39,7 @@ async def test_a_soak_of_seconds_loses_nothing_and_leaves_nothing() -> None:
     assert all(tally.ends[one] for one in ENDS), tally.ends
 
 
+@whole
 async def test_a_library_that_loses_a_frame_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
     right = FrameStore.kept
     monkeypatch.setattr(FrameStore, "kept", lambda store: right(store)[1:])

@@ -8,8 +8,9 @@ import trio.testing
 from qa.wrong.findings import CHAPTERS, IDLE, Chapter, cases_of, check, played_over_lines, read
 from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
+from tests.each_row import ALL_CASES
 
-PART = 40
+PART = 40 if ALL_CASES else 160
 """One case of so many is played here; all of them are by ``python -m qa.wrong.findings --check``."""
 
 

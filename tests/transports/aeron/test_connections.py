@@ -26,6 +26,7 @@ from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
 from rsocket_trio.transports.aeron.publications import Publication
 from rsocket_trio.transports.connect import open_transport
+from tests.each_row import whole
 from tests.transports.aeron.crowd import crowd
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server
@@ -92,6 +93,7 @@ async def test_twenty_connections_share_a_server(
     nursery.cancel_scope.cancel()
 
 
+@whole
 async def test_a_hundred_clients_connect_four_at_a_time_while_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rsocket_trio.transports.aeron.endpoints.HANDSHAKE_TIMEOUT", 60)  # on a busy machine
     async with crowd() as clients:
