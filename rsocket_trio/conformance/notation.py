@@ -12,7 +12,8 @@ In cases of resumption an argument can be a value of the session: ``{token}``, a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import ClassVar, Final
 
 import attrs
@@ -101,6 +102,61 @@ class Pattern:
 
 
 @attrs.frozen
+class Field:
+    """A place for an argument."""
+
+    name: str
+    size: int
+    """Bytes of the number, or of the length before the bytes; 0 if there is none."""
+    is_sized: bool
+    """True if bytes stand behind their length."""
+    counted: int
+    """Bytes that the length counts beside those of the field."""
+
+    def bytes_of(self, template: str, argument: int | bytes) -> bytes:
+        """Return the bytes of an argument. Raise ``NotationError`` for one of the wrong kind or size."""
+        if self.size and not self.is_sized:
+            if not isinstance(argument, int):
+                raise NotationError(f"{template}: {self.name} is a number")
+            try:
+                return argument.to_bytes(self.size, "big")
+            except OverflowError:
+                raise NotationError(f"{template}: {self.name} of {argument} does not fit {self.size} bytes") from None
+        if not isinstance(argument, bytes):
+            raise NotationError(f"{template}: {self.name} is text in quotes or hex behind h")
+        return (len(argument) + self.counted).to_bytes(self.size, "big") + argument if self.size else argument
+
+
+@attrs.frozen
+class Fixed:
+    """Bytes as they are, with their mask."""
+
+    value: bytes
+    mask: bytes
+
+
+class Gap:
+    """Any number of bytes: ``..``."""
+
+
+GAP: Final = Gap()
+Token = Field | Fixed | Gap
+
+
+@cache
+def token_of(text: str) -> Token:
+    """Read a token of a template. Raise ``NotationError`` for what is none."""
+    if text == "..":
+        return GAP
+    if found := FIELD.fullmatch(text):
+        return Field(found["name"], int(found["size"] or 0), bool(found["sized"]), int(found["counted"] or 0))
+    if len(text) % 2 or not re.fullmatch(r"[0-9a-fA-F?]+", text):
+        raise NotationError(f"{text!r} is no hex, field, ? or ..")
+    mask = bytes.fromhex("".join("0" if digit == "?" else "f" for digit in text))
+    return Fixed(bytes.fromhex(text.replace("?", "0")), mask)
+
+
+@attrs.frozen
 class Template:
     """One frame of a dialect with named fields, in the order of its arguments."""
 
@@ -112,11 +168,11 @@ class Template:
     def parse(cls, name: str, text: str) -> Template:
         """Read a template. Raise ``NotationError`` naming it."""
         tokens = tuple(text.split())
-        for token in tokens:
-            if token != ".." and not FIELD.fullmatch(token) and not _is_hex(token):
-                raise NotationError(f"template {name}: {token!r} is no hex, field, ? or ..")
-        fields = tuple(found["name"] for token in tokens if (found := FIELD.fullmatch(token)))
-        return cls(name, tokens, fields)
+        try:
+            read = [token_of(token) for token in tokens]
+        except NotationError as error:
+            raise NotationError(f"template {name}: {error}") from None
+        return cls(name, tokens, tuple(token.name for token in read if isinstance(token, Field)))
 
     def fill(self, arguments: Sequence[Argument]) -> Pattern:
         """Return the frame with these arguments. Raise ``NotationError`` for a wrong number or kind of them."""
@@ -129,76 +185,46 @@ class Template:
         if "metadata" not in self.fields:
             head = self.fill([stream_id, b""]).value
             return (None, frame[len(head) :]) if frame.startswith(head) else None
-        length = next(found for token in self.tokens if (found := FIELD.fullmatch(token)) and found["sized"])
-        size = int(length["size"])
+        length = next(token for token in map(token_of, self.tokens) if isinstance(token, Field) and token.is_sized)
+        size = length.size
         head = self.fill([stream_id, b"", b""]).value[:-size]
         if not frame.startswith(head):
             return None
         begin = len(head) + size
-        end = begin + int.from_bytes(frame[len(head) : begin], "big") - int(length["counted"] or 0)
+        end = begin + int.from_bytes(frame[len(head) : begin], "big") - length.counted
         return frame[begin:end], frame[end:]
 
     def numbers_in(self, frame: bytes) -> dict[str, int]:
         """Return the numbers of a frame of this kind by their names, those before the first field without a size."""
         numbers, at = {}, 0
-        for token in self.tokens:
-            field = FIELD.fullmatch(token)
-            if field is None and token != "..":
-                at += len(token) // 2
-            elif field is None or not field["size"] or field["sized"]:
+        for token in map(token_of, self.tokens):
+            if isinstance(token, Fixed):
+                at += len(token.value)
+            elif isinstance(token, Gap) or not token.size or token.is_sized:
                 break
             else:
-                numbers[field["name"]] = int.from_bytes(frame[at : at + int(field["size"])], "big")
-                at += int(field["size"])
+                numbers[token.name] = int.from_bytes(frame[at : at + token.size], "big")
+                at += token.size
         return numbers
 
 
-def _is_hex(token: str) -> bool:
-    return len(token) % 2 == 0 and bool(re.fullmatch(r"[0-9a-fA-F?]+", token))
-
-
-def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
+def _filled(name: str, tokens: Sequence[str], arguments: Iterator[Argument]) -> Pattern:
     value, mask, is_open = b"", b"", False
-    for number, token in enumerate(tokens):
-        if is_open and token != "..":
-            return Pattern(value, mask, True, _filled(name, tokens[number:], arguments))
-        field = FIELD.fullmatch(token)
-        if token == "..":
+    for number, token in enumerate(map(token_of, tokens)):
+        if isinstance(token, Gap):
             is_open = True
-        elif field is None:
-            value += bytes.fromhex(token.replace("?", "0"))
-            mask += bytes.fromhex("".join("0" if digit == "?" else "f" for digit in token))
-        else:
-            argument = next(arguments)  # type: ignore[call-overload]
-            size = int(field["size"] or 0)
-            if isinstance(argument, Anything):
-                if size and not field["sized"]:
-                    value, mask = value + bytes(size), mask + bytes(size)
-                else:
-                    is_open = True
-                continue
-            if size and not field["sized"]:
-                part = _number_part(name, field["name"], argument, size)
-            else:
-                part = _bytes_part(name, field["name"], argument, size, int(field["counted"] or 0))
+        elif is_open:
+            return Pattern(value, mask, True, _filled(name, tokens[number:], arguments))
+        elif isinstance(token, Fixed):
+            value, mask = value + token.value, mask + token.mask
+        elif not isinstance(argument := next(arguments), Anything):
+            part = token.bytes_of(name, argument)
             value, mask = value + part, mask + b"\xff" * len(part)
+        elif token.size and not token.is_sized:
+            value, mask = value + bytes(token.size), mask + bytes(token.size)
+        else:
+            is_open = True
     return Pattern(value, mask, is_open)
-
-
-def _number_part(name: str, field: str, argument: Argument, size: int) -> bytes:
-    if not isinstance(argument, int):
-        raise NotationError(f"{name}: {field} is a number")
-    try:
-        return argument.to_bytes(size, "big")
-    except OverflowError:
-        raise NotationError(f"{name}: {field} of {argument} does not fit {size} bytes") from None
-
-
-def _bytes_part(name: str, field: str, argument: Argument, size: int, counted: int) -> bytes:
-    """Return bytes, behind a length of ``size`` bytes if that is not 0; it counts ``counted`` more."""
-    if not isinstance(argument, bytes):
-        raise NotationError(f"{name}: {field} is text in quotes or hex behind h")
-    return (len(argument) + counted).to_bytes(size, "big") + argument if size else argument
 
 
 def arguments_in(text: str) -> list[Argument]:
