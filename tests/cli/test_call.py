@@ -15,6 +15,7 @@ import trio
 
 from rsocket_trio.cli.options import spelled_out
 from tests.cli.commands import PATIENCE, Result, run, serving, started
+from tests.each_row import some
 from tests.rows import Rows
 
 ROUTING = ["message/x.rsocket.routing.v0", "\5facts"]
@@ -66,7 +67,7 @@ async def test_a_flag_reaches_the_server(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("from a file\n")
     async with serving("ws://127.0.0.1:0/") as served:
         with Rows() as row:
-            for flags, expected in FACTS:
+            for flags, expected in some(FACTS, 20):
                 with row(flags):
                     words = [*flags.split(), served.uri, "-r", "facts"]
                     check_facts(await run("call", *words, stdin=b"from stdin\n", cwd=tmp_path), expected)
@@ -155,7 +156,7 @@ async def test_options_come_from_a_file_and_the_command_line_wins(tmp_path: Path
     (tmp_path / "file.txt").write_text("from a file\n")
     async with serving("ws://127.0.0.1:0/") as served:
         with Rows() as row:
-            for written, flags, expected in FROM_FILE:
+            for written, flags, expected in some(FROM_FILE, 11):
                 with row(f"{written} {flags}"):
                     (tmp_path / "opts.yml").write_text(written)
                     words = [served.uri, "-r", "facts", "--optsFile", "opts.yml", *flags.split()]
@@ -205,7 +206,7 @@ WRONG_FILES: list[tuple[bytes, str]] = [
 
 async def test_a_file_that_makes_no_sense_is_told_in_one_line(tmp_path: Path) -> None:
     with Rows() as row:
-        for written, said in WRONG_FILES:
+        for written, said in some(WRONG_FILES, 8):
             with row(written[:30]):
                 (tmp_path / "opts.yml").write_bytes(written)
                 result = await run("call", "tcp://127.0.0.1:1", "--optsFile", "opts.yml", cwd=tmp_path)

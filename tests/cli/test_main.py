@@ -82,13 +82,40 @@ def test_every_example_is_one_of_the_command_and_has_options_that_it_knows() -> 
                     command.make_parser(context).parse_args(typed[len(words.split()) :])
 
 
+EACH_BY_ITSELF = """
+import os, sys
+import rsocket_trio.cli.starting, rsocket_trio.cli.main
+from rsocket_trio.cli.entry import main
+
+for command in sys.argv[1:]:
+    if os.fork() == 0:
+        sys.argv = ["rsocket-trio", command, "--help"]
+        main()
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    print(end=f"{code}\\0", flush=True)
+"""
+"""Forks for each command once there is what all commands import, and nothing that only some of them do."""
+
+
 def test_every_command_starts_by_itself() -> None:
     with Rows() as row:
-        for command in COMMANDS:
+        for command in COMMANDS if ALL_CASES else ["detect"]:
             with row(command):
                 done = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=False)
                 assert (done.returncode, done.stderr) == (0, "")
                 assert done.stdout.startswith(f"Usage: rsocket-trio {command}")
+
+
+def test_every_command_finds_what_it_imports() -> None:
+    words = [sys.executable, "-c", EACH_BY_ITSELF, *COMMANDS]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    with Rows() as row:
+        for command, said in zip(COMMANDS, done.stdout.split("\0"), strict=False):
+            with row(command):
+                assert said.startswith(f"Usage: rsocket-trio {command}")
+                assert said.endswith("\n0")
 
 
 async def test_the_version_is_that_of_the_package() -> None:

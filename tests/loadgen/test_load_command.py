@@ -17,7 +17,7 @@ import trio
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.load import failure_of
 from rsocket_trio.cli.main import main
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 from tests.missing import require
 from tests.programs import PATIENCE, ForkedProcess, process_of
 
@@ -99,7 +99,7 @@ async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--rate", "200"), ("--rate", "200", "--poisson"), ("--arrivals", "closed", "--in-flight", "3")],
+    some([("--rate", "200"), ("--rate", "200", "--poisson"), ("--arrivals", "closed", "--in-flight", "3")], 1),
     ids=str,
 )
 async def test_so_many_requests_are_made_in_all(arguments: tuple[str, ...], uri: str) -> None:
@@ -195,7 +195,7 @@ async def test_ctrl_c_before_the_load_is_said_in_a_line() -> None:
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
-            async with started(uri, "-r", "slow", "--rate", "50", "--workers", "2") as process:
+            async with started(uri, "-r", "slow", "--rate", "50") as process:
                 await asked.wait()
                 os.killpg(process.pid, signal.SIGINT)
                 assert await ended(process) == Ended(130, "", "rsocket-trio: interrupted\n")
