@@ -127,7 +127,7 @@ async def test_a_load_on_a_route_that_nobody_serves_gets_the_hint_too() -> None:
         alone = await run("load", uri, "-r", "ecko", *flags)
         mixed = await run("load", uri, "--mix", "response:echo", "--mix", "channel:chut", *flags)
 
-    assert (alone.code, alone.stderr) == (5, f"{NO_REQUEST} 'ecko': did you mean 'echo'?\n")
+    assert (alone.code, alone.stdout, alone.stderr) == (5, "", f"{NO_REQUEST} 'ecko': did you mean 'echo'?\n")
     assert mixed.stderr == "Rejected: no request_channel handler for route 'chut': did you mean 'chat'?\n"
 
 

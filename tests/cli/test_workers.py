@@ -54,9 +54,9 @@ number = 5
 """
 STOP = (signal.SIGINT, signal.SIGTERM)
 RESTARTS = 3 if ALL_CASES else 1
-CONNECTIONS = 50
+CONNECTIONS = 25
 """With each generation of workers."""
-CLIENTS = 8
+CLIENTS = 8 if ALL_CASES else 2
 
 
 @pytest.fixture
@@ -378,9 +378,13 @@ WRONG = {
     "no module named 'absent', here or among the installed ones": (2, ["absent:responder", "--workers", "1"]),
     "app:number is an int, not a Responder": (2, ["app:number", "--workers", "1"]),
     "MODULE:RESPONDER is needed": (2, ["app", "--workers", "2"]),
-    "failing.py line 1: ZeroDivisionError: division by zero": (1, ["failing:responder", "--workers", "2"]),
+    "failing.py line 1: ZeroDivisionError: division by zero": (1, ["failing:responder", "--workers", "1"]),
     "ended before it served: exit code 3": (1, ["leaving:responder", "--workers", "1"]),
 }
+if not ALL_CASES:
+    # Each starts a worker, as others do that stay; what they show of serving alone, or of dying, is tried elsewhere.
+    for each in ("quirk 'odd'", "app:number is an int, not a Responder", "ended before it served: exit code 3"):
+        del WRONG[each]
 
 
 @each_row(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)

@@ -15,7 +15,7 @@ from rsocket_trio import Payload, Responder
 from rsocket_trio.loadgen import Bound, Limit, LoadError, Plan, Stage, Summary, Trial, find_limit
 from rsocket_trio.loadgen.find_limit import first_plan, search, search_with
 from rsocket_trio.loadgen.measures import NS, Recorder
-from tests.each_row import ALL_CASES, each_row
+from tests.each_row import ALL_CASES, each_row, whole
 from tests.loadgen.loads import plan, rows_of, served, summary_of
 
 PATIENCE = 60.0
@@ -232,6 +232,7 @@ def test_a_bound_that_cannot_be_is_refused(terms: dict[str, float]) -> None:
         Bound(**terms)
 
 
+@whole
 async def test_workers_search_until_the_highest_rate(uri: str) -> None:
     trials: list[Trial] = []
     with trio.fail_after(PATIENCE):

@@ -127,11 +127,10 @@ async def test_json_says_the_same(uri: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("-r", "nowhere"), 5, "Rejected: no request_response handler for route 'nowhere'"),
         (("--trust-cert", "/nowhere.pem"), 2, "/nowhere.pem"),
         (("--mix", "response:echo data=@/nowhere"), 1, "cannot read /nowhere: No such file"),
     ],
-    ids=["route", "certificates", "data"],
+    ids=["certificates", "data"],
 )
 async def test_a_load_that_cannot_be_made_fails_in_a_line(
     arguments: tuple[str, ...], code: int, said: str, uri: str

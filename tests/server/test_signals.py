@@ -31,7 +31,7 @@ from rsocket_trio import (
 from rsocket_trio.server.options import ServeOptions
 from rsocket_trio.server.signals import STOP, Stop
 from tests.cli.test_serve import until_it_drains
-from tests.each_row import each_row
+from tests.each_row import each_row, whole
 from tests.programs import Running, program
 
 APP = """
@@ -112,7 +112,7 @@ async def connected(uri: str) -> AsyncIterator[Connection]:
         pytest.param(RUN, False, signal.SIGINT, id="run-SIGINT"),
         pytest.param(RUN, True, signal.SIGTERM, id="run-background-SIGTERM"),
         pytest.param(RUN_WORKERS, False, signal.SIGTERM, id="workers-SIGTERM"),
-        pytest.param(RUN_WORKERS, True, signal.SIGINT, id="workers-background-SIGINT"),
+        pytest.param(RUN_WORKERS, True, signal.SIGINT, id="workers-background-SIGINT", marks=whole),
         pytest.param(IN_A_NURSERY, False, signal.SIGTERM, id="nursery-SIGTERM"),
         pytest.param(IN_A_NURSERY, True, signal.SIGINT, id="nursery-background-SIGINT"),
     ],
