@@ -54,7 +54,7 @@ number = 5
 """
 STOP = (signal.SIGINT, signal.SIGTERM)
 RESTARTS = 3 if ALL_CASES else 1
-CONNECTIONS = 25
+CONNECTIONS = 50 if ALL_CASES else 25
 """With each generation of workers."""
 CLIENTS = 8 if ALL_CASES else 2
 
