@@ -40,7 +40,7 @@ PARTS: Final = (
     Tests(
         "commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py"), workers=2
     ),
-    Tests("pure", (TESTS,), workers=3),
+    Tests("pure", (TESTS,), workers=4),
 )
 QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""
