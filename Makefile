@@ -55,7 +55,10 @@ QUICK := commands pure
 # Four at a time on two cores: many tests wait, for other processes or for time.
 AT_ONCE := 4
 RUN = $(BIN)/python -m qa.testrun
-GATE := attacks load restarts times resume simulation mutants conformance tests kafka analytics spark
+# Of the gate's parts: those that judge times and sizes, and those that may have another beside them.
+ALONE := attacks load restarts times
+BESIDE := tests mutants spark kafka analytics conformance resume simulation
+GATE := $(ALONE) $(BESIDE)
 
 .DELETE_ON_ERROR:
 .PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers clean
@@ -127,15 +130,17 @@ fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m qa.fuzz conversations --runs $$(( $(RUNS) / 10 ))
 	$(BIN)/python -m qa.fuzz server --frames $$(( $(RUNS) / 10 ))
 
-# Its parts, and what they run, are listed in qa/testrun/parts.py. They want the machine to themselves.
+# Its parts, and what they run, are listed in qa/testrun/parts.py. It wants the machine to itself.
 gate: $(VENV)/.dev $(KAFKA_JAVA)/.built
 	@$(RUN) begin --run gate
-	@$(MAKE) --no-print-directory $(GATE:%=gate-%); $(RUN) table --run gate $(GATE) $(if $(RECORD),--write)
+	@$(MAKE) --no-print-directory $(ALONE:%=gate-%); \
+	  $(MAKE) --no-print-directory -j2 $(BESIDE:%=gate-%); \
+	  $(RUN) table --run gate $(GATE) $(if $(RECORD),--write)
 
 $(GATE:%=gate-%): gate-%: $(VENV)/.dev
 	@$(RUN) gate --run gate $*
 
-gate-kafka: $(KAFKA_JAVA)/.built
+gate-times gate-kafka: $(KAFKA_JAVA)/.built
 
 # What the recipes need beside: packages of a client of Spark Connect, and a venv to be sent along.
 cluster: $(VENV)/.dev $(SPARK_CONNECT)/.built $(SPARK_VENV)/.built

@@ -74,7 +74,13 @@ LOADS: Final = (
 GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "attacks": (program("qa.attacks", "--full"),),
     "load": tuple(program("qa.attacks", load) for load in LOADS),
-    "times": (program("qa.times"),),
+    "restarts": (program("qa.restarts"), program("qa.restarts_backlog")),
+    "times": (
+        program("qa.times"),
+        program("qa.analytics"),
+        program("qa.spark_bars"),
+        program("qa.kafka", "--rates"),
+    ),
     "resume": (
         program("qa.resume", "--cuts", "200"),
         program("qa.resume", "--cuts", "100", "--scheme", "h2"),
@@ -87,13 +93,12 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         program("qa.simulation", "--races", "100"),
         program("qa.simulation", "--buffers", "100"),
     ),
-    "restarts": (program("qa.restarts"), program("qa.restarts_backlog")),
     "mutants": (program("qa.mutants"),),
     "conformance": (program("qa.wrong.findings", "--check"),),
     "tests": (whole("pure"), whole("commands")),
-    "kafka": (program("qa.kafka"),),
-    "analytics": (program("qa.analytics"), whole("analytics")),
-    "spark": (program("qa.spark_bars"), whole("spark", "--ignore=tests/spark/cluster")),
+    "kafka": (program("qa.kafka", "--kills"),),
+    "analytics": (whole("analytics"),),
+    "spark": (whole("spark", "--ignore=tests/spark/cluster"),),
 }
 """The programs of each part of ``make gate``, one after the other."""
 
