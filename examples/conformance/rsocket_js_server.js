@@ -1,14 +1,17 @@
 "use strict";
-// A server of rsocket-js 1.0 with the interactions that the conformance cases need: node rsocket_js_server.js [PORT].
-// Install rsocket-core and rsocket-tcp-server, 1.0.0-alpha.3. It prints "listening URI" and serves until it is ended.
-// Sessions can be resumed if RSOCKET_WITH is "resume".
+// A server of rsocket-js 1.0 with the interactions that the conformance cases need: node rsocket_js_server.js [PORT [ws]].
+// Install rsocket-core, rsocket-tcp-server, rsocket-websocket-server, 1.0.0-alpha.3, and ws. It prints "listening URI"
+// and serves until it is ended, over WebSocket if "ws" is said. Sessions can be resumed if RSOCKET_WITH is "resume".
 
 const net = require("net");
 const { RSocketServer } = require("rsocket-core");
 const { TcpServerTransport } = require("rsocket-tcp-server");
+const { WebsocketServerTransport } = require("rsocket-websocket-server");
+const WebSocket = require("ws");
 
 const HOST = "127.0.0.1";
 const PORT = Number(process.argv[2] ?? 7878);
+const SCHEME = process.argv[3] ?? "tcp";
 // Milliseconds that a session waits to be resumed.
 const SESSION = 120000;
 // Items that are sent before other tasks run.
@@ -124,13 +127,21 @@ process.on("unhandledRejection", (error) => console.error("unhandled:", error));
 process.on("uncaughtException", (error) => console.error("uncaught:", error));
 
 let listener;
+const transports = {
+  tcp: () =>
+    new TcpServerTransport({
+      listenOptions: { host: HOST, port: PORT },
+      socketCreator: (config) => (listener = net.createServer(config)),
+    }),
+  ws: () =>
+    new WebsocketServerTransport({
+      wsCreator: () => (listener = new WebSocket.Server({ host: HOST, port: PORT })),
+    }),
+};
 new RSocketServer({
-  transport: new TcpServerTransport({
-    listenOptions: { host: HOST, port: PORT },
-    socketCreator: (config) => (listener = net.createServer(config)),
-  }),
+  transport: transports[SCHEME](),
   acceptor: { accept: async () => responder },
   resume: process.env.RSOCKET_WITH === "resume" ? { sessionTimeout: SESSION } : undefined,
 })
   .bind()
-  .then(() => console.log(`listening tcp://${HOST}:${listener.address().port}`));
+  .then(() => console.log(`listening ${SCHEME}://${HOST}:${listener.address().port}`));

@@ -56,6 +56,10 @@ class Peer:
     """The interactions that its client answers, names of the catalogue's ``NEEDS``; its server has them all."""
     serves: frozenset[str] = frozenset()
     takes: frozenset[str] = frozenset()
+    scheme: str = "tcp"
+    """That of the addresses at which it serves and to which it connects."""
+    over: str = ""
+    """The name of the peer that this one is, over another transport: sentences on what fails are about both."""
     is_fragile: bool = False
     """True if a fault of one connection ends its server: each case then has a server of its own."""
 
@@ -163,17 +167,35 @@ JAVA: Final = (
 )
 """A client lives for one case: what it costs is its start."""
 
+
+def _over_websocket(peer: Peer) -> Peer:
+    return attrs.evolve(
+        peer,
+        name=f"{peer.name}-ws",
+        title=f"{peer.title}, WebSocket",
+        server=f"{peer.server} ws",
+        scheme="ws",
+        over=peer.name,
+    )
+
+
 EVERY: Final = frozenset(NEEDS)
 RESUME: Final = frozenset({"resume"})
 LEASES: Final = frozenset({"leases"})
 
 # fmt: off
+JAVA_OVER_TCP: Final = Peer(
+    "java", "rsocket-java", _of_maven, _java, ("java", "mvn"),
+    f"{JAVA} server 0", f"{JAVA} client",
+    "rsocket_java", "mvn -q -B compile", EVERY, RESUME | LEASES, RESUME | LEASES)
+JS_OVER_TCP: Final = Peer(
+    "js", "rsocket-js 1.0", _of_npm("rsocket-core"), _node, ("node",),
+    "node {examples}/rsocket_js_server.js 0", "node {examples}/rsocket_js_client.js", serves=RESUME, takes=RESUME)
 PEERS: Final = (
-    Peer("java", "rsocket-java", _of_maven, _java, ("java", "mvn"),
-         f"{JAVA} server 0", f"{JAVA} client",
-         "rsocket_java", "mvn -q -B compile", EVERY, RESUME | LEASES, RESUME | LEASES),
-    Peer("js", "rsocket-js 1.0", _of_npm("rsocket-core"), _node, ("node",),
-         "node {examples}/rsocket_js_server.js 0", "node {examples}/rsocket_js_client.js", serves=RESUME, takes=RESUME),
+    JAVA_OVER_TCP,
+    _over_websocket(JAVA_OVER_TCP),
+    JS_OVER_TCP,
+    _over_websocket(JS_OVER_TCP),
     Peer("js-0027", "rsocket-js 0.0", _of_npm("rsocket-core-0027"), _node, ("node",),
          "node {examples}/rsocket_js_0027_server.js 0", "node {examples}/rsocket_js_0027_client.js", serves=LEASES),
     Peer("py", "rsocket-py", _of_pip("rsocket"), _python, (),

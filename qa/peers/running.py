@@ -78,7 +78,7 @@ async def _results_of(peer: Peer, role: str, cases: Sequence[Case], patience: fl
             os.environ.update(ENVIRONMENT)
             abilities = peer.answers.union(options)
             start = command(peer.command(role))
-            listening = Listening("tcp://127.0.0.1:0", start, abilities, time, min(at_once, CLIENTS_AT_ONCE))
+            listening = Listening(f"{peer.scheme}://127.0.0.1:0", start, abilities, time, min(at_once, CLIENTS_AT_ONCE))
             found = await run_clients(some, listening)
         results |= {result.case.id: result for result in found}
     return results

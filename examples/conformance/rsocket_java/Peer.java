@@ -1,8 +1,8 @@
 // A server and a client of rsocket-java with the interactions that the conformance cases need.
 // "mvn compile" builds it. Then, with target/classes:target/dependency/* as the class path:
-//   java Peer server [PORT]   prints "listening URI" and serves until it is ended
-//   java Peer client          is started by rsocket-trio conformance --role client: RSOCKET_URI says where it connects,
-//                             and RSOCKET_ASKS what it asks then
+//   java Peer server [PORT [ws]]  prints "listening URI" and serves until it is ended, over WebSocket if "ws" is said
+//   java Peer client              is started by rsocket-trio conformance --role client: RSOCKET_URI says where it
+//                                 connects, and RSOCKET_ASKS what it asks then
 // Both resume sessions if RSOCKET_WITH has "resume", and take and grant leases if it has "leases".
 
 import io.rsocket.Payload;
@@ -13,8 +13,10 @@ import io.rsocket.core.RSocketServer;
 import io.rsocket.core.Resume;
 import io.rsocket.lease.Lease;
 import io.rsocket.transport.netty.client.TcpClientTransport;
+import io.rsocket.transport.netty.client.WebsocketClientTransport;
 import io.rsocket.transport.netty.server.CloseableChannel;
 import io.rsocket.transport.netty.server.TcpServerTransport;
+import io.rsocket.transport.netty.server.WebsocketServerTransport;
 import io.rsocket.util.DefaultPayload;
 import java.net.URI;
 import java.time.Duration;
@@ -55,7 +57,7 @@ public final class Peer {
     if (words[0].equals("client")) {
       ask(connect(URI.create(System.getenv("RSOCKET_URI"))), System.getenv("RSOCKET_ASKS"));
     } else {
-      serve(Integer.parseInt(words.length > 1 ? words[1] : PORT));
+      serve(Integer.parseInt(words.length > 1 ? words[1] : PORT), words.length > 2 ? words[2] : "tcp");
     }
     new CountDownLatch(1).await();
   }
@@ -103,7 +105,7 @@ public final class Peer {
     }
   }
 
-  private static void serve(int port) {
+  private static void serve(int port, String scheme) {
     RSocketServer server = RSocketServer.create(SocketAcceptor.with(new Responder()));
     if (OPTIONS.contains("resume")) {
       server.resume(new Resume().sessionDuration(SESSION));
@@ -111,8 +113,11 @@ public final class Peer {
     if (OPTIONS.contains("leases")) {
       server.lease(leases -> leases.sender(Peer::leases));
     }
-    CloseableChannel listener = server.bindNow(TcpServerTransport.create(HOST, port));
-    System.out.println("listening tcp://" + HOST + ":" + listener.address().getPort());
+    CloseableChannel listener =
+        scheme.equals("ws")
+            ? server.bindNow(WebsocketServerTransport.create(HOST, port))
+            : server.bindNow(TcpServerTransport.create(HOST, port));
+    System.out.println("listening " + scheme + "://" + HOST + ":" + listener.address().getPort());
   }
 
   /** Grants 3 requests for 2 seconds, and that again every 3 seconds. */
@@ -134,7 +139,9 @@ public final class Peer {
     if (OPTIONS.contains("leases")) {
       connector.lease(leases -> leases.sender(Peer::leases).maxPendingRequests(PENDING));
     }
-    return connector.connect(TcpClientTransport.create(uri.getHost(), uri.getPort())).block();
+    return uri.getScheme().equals("ws")
+        ? connector.connect(WebsocketClientTransport.create(uri)).block()
+        : connector.connect(TcpClientTransport.create(uri.getHost(), uri.getPort())).block();
   }
 
   /** Makes the request, and one more with what answered it. */

@@ -42,7 +42,33 @@ def complaints(*records: Record, findings: Findings = NOTHING) -> list[str]:
 def test_versions_and_dates_are_those_of_the_record() -> None:
     lines = page(record("java", case_0=Outcome.FAIL, case_1=Outcome.NOT_APPLICABLE))
 
-    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 2 | 0 | 1 | 1 |" in lines
+    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 2 | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome", "cells"),
+    [
+        (Level.SHOULD, Outcome.DEVIATION, "3 | 1 | 0 | 0 | 0 | 0 | 0"),
+        (Level.READING, Outcome.DEVIATION, "3 | 0 | 1 | 0 | 0 | 0 | 0"),
+        (Level.MUST, Outcome.DEVIATION, "3 | 0 | 0 | 1 | 0 | 0 | 0"),
+        (Level.MUST, Outcome.FAIL, "3 | 0 | 0 | 0 | 1 | 0 | 0"),
+        (Level.IMPLIED, Outcome.FAIL, "3 | 0 | 0 | 0 | 0 | 1 | 0"),
+    ],
+)
+def test_what_does_not_pass_is_counted_by_its_level(level: Level, outcome: Outcome, cells: str) -> None:
+    cases = [attrs.evolve(ONE, level=level), TWO, THREE, FOUR]
+
+    text = made([record("java", case_0=outcome)], cases, NOTHING, {}).text
+
+    assert f"| 2026-11-23 04:05:06 | {cells} |" in text
+
+
+def test_sentences_are_about_a_peer_over_each_transport() -> None:
+    rows = Findings([finding("It is so.", ONE, TWO)], [])
+    broken = record("java-ws", case_0=Outcome.FAIL)
+
+    assert f"* It is so. (`{ONE.id}`)" in page(broken, record("go"), findings=rows)
+    assert complaints(broken, record("go"), findings=rows) == []  # over TCP more may fail
 
 
 def test_a_chapter_counts_what_passed_deviated_and_failed() -> None:
@@ -91,7 +117,7 @@ def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
     page = made([record("java", case_0=Outcome.FAIL), record("go")], cases, NOTHING, {})
 
     assert page.complaints == []
-    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 |" in page.text.splitlines()
+    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 | 0 | 0 | 0 |" in page.text.splitlines()
 
 
 def test_a_pattern_of_cases_that_did_not_run_is_let_be() -> None:
