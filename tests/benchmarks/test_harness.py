@@ -11,7 +11,7 @@ import pytest
 from benchmarks import harness, tls, typed
 from benchmarks.libraries import BY_LIBRARY
 from benchmarks.workloads import BY_NAME, TYPED, WORKLOADS
-from tests.each_row import some
+from tests.each_row import some, whole
 from tests.missing import require
 
 TINY = 0.01
@@ -43,14 +43,16 @@ def test_a_run_counts_what_both_processes_used(library: str, name: str) -> None:
     assert all(wait > 0 for wait in cost.waits.values())
 
 
-@pytest.mark.parametrize("told", some(typed.TOLD.values(), 1))
+@whole
+@pytest.mark.parametrize("told", typed.TOLD.values())
 def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> None:
     cost = harness.run(typed.OURS, TYPED.name, to_server=told, to_client=told, share=TINY)
 
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 
 
-@pytest.mark.parametrize("library", some(["trio", "asyncio"], 1))
+@whole
+@pytest.mark.parametrize("library", ["trio", "asyncio"])
 def test_a_run_over_tls_counts_what_both_processes_used(library: str) -> None:
     require(BY_LIBRARY[library].missing())
     with tls.certificates() as word:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rsocket_trio.conformance.streamux import Disagreed, agreed
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Terms, negotiate, quick_terms
+from tests.each_row import ALL_CASES
 from tests.rsocket.test_vectors import unhex
 
 clause = pytest.mark.clause
@@ -489,9 +490,9 @@ def some_numbers(random: Random, least: int, most: int, wildcards: float) -> Num
 )
 def test_many_pairs_come_out_as_the_conformance_tester_says() -> None:
     random = Random(20190410)
-    offered = list(some_messages(random, 5_000))
+    offered = list(some_messages(random, 5_000 if ALL_CASES else 1_000))
     seen = {"failed": 0, None: 0, "a": 0, "b": 0, "all 30 bits": 0}
-    for _ in range(30_000):
+    for _ in range(30_000 if ALL_CASES else 6_000):
         a, b = random.choice(offered), random.choice(offered)
         result = settled(a, b)
         seen["failed" if result == "failed" else result[2]] += 1
@@ -502,4 +503,4 @@ def test_many_pairs_come_out_as_the_conformance_tester_says() -> None:
             assert max(a.min_id, b.min_id) <= result[0], (a, b)
             assert max(a.min_len, b.min_len) <= result[1], (a, b)
 
-    assert min(seen.values()) > 300, seen
+    assert min(seen.values()) > 50, seen

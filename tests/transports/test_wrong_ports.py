@@ -15,7 +15,7 @@ from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, se
 from rsocket_trio.transports import connect
 from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed
 from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 AUTHORITY = trustme.CA()
 CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1")
@@ -117,7 +117,7 @@ def test_the_table_has_all_combinations() -> None:
     assert len({(client, server) for client, server, _ in COMBINATIONS}) == 30
 
 
-@each_row(("client", "server", "answer"), COMBINATIONS)
+@each_row(("client", "server", "answer"), some(COMBINATIONS, 10))
 async def test_a_client_at_a_port_of_another_scheme_names_what_answered(client: str, server: str, answer: str) -> None:
     async with our_server(server) as uri:
         mistaken = uri.replace(f"{server}:", f"{client}:", 1)

@@ -80,6 +80,7 @@ def test_a_text_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         place(Mutant("in two functions", "take", "return 1", "return 2", ()), known)
 
 
+@whole
 def test_tests_that_cannot_be_run_find_nothing() -> None:
     with Copy.made() as copy, pytest.raises(Stale, match="pytest ended with"):
         copy.complaint(["tests/no_such_file.py"])

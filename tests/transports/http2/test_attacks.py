@@ -163,6 +163,7 @@ async def test_a_stream_that_comes_to_nothing_costs_its_client_as_much_as_a_canc
         assert "streams reset, refused or without content" in connection.failure
 
 
+@whole
 async def test_requests_without_a_byte_count_as_frames_without_content_however_many_may_be_cancelled(
     autojump_clock: MockClock,
 ) -> None:
