@@ -18,7 +18,7 @@ import trustme
 
 from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
 from tests.cli.commands import Running, run, started
-from tests.each_row import ALL_CASES, each_row
+from tests.each_row import ALL_CASES, each_row, some, whole
 
 APP = """
 import os
@@ -242,6 +242,7 @@ async def test_a_worker_that_somebody_stops_finishes_and_is_replaced(app: Path) 
         await ask_until(uri, 1, without=frozenset({pid}))
 
 
+@whole
 async def test_workers_that_die_again_and_again_end_the_server(app: Path) -> None:
     async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
         _, pid = await ask(uri)
@@ -286,6 +287,7 @@ async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path
         assert await server.end() == (0, "")
 
 
+@whole
 async def test_a_second_ctrl_c_does_not_wait_for_the_grace_period(app: Path) -> None:
     listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "1", "--grace", "1000")
     async with (
@@ -304,7 +306,7 @@ async def test_a_second_ctrl_c_does_not_wait_for_the_grace_period(app: Path) -> 
         await gone(worker)
 
 
-@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck in a handler"])
+@pytest.mark.parametrize("stuck", some([True, False], 1), ids=lambda stuck: "stuck in a handler" if stuck else "idle")
 async def test_workers_go_when_their_supervisor_is_killed(stuck: bool, app: Path) -> None:
     listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--grace", "0")
     async with serve(app, *listen) as (server, (uri,)), AsyncExitStack() as stack:
@@ -316,7 +318,7 @@ async def test_workers_go_when_their_supervisor_is_killed(stuck: bool, app: Path
             await gone(worker)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", some([signal.SIGKILL, signal.SIGTERM], 1), ids=lambda number: number.name)
 async def test_workers_that_still_import_go_at_once(number: signal.Signals, app: Path) -> None:
     (app / "app.py").write_text("import os, sys, time\nprint(os.getpid(), file=sys.stderr)\ntime.sleep(1000)\n")
     async with started("serve", "app:responder", "--listen", "tcp://127.0.0.1:0", "--workers", "1", cwd=app) as server:
@@ -326,6 +328,7 @@ async def test_workers_that_still_import_go_at_once(number: signal.Signals, app:
         await gone(worker)
 
 
+@whole
 async def test_ctrl_c_while_workers_still_import_is_one_line_and_130(app: Path) -> None:
     (app / "app.py").write_text("import os, sys, time\nprint(os.getpid(), file=sys.stderr)\ntime.sleep(1000)\n")
     async with started("serve", "app:responder", "--listen", "tcp://127.0.0.1:0", "--workers", "1", cwd=app) as server:

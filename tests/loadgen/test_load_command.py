@@ -17,7 +17,7 @@ import trio
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.load import failure_of
 from rsocket_trio.cli.main import main
-from tests.each_row import each_row, some
+from tests.each_row import each_row, some, whole
 from tests.missing import require
 from tests.programs import PATIENCE, ForkedProcess, process_of
 
@@ -182,6 +182,7 @@ async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
     assert 0 < said["measured"] < PATIENCE
 
 
+@whole
 async def test_ctrl_c_before_the_load_is_said_in_a_line() -> None:
     responder, asked = Responder(), trio.Event()
 
@@ -217,6 +218,7 @@ async def test_no_worker_outlives_a_command_that_is_killed() -> None:
     assert len(left) == 2
 
 
+@whole
 async def test_a_killed_worker_is_said_below_the_table() -> None:
     with trio.fail_after(PATIENCE):
         async with (
@@ -277,6 +279,7 @@ async def test_the_limit_is_found_and_said(uri: str) -> None:
     assert why == "it was the highest rate to try"
 
 
+@whole
 async def test_no_limit_is_a_failure_and_json_has_the_trials(uri: str) -> None:
     arguments = ("-r", "full", "--find-limit", "--no-probe", "--rate", "10", "--seconds", "0.15", "--json")
     code, out, err = await load(uri, *arguments)

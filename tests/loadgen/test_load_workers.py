@@ -20,7 +20,7 @@ from rsocket_trio.loadgen.load_worker import Told
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary
 from tests.blocks import page, snippets
-from tests.each_row import each_row
+from tests.each_row import each_row, whole
 from tests.loadgen.loads import summary_of
 
 PATIENCE = 60.0
@@ -87,6 +87,7 @@ async def test_a_message_that_is_cut_short_is_the_end(cut: int) -> None:
     assert await receive(words) is None
 
 
+@whole
 async def test_where_one_cannot_begin_none_does(uri: str) -> None:
     with trio.fail_after(PATIENCE), pytest.raises(LoadError) as caught:
         await run_workers(uri, route="nowhere", rate=10, seconds=1, tasks=2)
@@ -118,6 +119,7 @@ async def test_a_load_that_is_stopped_has_what_was_counted_until_then(uri: str) 
     assert summary.total.ok == summary.total.due > 0
 
 
+@whole
 async def test_a_load_that_is_stopped_before_it_began_is_empty(uri: str) -> None:
     stop = trio.Event()
     stop.set()
@@ -185,6 +187,7 @@ async def test_a_generator_that_cannot_do_more_says_that_it_was_the_limit(uri: s
     assert summary.to_dict()["generator"]["limit"] is True
 
 
+@whole
 async def test_a_server_that_can_do_no_more_is_not_the_generators_limit(uri: str) -> None:
     with trio.fail_after(PATIENCE):
         summary = await run_workers(uri, route="never", rate=50, seconds=0.5, timeout=0.2, in_flight=2, probe=False)

@@ -117,7 +117,9 @@ def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
     page = made([record("java", case_0=Outcome.FAIL), record("go")], cases, NOTHING, {})
 
     assert page.complaints == []
-    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 | 0 | 0 | 0 |" in page.text.splitlines()
+    assert (
+        "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 | 0 | 0 | 0 |" in page.text.splitlines()
+    )
 
 
 def test_a_pattern_of_cases_that_did_not_run_is_let_be() -> None:
