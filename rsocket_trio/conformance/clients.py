@@ -32,6 +32,7 @@ from rsocket_trio.conformance.run import (
 )
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
+from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
 from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
 
@@ -187,16 +188,25 @@ async def _visit(
     fault: WrongClient = LateClient(f"no client connected to {listener.uri} in {listening.wait:g} s")
 
     async def take(accepted: Accepted | AcceptedStream) -> None:
-        async with accepted.open() as transport:
-            end = WireEnd(transport, chapters()[dialect].notation)
-            if connected.is_set():
-                if RESUME in options:
-                    await comes(end)
-                    await done.wait()
-                return
-            connected.set()
-            news.set()
-            results.append(await visit(end, more))
+        nonlocal fault
+        try:
+            async with accepted.open() as transport:
+                end = WireEnd(transport, chapters()[dialect].notation)
+                if connected.is_set():
+                    if RESUME in options:
+                        await comes(end)
+                        await done.wait()
+                    return
+                connected.set()
+                news.set()
+                results.append(await visit(end, more))
+        except HandshakeFailed as error:
+            if not news.is_set():
+                fault = WrongClient(
+                    f"the client did not open a connection of {listening.uri.partition(':')[0]}: {error}"
+                )
+                news.set()
+            return
         done.set()
 
     async def watch(end_of: Callable[[], Awaitable[str]]) -> None:
@@ -204,7 +214,9 @@ async def _visit(
         how = await end_of()
         with trio.move_on_after(LAST_WORDS):
             # It may have connected just before it ended.
-            await connected.wait()
+            await news.wait()
+        if news.is_set():
+            return
         fault = WrongClient(f"the client ended before it connected: {how}")
         news.set()
 

@@ -140,6 +140,22 @@ async def test_a_client_that_speaks_no_rsocket_is_shown(said: str, told: str) ->
 
 
 @pytest.mark.parametrize(
+    ("listen", "told"),
+    [("ws://127.0.0.1:0", "ws: the peer did no WebSocket handshake"), ("h2://127.0.0.1:0", "h2: HTTP/2: ")],
+)
+async def test_a_client_of_another_transport_is_told_at_once(listen: str, told: str) -> None:
+    program = (
+        "import os, socket, time; from urllib.parse import urlsplit; uri = urlsplit(os.environ['RSOCKET_URI'])\n"
+        "peer = socket.create_connection((uri.hostname, uri.port))\n"
+        "peer.sendall(bytes(40)); time.sleep(1000)"
+    )
+    result = await held(*CLIENT[:-1], program, listen=listen)
+
+    assert (result.code, result.stdout) == (3, "")
+    assert result.stderr.startswith(f"rsocket-trio: the client does not speak {told}")
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
         (["--listen", TCP, "--", "no-such-command"], 2, "there is no command 'no-such-command'"),
