@@ -202,9 +202,7 @@ async def _visit(
                 results.append(await visit(end, more))
         except HandshakeFailed as error:
             if not news.is_set():
-                fault = WrongClient(
-                    f"the client did not open a connection of {listening.uri.partition(':')[0]}: {error}"
-                )
+                fault = WrongClient(f"the client does not speak {listening.uri.partition(':')[0]}: {error}")
                 news.set()
             return
         done.set()

@@ -147,7 +147,7 @@ async def test_a_client_of_another_transport_is_told_at_once(listen: str, told: 
     program = (
         "import os, socket, time; from urllib.parse import urlsplit; uri = urlsplit(os.environ['RSOCKET_URI'])\n"
         "peer = socket.create_connection((uri.hostname, uri.port))\n"
-        "peer.sendall(bytes(40)); time.sleep(1000)"
+        "peer.sendall(bytes(40))\nwhile peer.recv(1000): pass\npeer.close(); time.sleep(1000)"
     )
     result = await held(*CLIENT[:-1], program, listen=listen)
 
