@@ -6,6 +6,7 @@ there and what it leads to; other cases are written out step by step.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -30,6 +31,7 @@ from rsocket_trio.conformance.notation import (
 from rsocket_trio.conformance.streamux import Streamux
 
 FOLDER: Final = "cases"
+DIALECT: Final = re.compile(r'^dialect = "(.+)"$', re.MULTILINE)
 NEEDS: Final = {
     "echo": "a request/response that is answered with its own data and metadata",
     "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end; "
@@ -280,13 +282,45 @@ def _rows(file: str) -> dict[str, tuple[str, ...]]:
     return {number: others for number, *others in cells}  # type: ignore[misc]
 
 
+class Chapters(Mapping[str, Chapter]):
+    """The chapters by their dialects. Each is read as it is first asked for."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+        self._known: dict[str, Chapter] = {}
+
+    def __getitem__(self, dialect: str) -> Chapter:
+        """Return a chapter. Raise ``NotationError`` for a file that can't be read."""
+        if dialect not in self._known:
+            file = self._files[dialect]
+            self._known[dialect] = _chapter(file, _content(file))
+        return self._known[dialect]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 @cache
-def chapters() -> Mapping[str, Chapter]:
-    """Return the cases of each dialect. Raise ``NotationError`` for a file that can't be read."""
+def chapters() -> Chapters:
+    """Return the cases of each dialect."""
     folder = resources.files(__package__) / FOLDER
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
-    found = [_chapter(file, tomllib.loads(_read(file))) for file in files]
-    return {chapter.notation.dialect: chapter for chapter in found}
+    return Chapters({_dialect_of(file): file for file in files})
+
+
+def _dialect_of(file: str) -> str:
+    found = DIALECT.search(_read(file))
+    if found is None:
+        raise NotationError(f"{file}: no dialect")
+    return found[1]
+
+
+@cache
+def _content(file: str) -> Mapping[str, Any]:
+    return tomllib.loads(_read(file))
 
 
 def _read(file: str) -> str:
@@ -371,7 +405,7 @@ def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
     a clause without a counterpart.
     """
     for taken in content.get("taken", ()):
-        rows = tomllib.loads(_read(taken["from"]))["case"]
+        rows = _content(taken["from"])["case"]
         for pattern in (*taken["cases"], *taken.get("except", ())):
             if not any(fnmatchcase(row["id"], pattern) for row in rows):
                 raise NotationError(f"{file}: {taken['from']} has no case {pattern!r}")
