@@ -94,12 +94,15 @@ async def test_a_client_that_does_not_come_is_told_in_one_line(program: str, tol
 
 @pytest.mark.parametrize(
     ("tested", "spoken"),
-    [
-        ("1.0", "reactivesocket/0.1"),
-        ("0.1", "rsocket/1.0"),
-        ("1.0", "streamux/1"),
-        ("streamux", "rsocket/1.0"),
-    ],
+    some(
+        [
+            ("1.0", "reactivesocket/0.1"),
+            ("0.1", "rsocket/1.0"),
+            ("streamux", "rsocket/1.0"),
+            ("1.0", "streamux/1"),
+        ],
+        2,
+    ),
 )
 async def test_a_client_of_another_dialect_is_named(tested: str, spoken: str) -> None:
     other = CLIENT[-1] + f"import os; os.environ['RSOCKET_DIALECT'] = {spoken!r}\n"
