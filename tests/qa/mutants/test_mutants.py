@@ -39,10 +39,12 @@ def found() -> dict[str, bool]:
     return {mutant.name: found for mutant, found in hunt([*QUICK, HARMLESS])}
 
 
+@whole
 def test_quick_faults_are_found(found: dict[str, bool]) -> None:
     assert all(found[mutant.name] for mutant in QUICK)
 
 
+@whole
 def test_a_fault_that_changes_nothing_survives(found: dict[str, bool]) -> None:
     assert not found[HARMLESS.name]
 
