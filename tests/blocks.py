@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from random import SystemRandom
 from typing import NamedTuple
 
 import trustme
@@ -14,6 +15,9 @@ import trustme
 ROOT = Path(__file__).parent.parent
 PORTS = ("7878", "7879", "7880", "7881")
 """What the pages listen on. Tests take other ports, so that they never meet a real server, or each other."""
+
+PORTS_FOR_PROGRAMS = range(10_000, 30_000)
+"""Below those that the system gives to whoever asks for any: no other test takes one before its program listens."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -104,15 +108,22 @@ def slug(heading: str) -> str:
 
 def with_free_ports(text: str) -> str:
     """The text with every port of ``PORTS`` replaced by one that is free."""
-    held = [socket.socket() for _ in PORTS]
-    try:
-        for port, holder in zip(PORTS, held, strict=True):
-            holder.bind(("127.0.0.1", 0))
-            text = text.replace(port, str(holder.getsockname()[1]))
-    finally:
-        for holder in held:
-            holder.close()
+    others = [port for port in SystemRandom().sample(PORTS_FOR_PROGRAMS, 200) if is_free(port)]
+    # 17879 would be taken for 7879 in turn.
+    others = [other for other in others if not any(port in str(other) for port in PORTS)][: len(PORTS)]
+    for port, other in zip(PORTS, others, strict=True):
+        text = text.replace(port, str(other))
     return text
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens at a port of this machine."""
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def make_certificates(folder: Path) -> None:

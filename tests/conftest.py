@@ -43,7 +43,7 @@ pytest_plugins = ["qa.testrun.part"]
 _reasons: list[str] = []
 """Why the test that runs was skipped: pytest-trio keeps that to itself."""
 FAILED = pytest.StashKey[bool]()
-"""Whether the test itself failed: its traceback keeps objects alive."""
+"""True if the test itself failed: its traceback keeps objects alive."""
 _alive: list[weakref.ref[Any]] = []
 _watched: set[str] = set()
 
@@ -53,7 +53,7 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile(
         "untimed",
         deadline=None,
-        max_examples=100 if ALL_CASES else 30,
+        max_examples=100 if ALL_CASES else 20,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("untimed")

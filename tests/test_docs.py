@@ -100,8 +100,8 @@ TASKS = {
 }
 """The snippets of each how-to, and of the reference."""
 OPENINGS = [path for path in HOWTO if path != "docs/howto/index.md"]
-NEEDED = {"docs/howto/asyncio.md": "anyio"}
-"""Libraries that programs of these pages need, beside the extras."""
+NEEDED = {"docs/howto/asyncio.md": "anyio", "docs/howto/analytics.md": "plotly"}
+"""Libraries that programs of these pages need, beside what every environment of the tests has."""
 RUN_UNDER_JAVA = "docs/howto/spark.md"
 """The page whose programs run in tests/spark/jvm."""
 TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat", "services"))

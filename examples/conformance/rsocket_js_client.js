@@ -1,13 +1,12 @@
 "use strict";
 // A client of rsocket-js 1.0 that asks what a conformance case wants: rsocket-trio conformance --role client starts it.
-// Install rsocket-core, rsocket-tcp-client, rsocket-websocket-client, 1.0.0-alpha.3, and ws. RSOCKET_URI says where it
-// connects, and RSOCKET_ASKS what it asks then. Its session can be resumed if RSOCKET_WITH is "resume".
+// Install rsocket-core and rsocket-tcp-client, 1.0.0-alpha.3; for WebSocket also rsocket-websocket-client and ws.
+// RSOCKET_URI says where it connects, and RSOCKET_ASKS what it asks then. Its session can be resumed if RSOCKET_WITH is
+// "resume".
 
 const { randomBytes } = require("crypto");
 const { RSocketConnector } = require("rsocket-core");
 const { TcpClientTransport } = require("rsocket-tcp-client");
-const { WebsocketClientTransport } = require("rsocket-websocket-client");
-const WebSocket = require("ws");
 
 const OCTETS = "application/octet-stream";
 // Items that a stream or channel asks for, once.
@@ -53,12 +52,18 @@ function converse(socket) {
   });
 }
 
+const transports = {
+  "tcp:": () => new TcpClientTransport({ connectionOptions: { host: uri.hostname, port: Number(uri.port) } }),
+  "ws:": () => {
+    const { WebsocketClientTransport } = require("rsocket-websocket-client");
+    const WebSocket = require("ws");
+    return new WebsocketClientTransport({ url: uri.href, wsCreator: (url) => new WebSocket(url) });
+  },
+};
+
 async function main() {
   const connector = new RSocketConnector({
-    transport:
-      uri.protocol === "ws:"
-        ? new WebsocketClientTransport({ url: uri.href, wsCreator: (url) => new WebSocket(url) })
-        : new TcpClientTransport({ connectionOptions: { host: uri.hostname, port: Number(uri.port) } }),
+    transport: transports[uri.protocol](),
     setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 2000, lifetime: 8000 },
     resume: process.env.RSOCKET_WITH === "resume" ? { tokenGenerator, reconnectFunction } : undefined,
     responder: {

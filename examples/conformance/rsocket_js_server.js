@@ -1,13 +1,11 @@
 "use strict";
 // A server of rsocket-js 1.0 with the interactions that the conformance cases need: node rsocket_js_server.js [PORT [ws]].
-// Install rsocket-core, rsocket-tcp-server, rsocket-websocket-server, 1.0.0-alpha.3, and ws. It prints "listening URI"
-// and serves until it is ended, over WebSocket if "ws" is said. Sessions can be resumed if RSOCKET_WITH is "resume".
+// Install rsocket-core and rsocket-tcp-server, 1.0.0-alpha.3; for WebSocket also rsocket-websocket-server and ws. It
+// prints "listening URI" and serves until it is ended. Sessions can be resumed if RSOCKET_WITH is "resume".
 
 const net = require("net");
 const { RSocketServer } = require("rsocket-core");
 const { TcpServerTransport } = require("rsocket-tcp-server");
-const { WebsocketServerTransport } = require("rsocket-websocket-server");
-const WebSocket = require("ws");
 
 const HOST = "127.0.0.1";
 const PORT = Number(process.argv[2] ?? 7878);
@@ -133,10 +131,11 @@ const transports = {
       listenOptions: { host: HOST, port: PORT },
       socketCreator: (config) => (listener = net.createServer(config)),
     }),
-  ws: () =>
-    new WebsocketServerTransport({
-      wsCreator: () => (listener = new WebSocket.Server({ host: HOST, port: PORT })),
-    }),
+  ws: () => {
+    const { WebsocketServerTransport } = require("rsocket-websocket-server");
+    const { Server } = require("ws");
+    return new WebsocketServerTransport({ wsCreator: () => (listener = new Server({ host: HOST, port: PORT })) });
+  },
 };
 new RSocketServer({
   transport: transports[SCHEME](),

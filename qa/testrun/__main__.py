@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.verb == "table":
         found = table.results(folder, options.names)
-        wall = time.time() - float((folder / "begun").read_text("utf-8"))
+        wall = table.ended(folder, options.names) - float((folder / "begun").read_text("utf-8"))
         print("\n".join(table.report(found, wall)), flush=True)
         if options.write:
             table.write(PAGE, f"make {options.run}", found, wall)

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import platform
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,12 @@ def results(folder: Path, names: Sequence[str]) -> list[Result]:
         else:
             found.append(Result(name, failures=[(name, "ended without a result")]))
     return found
+
+
+def ended(folder: Path, names: Sequence[str]) -> float:
+    """Return when the last part left its result, in seconds since the epoch: now, if none did."""
+    times = [path.stat().st_mtime for name in names if (path := folder / f"{name}.json").exists()]
+    return max(times, default=time.time())
 
 
 def table(found: Sequence[Result], wall: float) -> Iterator[str]:

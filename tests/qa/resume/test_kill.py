@@ -29,7 +29,7 @@ EVERY = 9 if ALL_CASES else 25
 PAYLOAD = 0x0A
 SMALL = 350
 KINDS = [(CLIENT, FIN), (SERVER, RST), (SERVER, SILENCE), (CLIENT, RST), (CLIENT, SILENCE), (SERVER, FIN)]
-"""Who cuts, and how."""
+"""The side that cuts a link, and the kind of cut."""
 
 
 @pytest.mark.parametrize("dialect", some(DIALECTS, 1))
