@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from itertools import chain, count, cycle
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -203,6 +204,53 @@ def _alike(start: int = 32) -> Iterator[int]:
     return (number * PRIME for number in count(start))
 
 
+TABLE: Final = 2**15
+COLLIDING: Final = 21_000
+"""Keys in a dictionary's table of that size, for which 21,845 are the most."""
+
+
+@cache
+def colliding() -> tuple[int, ...]:
+    """Return integers of different hashes each of which collides with thousands of others, as keys of a dictionary.
+
+    The first half are the places that follow one another where a hash has no more bits. Each of the others finds
+    those taken that its bits lead to, and then is somewhere among the first.
+    """
+    random, mask = Random(5), TABLE - 1
+    half = COLLIDING // 2
+    order = [7]
+    while len(order) < half:
+        order.append((5 * order[-1] + 1) & mask)
+    taken, keys, end = set(order), dict.fromkeys(order), order[-1]
+    while len(keys) < COLLIDING:
+        key = order[random.randrange(half)]
+        for digit in range(1, 5):  # each five bits more decide on one step
+            options = (key | more << (10 + 5 * digit) for more in random.sample(range(32), 12))
+            key = next((option for option in options if _place(option, digit) in taken), -1)
+            if key < 0:
+                break
+        if key < 0 or key in keys or not all(_place(key, step) in taken for step in range(5, 8)):
+            continue
+        keys[key] = None
+        end = (5 * end + 1) & mask
+        taken.add(end)
+    return tuple(keys)
+
+
+def _twins_of_colliding() -> Iterator[int]:
+    random = Random(6)
+    return (random.getrandbits(key.bit_length()) for key in colliding())
+
+
+def _place(key: int, steps: int) -> int:
+    """Return where a key is after so many steps."""
+    at = key
+    for _ in range(steps):
+        key >>= 5
+        at = 5 * at + key + 1
+    return at & (TABLE - 1)
+
+
 def _floats() -> Iterator[float]:
     """Yield floats in groups of one hash, as large as there are."""
     return (mantissa * 2.0**exponent for mantissa in count(1, 2) for exponent in range(-1000, 900, 61))
@@ -212,8 +260,10 @@ def _values(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
     random = Random(1)
     yield "integers below 64 bits", (number * PRIME % 2**64 for number in count()), _random(63)
     yield "integers with the same low bits", (number << 40 for number in range(2**20)), _random(60)
+    yield "integers that collide", iter(colliding()), _twins_of_colliding()
     yield "texts in the place of numbers", cycle([""]), cycle([0])
     yield "floats", _floats(), (random.random() * 1e300 for _ in count())
+    yield "texts that begin as numbers", cycle(["0x", "1_", "+"]), cycle(["xx", "__", "x"])
     if codec is not JSON:  # what looks like the head of a large map, and a key that is no text
         yield "empty arrays", chain([b"\xbf\xdf", {5: 0}], cycle([[]])), chain([b"\x00\x00", {"5": 0}], cycle([[]]))
         yield "arrays of one", chain([b"\xbf\xdf", {5: 0}], cycle([[0]])), chain([b"\x00\x00", {"5": 0}], cycle([[0]]))
@@ -234,6 +284,9 @@ def _values(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
 def _keys(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
     yield "integers with the same low bits", (number << 40 for number in range(2**20)), _random(60)
     yield "floats", _floats(), (number / 3 for number in _random(60))
+    yield "integers that collide", iter(colliding()), _twins_of_colliding()
+    if codec is not JSON:  # where they are texts anyway
+        yield "texts of integers that collide", map(str, colliding()), map(str, _twins_of_colliding())
     if codec is not MESSAGEPACK:
         yield "integers of one hash", _alike(), _random(63)
         yield "negative integers of one hash", (-number for number in _alike()), _random(63)

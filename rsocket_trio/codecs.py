@@ -36,6 +36,7 @@ from typing import (
 )
 from uuid import UUID
 
+from rsocket_trio.colliding_keys import MARK, Tables
 from rsocket_trio.errors import readable
 from rsocket_trio.extras import install_command
 from rsocket_trio.hashed_integers import (
@@ -47,7 +48,9 @@ from rsocket_trio.hashed_integers import (
     check_hashed,
     form_without_hashes,
     has_untyped_set,
+    hashes_numbers,
     key_types,
+    member_types,
     stop_at_faults,
     type_parts,
 )
@@ -563,6 +566,22 @@ def _json_encode() -> Callable[[object], bytes]:
 def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     """Return a function that reads a JSON text as ``kind``."""
     check_type(kind)
+    read, tables = _json_reader_of_any_keys(kind), _tables_of_type(kind)
+    if not tables.numbers_of_texts and not tables.sets:
+        return read
+    untyped = _msgspec().json.decode
+
+    def read_checked(data: bytes) -> Any:
+        if len(data) > ANY_KEYS_SIZE:
+            if len(data) > MOST_CONTAINERS:
+                limit_containers(data, JSON_FORM)
+            Tables(limit_parts=False, sets=tables.sets, texts=True).check(untyped(data))
+        return read(data)
+
+    return read_checked
+
+
+def _json_reader_of_any_keys(kind: Any) -> Callable[[bytes], Any]:
     if holds_model(kind):
         return partial(_read_model_in_json, kind)
     make = _msgspec().json.Decoder
@@ -612,7 +631,7 @@ def _msgpack_encode() -> Callable[[object], bytes]:
 def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
     decoder = _msgspec().msgpack.Decoder
-    keys = _keys_of_type(kind)
+    tables = _tables_of_type(kind)
     check: Callable[[bytes], Any] | None = None
     if holds_model(kind):
         untyped = decoder(ext_hook=_refuse_extension).decode
@@ -629,14 +648,33 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
             form = form_without_hashes(info, text_keys=False, rest=_msgspec().Raw)
             check = decoder(form, dec_hook=check_hashed, ext_hook=_refuse_extension).decode
 
-    def read_untyped(data: bytes) -> Any:
+    def read_checked(data: bytes) -> Any:
         if len(data) > ANY_KEYS_SIZE:
-            limit_keys_with_parts(data, MESSAGEPACK_FORM)
+            _check_tables_of_msgpack(data, tables)
         if check is not None:
             check(data)  # else arrays become tuples
         return read(data)
 
-    return read_untyped if keys.untyped and not keys.with_parts else read
+    return read_checked if tables.numbers or tables.sets else read
+
+
+def _check_tables_of_msgpack(data: bytes, wanted: TablesOfType) -> None:
+    marked = mark_large_maps(data, MESSAGEPACK_FORM)
+    if marked is None and not wanted.sets:
+        return
+    if len(data) > MOST_CONTAINERS:
+        limit_containers(data, MESSAGEPACK_FORM)
+    try:
+        value = _msgspec().msgpack.decode(marked or data, ext_hook=_mark_or_refuse)
+    except TypeError:
+        if not wanted.limit_parts:
+            return  # a key that is a map, which the type may have
+        raise
+    Tables(limit_parts=wanted.limit_parts, sets=wanted.sets, texts=wanted.numbers_of_texts).check(value)
+
+
+def _mark_or_refuse(code: int, data: memoryview) -> Any:
+    return MARK if code == MARK_CODE and not len(data) else _refuse_extension(code, data)
 
 
 def _refuse_extension(code: int, _data: memoryview) -> None:
@@ -678,33 +716,45 @@ ANY_KEYS_SIZE = 16 * 1024
 """Bytes of data without a type in which keys may be of every type: n squared is little there."""
 
 
-class Keys(NamedTuple):
-    """The keys that a type has, which say what may be hashed of data that is decoded without it."""
+class TablesOfType(NamedTuple):
+    """The dictionaries and sets of a type, which say what may be hashed of data that is decoded without it."""
 
-    only_text: bool
-    """All of them are text or bytes."""
-    with_parts: bool
-    """Some are arrays or maps."""
-    untyped: bool
-    """A part of the type is anything at all, with any keys."""
-    tags: frozenset[int]
-    """Some are tagged like this in CBOR, and have hashes that can be made alike."""
+    only_text: bool = False
+    """All keys are text or bytes."""
+    numbers: bool = True
+    """Keys may be numbers."""
+    numbers_of_texts: bool = True
+    """Texts may become numbers that are keys or members."""
+    sets: bool = True
+    """Members of sets may be numbers."""
+    limit_parts: bool = True
+    """No keys are arrays or maps, but for parts of which the type says nothing."""
+    tags: frozenset[int] = frozenset()
+    """Some keys are tagged like this in CBOR, and have hashes that can be made alike."""
 
 
-def _keys_of_type(kind: Any) -> Keys:
+@lru_cache(KINDS_KEPT)
+def _tables_of_type(kind: Any) -> TablesOfType:
     if holds_model(kind):
-        return Keys(only_text=False, with_parts=False, untyped=True, tags=frozenset())
+        hashes = hashes_numbers(_adapter(kind).core_schema)
+        return TablesOfType(numbers_of_texts=hashes, sets=hashes)
     info, inspect = _inspect().type_info(kind), _inspect()
-    names = key_types(info)
-    untyped = any(isinstance(part, inspect.AnyType | inspect.CustomType) for part in type_parts(info))
-    return Keys(
-        only_text=not untyped and names <= {"StrType", "BytesType"},
-        with_parts=not names.isdisjoint(TYPES_WITH_PARTS),
-        untyped=untyped,
-        tags=frozenset(tag for tag, name in ((4, "DecimalType"), (37, "UUIDType")) if name in names),
+    keys, members = key_types(info), member_types(info)
+    custom = [part.cls for part in type_parts(info) if isinstance(part, inspect.CustomType)]
+    untyped = bool(custom) or any(isinstance(part, inspect.AnyType) for part in type_parts(info))
+    models = any(is_model(cls) and hashes_numbers(_adapter(cls).core_schema) for cls in custom)
+    return TablesOfType(
+        only_text=not untyped and keys <= {"StrType", "BytesType"},
+        numbers=untyped or not keys.isdisjoint(NUMBERS),
+        numbers_of_texts=models or not keys.isdisjoint({"IntType", "FloatType"}),
+        sets=models or not members.isdisjoint(NUMBERS),
+        limit_parts=keys.isdisjoint(TYPES_WITH_PARTS),
+        tags=frozenset(tag for tag, name in ((4, "DecimalType"), (37, "UUIDType")) if name in keys),
     )
 
 
+NUMBERS = {"IntType", "FloatType", "AnyType", "CustomType"}
+"""The names that msgspec has for types of keys and members that may be numbers."""
 TYPES_WITH_PARTS = {
     *("TupleType", "VarTupleType", "FrozenSetType", "NamedTupleType", "StructType", "DataclassType", "CustomType"),
 }
@@ -714,14 +764,22 @@ TYPES_WITH_PARTS = {
 @lru_cache(KINDS_KEPT)
 def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
     check_type(kind)
-    untyped = _cbor_untyped(_keys_of_type(kind))
+    tables = _tables_of_type(kind)
+    untyped = _cbor_untyped(tables)
+
+    def checked(data: bytes) -> Any:
+        value = untyped(data)
+        if (tables.sets or tables.numbers_of_texts) and len(data) > ANY_KEYS_SIZE:
+            Tables(limit_parts=False, sets=tables.sets, texts=tables.numbers_of_texts).check(value)
+        return value
+
     if holds_model(kind):
-        return lambda data: _validator(kind, len(data)).validate_python(untyped(data))
+        return lambda data: _validator(kind, len(data)).validate_python(checked(data))
     convert = _msgspec().convert
     form = form_without_hashes(_inspect().type_info(kind), text_keys=False, rest=Any)
 
     def read(data: bytes) -> Any:
-        value = untyped(data)
+        value = checked(data)
         if form is not None and CBOR_CHECKED.search(data) is not None:
             convert(value, form, dec_hook=check_hashed)  # cbor2 has lists for sets
         return convert(value, kind, dec_hook=_decode_model)
@@ -730,42 +788,25 @@ def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
 
 
 @cache
-def _cbor_untyped(keys: Keys) -> Callable[[bytes], Any]:
+def _cbor_untyped(tables: TablesOfType) -> Callable[[bytes], Any]:
     """Return a function that reads CBOR without a type."""
-    cbor2, to_builtins = _cbor2(), _msgspec().to_builtins
-    options = {
-        "semantic_decoders": {
-            **{number: _refusal_of_tag(number) for number in CBOR_TAGS_REFUSED},
-            2: partial(_integer_of_cbor, 1),
-            3: partial(_integer_of_cbor, -1),
-            4: partial(_decimal_of_cbor, 4 in keys.tags),
-            37: partial(_uuid_of_cbor, 37 in keys.tags),
-        },
-        "tag_hook": _refuse_tag,
-        "allow_duplicate_keys": False,
+    to_builtins = _msgspec().to_builtins
+    decoders: dict[int, Callable[[Any, bool], Any]] = {
+        **{number: _refusal_of_tag(number) for number in CBOR_TAGS_REFUSED},
+        2: partial(_integer_of_cbor, 1),
+        3: partial(_integer_of_cbor, -1),
+        4: partial(_decimal_of_cbor, 4 in tables.tags),
+        37: partial(_uuid_of_cbor, 37 in tables.tags),
     }
 
     def read(data: bytes) -> Any:
         if len(data) > MOST_CONTAINERS:
             limit_containers(data, CBOR_FORM)
         is_long = len(data) > ANY_KEYS_SIZE
-        if is_long and not keys.only_text and not keys.with_parts:
-            limit_keys_with_parts(data, CBOR_FORM)
-        decoder = cbor2.CBORDecoder(
-            BytesIO(data.removeprefix(SELF_DESCRIBED)), strict_hashable_types=is_long and keys.only_text, **options
-        )
-        try:
-            value = decoder.decode()
-        except cbor2.CBORDecodeEOF as error:
-            raise DecodeError("$", "input data was truncated") from error
-        except cbor2.CBORDecodeError as error:
-            raise _of_cbor(error) from error
-        try:
-            decoder.read(1)
-        except cbor2.CBORDecodeEOF:
-            pass
-        else:
-            raise DecodeError("$", "CBOR is malformed: trailing bytes")
+        if is_long and not tables.only_text and (marked := mark_large_maps(data, CBOR_FORM)) is not None:
+            check = Tables(limit_parts=tables.limit_parts, sets=False, texts=False).check_keys
+            _cbor_value(marked, {**decoders, MARK_TAG: partial(_check_map_of_cbor, check)}, only_text=False)
+        value = _cbor_value(data, decoders, only_text=is_long and tables.only_text)
         if CBOR_SIMPLE.search(data) is not None:
             try:
                 to_builtins(value, builtin_types=(bytes, bytearray))
@@ -774,6 +815,40 @@ def _cbor_untyped(keys: Keys) -> Callable[[bytes], Any]:
         return value
 
     return read
+
+
+def _cbor_value(data: bytes, decoders: dict[int, Callable[[Any, bool], Any]], *, only_text: bool) -> Any:
+    """Return the value of data, with what decodes each tag. ``only_text`` refuses other keys than text and bytes."""
+    cbor2 = _cbor2()
+    decoder = cbor2.CBORDecoder(
+        BytesIO(data.removeprefix(SELF_DESCRIBED)),
+        strict_hashable_types=only_text,
+        semantic_decoders=decoders,
+        tag_hook=_refuse_tag,
+        allow_duplicate_keys=False,
+    )
+    try:
+        value = decoder.decode()
+    except cbor2.CBORDecodeEOF as error:
+        raise DecodeError("$", "input data was truncated") from error
+    except cbor2.CBORDecodeError as error:
+        raise _of_cbor(error) from error
+    try:
+        decoder.read(1)
+    except cbor2.CBORDecodeEOF:
+        return value
+    raise DecodeError("$", "CBOR is malformed: trailing bytes")
+
+
+def _check_map_of_cbor(check: Callable[[Sequence[Any]], None], items: Any, _immutable: bool) -> tuple[()]:
+    """Check the keys of a map that was marked; the items are the mark, keys and values."""
+    if type(items) not in (list, tuple) or not items or items[0] is not None:
+        raise DecodeError("$", f"CBOR tag {MARK_TAG}")
+    try:
+        check(items[1::2])
+    except ValueError as error:
+        raise DecodeError("$", str(error)) from None
+    return ()
 
 
 NO_TEXT = "map key must be a text string or byte string"
@@ -856,10 +931,9 @@ class Form:
     the bytes that those begin with. ``long`` says how many bytes the length of a longer string has, by its first byte,
     and how many bytes follow beside the string.
 
-    The others are for keys: ``item`` is a value that is no longer string and holds no other value, ``tag`` what may
-    stand before one, and ``large_map`` the head of a map of 64 pairs or more. ``heads`` says, by the first byte of an
-    array or a map, how many items it has, keys and values both, whether it is a map, and how many bytes its length has
-    if it is not in that byte. ``pieces`` are the bytes that a string in pieces begins with.
+    ``large_map`` is the head of a map of 64 pairs or more, whose length has a byte of its own at least, and ``mark``
+    what stands in the place of one: the head of an array whose length of ``mark_width`` bytes follows, and behind that
+    ``mark_item``.
     """
 
     def __init__(
@@ -869,11 +943,10 @@ class Form:
         openings: bytes,
         long: dict[int, tuple[int, int]],
         *,
-        item: bytes = b"",
-        tag: bytes = b"",
         large_map: bytes = b"",
-        heads: dict[int, tuple[int, bool, int]] | None = None,
-        pieces: bytes = b"",
+        mark: bytes = b"",
+        mark_width: int = 0,
+        mark_item: bytes = b"",
     ) -> None:
         self.short = re.compile(rb"(?:%b)*+" % short, re.DOTALL)
         self.opened = tuple(
@@ -882,18 +955,9 @@ class Form:
         )
         self.openings = openings
         self.long = long
-        self.large_map = re.compile(large_map, re.DOTALL)
-        self.heads = heads or {}
-        self.pieces = pieces
-        self.tags = re.compile(rb"(?:%b)*+" % tag, re.DOTALL)
-        self.item = re.compile(rb"(?:%b)*+(?:%b)" % (tag, item), re.DOTALL)
-        self.bytes_alone = frozenset(head for head in range(256) if self.item.fullmatch(bytes([head])))
-        self.items = re.compile(rb"(?:(?:%b)*+(?:%b)){0,%d}+" % (tag, item, ITEMS_AT_ONCE), re.DOTALL)
-
-
-ITEMS_AT_ONCE = 4096
-ENDLESS = 2**62
-"""Items of an array or a map that says nothing of their number. It is even, as the number of keys and values is."""
+        self.large_map = re.compile(rb"(?:%b)" % large_map, re.DOTALL)
+        self.to_large_map = re.compile(rb"(?:(?!%b)(?:%b|%b))*+" % (large_map, opening, short), re.DOTALL)
+        self.mark, self.mark_width, self.mark_item = mark, mark_width, mark_item
 
 
 CBOR_TAG = rb"[\xc0-\xd7]|\xd8.|\xd9..|\xda.{4}|\xdb.{8}"
@@ -901,24 +965,19 @@ CBOR_ITEM = (
     rb"[\x00-\x17\x20-\x37\xe0-\xf7]|[\x18\x38\xf8].|[\x19\x39\xf9]..|[\x1a\x3a\xfa].{4}|[\x1b\x3b\xfb].{8}|"
     + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
 )
+MARK_TAG = 0x6D61726B
+MARK_CODE = 0x6D
+"""A tag of CBOR, and an extension of MessagePack, for a map that is read as an array: data has neither."""
 JSON_FORM = Form(rb'[^"\[{]++|"(?:[^"\\]++|\\.)*+"', rb"[\[{]", b"[{", {})
 CBOR_FORM = Form(
     rb"[\x5f\x7f\xff]|%b|%b" % (CBOR_ITEM, CBOR_TAG),
     rb"[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}",
     bytes(range(0x80, 0xC0)),
     {first + width: (1 << width, 0) for first in (0x58, 0x78) for width in range(4)},
-    item=rb"[\x80\xa0]|" + CBOR_ITEM,
-    tag=CBOR_TAG,
-    large_map=rb"\xb8[\x40-\xff]|[\xb9-\xbb\xbf]",
-    heads={
-        **{0x80 + count: (count, False, 0) for count in range(1, 24)},
-        **{0xA0 + count: (2 * count, True, 0) for count in range(1, 24)},
-        **{0x98 + power: (0, False, 1 << power) for power in range(4)},
-        **{0xB8 + power: (0, True, 1 << power) for power in range(4)},
-        0x9F: (ENDLESS, False, 0),
-        0xBF: (ENDLESS, True, 0),
-    },
-    pieces=b"\x5f\x7f",
+    large_map=rb"\xb8[\x40-\xff]|\xb9..|\xba.{4}|\xbb.{8}|\xbf",
+    mark=b"\xda" + MARK_TAG.to_bytes(4, "big") + b"\x9b",
+    mark_width=8,
+    mark_item=b"\xf6",
 )
 MESSAGEPACK_ITEM = (
     rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|"
@@ -933,17 +992,48 @@ MESSAGEPACK_FORM = Form(
         **{first + width: (1 << width, 0) for first in (0xC4, 0xD9) for width in range(3)},
         **{0xC7 + width: (1 << width, 1) for width in range(3)},
     },
-    item=rb"[\x80\x90]|" + MESSAGEPACK_ITEM,
-    large_map=rb"\xde(?:\x00[\x40-\xff]|[\x01-\xff])|\xdf",
-    heads={
-        **{0x80 + count: (2 * count, True, 0) for count in range(1, 16)},
-        **{0x90 + count: (count, False, 0) for count in range(1, 16)},
-        0xDC: (0, False, 2),
-        0xDD: (0, False, 4),
-        0xDE: (0, True, 2),
-        0xDF: (0, True, 4),
-    },
+    large_map=rb"\xde(?:\x00[\x40-\xff]|[\x01-\xff].)|\xdf.{4}",
+    mark=b"\xdd",
+    mark_width=4,
+    mark_item=bytes([0xC7, 0, MARK_CODE]),
 )
+
+
+def mark_large_maps(data: bytes, form: Form) -> bytes | None:
+    """Return the data with arrays in place of large maps, whose keys can be looked at so, or ``None`` if it has none.
+
+    Malformed data passes, as its decoder will say so.
+    """
+    if form.large_map.search(data) is None:
+        return None  # keys collide with those of the same map only
+    parts: list[bytes] = []
+    at = done = 0
+    while at < len(data):
+        at = form.to_large_map.match(data, at).end()  # type: ignore[union-attr]
+        if found := form.large_map.match(data, at):
+            parts += data[done:at], _marked(found[0], form), form.mark_item
+            at = done = found.end()
+        elif (behind := _behind_long(data, form, at)) is not None:
+            at = behind
+        else:
+            break
+    return b"".join((*parts, data[done:])) if parts else None
+
+
+def _marked(head: bytes, form: Form) -> bytes:
+    """Return the head of the array for a map: of one item, and two for each pair."""
+    if len(head) == 1:
+        return form.mark[:-1] + b"\x9f"
+    most = (1 << 8 * form.mark_width) - 1
+    return form.mark + min(most, 2 * int.from_bytes(head[1:], "big") + 1).to_bytes(form.mark_width, "big")
+
+
+def _behind_long(data: bytes, form: Form, at: int) -> int | None:
+    """Return the end of the longer string at a place, or ``None`` if there is none."""
+    if at >= len(data) or data[at] not in form.long:
+        return None
+    width, more = form.long[data[at]]
+    return min(len(data), at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + more)
 
 
 def limit_containers(data: bytes, form: Form) -> None:
@@ -962,71 +1052,15 @@ def limit_containers(data: bytes, form: Form) -> None:
                 found, at = found + count, opened.end()
                 break
         else:
-            # A longer string, which is stepped over.
-            width, more = form.long.get(data[at], (0, 0))
-            if not width:
+            behind = _behind_long(data, form, at)
+            if behind is None:
                 return  # malformed, as the decoder will say
-            at = min(size, at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + more)
+            at = behind
     raise _too_many()
 
 
 def _too_many() -> DecodeError:
     return DecodeError("$", f"more than {MOST_CONTAINERS} arrays and objects")
-
-
-MAX_KEYS_WITH_PARTS = 100
-"""Arrays and maps that are keys of data without a type: any number of them may have one hash."""
-
-
-def limit_keys_with_parts(data: bytes, form: Form) -> None:
-    """Raise `DecodeError` for data with too many keys that are arrays or maps, before they are hashed.
-
-    Malformed data passes, as its decoder will say so.
-    """
-    if form.large_map.search(data) is None:
-        return  # keys are compared with those of the same map only
-    heads, size = form.heads, len(data)
-    at = found = 0
-    left, is_map = 1, False  # items that are missing in the innermost array or map
-    around: list[tuple[int, bool]] = []
-    while at < size:
-        head = data[at]
-        if head in heads:
-            if is_map and not left & 1:
-                found += 1
-                if found > MAX_KEYS_WITH_PARTS:
-                    raise DecodeError("$", f"more than {MAX_KEYS_WITH_PARTS} arrays and maps as keys")
-            around.append((left - 1, is_map))
-            left, is_map, width = heads[head]
-            at += 1 + width
-            if width:
-                left = int.from_bytes(data[at - width : at], "big") << is_map
-        elif left <= 2 and head in form.bytes_alone:
-            at, left = at + 1, left - 1
-        elif (end := form.items.match(data, at).end()) > at:  # type: ignore[union-attr]
-            items = len(form.item.findall(data, at, end))
-            at = end
-            while items > left and around:
-                items -= left
-                left, is_map = around.pop()
-            left = max(0, left - items)
-        elif head in form.long:
-            width, more = form.long[head]
-            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + more
-            left -= 1
-        elif (end := form.tags.match(data, at).end()) > at:  # type: ignore[union-attr]
-            at = end
-        elif head in form.pieces:
-            around.append((left - 1, is_map))
-            left, is_map, at = ENDLESS, False, at + 1
-        elif head == 0xFF and left > ENDLESS // 2:
-            left, at = 0, at + 1
-        else:
-            return
-        while not left:
-            if not around:
-                return
-            left, is_map = around.pop()
 
 
 # pydantic's models, which msgspec hands over by its hooks

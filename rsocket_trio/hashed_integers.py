@@ -113,6 +113,13 @@ def key_types(info: Any) -> set[str]:
     return {type(part).__name__ for key in keys for part in type_parts(key)}
 
 
+def member_types(info: Any) -> set[str]:
+    """Return the names of the types that sets of a type have as members, or in their members."""
+    sets = (_inspect().SetType, _inspect().FrozenSetType)
+    members = (part.item_type for part in type_parts(info) if isinstance(part, sets))
+    return {type(part).__name__ for member in members for part in type_parts(member)}
+
+
 def has_untyped_set(info: Any) -> bool:
     """Return whether a type has a set of anything."""
     sets = (_inspect().SetType, _inspect().FrozenSetType)
@@ -270,6 +277,21 @@ def stop_at_faults(schema: Any, kinds: Collection[str]) -> Any:
     if isinstance(schema.get("type"), str):
         return {**inner, "fail_fast": True} if schema["type"] in kinds else inner
     return {name: stop_at_faults(part, kinds) for name, part in schema.items()}
+
+
+def hashes_numbers(schema: Any) -> bool:
+    """Return whether a type has sets, or keys other than text and bytes."""
+    if isinstance(schema, list | tuple):
+        return any(map(hashes_numbers, schema))
+    if not isinstance(schema, dict):
+        return False
+    kind = schema.get("type")
+    if kind in ("set", "frozenset") or (
+        kind == "dict" and schema.get("keys_schema", schema)["type"] not in ("str", "bytes")
+    ):
+        return True
+    inner = INNER_SCHEMAS & schema.keys() if isinstance(kind, str) else schema.keys()
+    return any(hashes_numbers(schema[name]) for name in inner)
 
 
 def bound_schema(schema: Any) -> Any:

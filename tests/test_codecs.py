@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from ipaddress import IPv4Address
 from math import isfinite
+from random import Random
 from typing import Annotated, Any, NamedTuple, NewType, NotRequired, TypedDict
 from uuid import UUID
 
@@ -27,19 +28,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from qa.hostile_payloads import colliding
 from rsocket_trio.codecs import (
     BYTES,
     CBOR,
+    CBOR_FORM,
     JSON,
+    MARK_TAG,
     MESSAGEPACK,
+    MESSAGEPACK_FORM,
     TEXT,
     Codec,
     DecodeError,
     check_type,
     find_codec,
     json_schema,
+    mark_large_maps,
     type_name,
 )
+from rsocket_trio.colliding_keys import CHOSEN, MARK, collide
 from tests.each_row import ALL_CASES
 
 OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
@@ -844,6 +851,102 @@ def test_arrays_and_maps_are_a_hundred_keys_of_long_data_without_a_type(codec: C
     assert len(codec.decode(written(101, ""), Any)[2]) == 101
     by_pairs = tuple[str, dict[str, list[list[int]]], dict[tuple[int, int], list[int]]]
     assert len(codec.decode(written(101), by_pairs)[2]) == 101
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_numbers_that_were_chosen_to_collide_are_no_keys(codec: Codec) -> None:
+    keys = dict.fromkeys(colliding(), 0)
+    data, of_text = codec.encode({"counts": keys}), codec.encode({"counts": {str(key): 0 for key in keys}})
+
+    for kind in (dict[str, dict[int, int]], dict[str, dict[float, int]], Shelf):
+        assert refusal(codec, data, kind) == f"$: {CHOSEN}"
+    assert refusal(codec, of_text, Shelf) == f"$: {CHOSEN}"
+    assert codec.decode(of_text, dict[str, dict[str, int]])
+
+
+KEYS = some.integers(-(2**63), 2**64 - 1) | some.text(max_size=40)
+LARGE = {number * 7: None for number in range(64)}
+"""A map of as many keys as are marked."""
+
+
+def of_marked_cbor(marked: bytes) -> Any:
+    def as_map(items: Any, _immutable: bool) -> Any:
+        assert items[0] is None
+        return dict(zip(items[1::2], items[2::2], strict=True))
+
+    return cbor2.loads(marked, semantic_decoders={MARK_TAG: as_map})
+
+
+def of_marked_messagepack(marked: bytes) -> Any:
+    def without_marks(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_marks(part) for key, part in value.items()}
+        if not isinstance(value, list):
+            return value
+        parts = list(map(without_marks, value))
+        return dict(zip(parts[1::2], parts[2::2], strict=True)) if parts[:1] == [MARK] else parts
+
+    return without_marks(msgspec.msgpack.decode(marked, ext_hook=lambda code, data: MARK))
+
+
+def has_large_map(value: Any) -> bool:
+    if isinstance(value, dict):
+        return len(value) >= len(LARGE) or any(map(has_large_map, value.values()))
+    return isinstance(value, list) and any(map(has_large_map, value))
+
+
+@given(
+    some.recursive(
+        some.none() | some.booleans() | some.floats(allow_nan=False) | some.binary(max_size=70) | KEYS,
+        lambda part: (
+            some.lists(part, max_size=30)
+            | some.dictionaries(KEYS, part, max_size=4)
+            | some.dictionaries(KEYS, part, max_size=4).map(lambda value: {**LARGE, **value})
+        ),
+    )
+)
+def test_large_maps_are_marked_wherever_they_are(value: Any) -> None:
+    for codec, form, of_marked in (
+        (CBOR, CBOR_FORM, of_marked_cbor),
+        (MESSAGEPACK, MESSAGEPACK_FORM, of_marked_messagepack),
+    ):
+        data = codec.encode(value)
+        marked = mark_large_maps(data, form)
+
+        assert (marked is not None) == has_large_map(value)
+        assert of_marked(marked or data) == value
+
+
+def test_maps_of_cbor_without_a_length_are_marked() -> None:
+    data = bytes.fromhex("83 5f41bfff bf01bf62c3bf9fffffff d9d9f7bfff")
+
+    marked = mark_large_maps(data, CBOR_FORM)
+
+    assert marked is not None
+    assert of_marked_cbor(marked) == [b"\xbf", {1: {"\u00ff": []}}, {}]
+
+
+def test_steps_are_counted_in_dictionaries_and_sets() -> None:
+    random = Random(1)
+
+    for in_set in (False, True):
+        assert collide([number << 50 for number in range(9000)], in_set=in_set)
+        for honest in (range(9000), [random.getrandbits(63) for _ in range(9000)], [1, 1.0, True] * 9000):
+            assert not collide(honest, in_set=in_set)
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_honest_numbers_are_keys_and_members(codec: Codec) -> None:
+    random = Random(1)
+    for keys in (
+        range(9000),
+        [-number for number in range(9000)],
+        [random.getrandbits(63) for _ in range(9000)],
+        *([number << bits for number in range(9000)] for bits in (8, 12, 22, 32, 44)),
+        [1_700_000_000_000_000_000 + number * 10**9 for number in range(9000)],
+    ):
+        assert codec.decode(codec.encode(dict.fromkeys(keys, 0)), dict[int, int]) == dict.fromkeys(keys, 0)
+        assert codec.decode(codec.encode(list(keys)), set[int]) == set(keys)
 
 
 def test_long_cbor_has_keys_of_text_where_its_type_has_no_others() -> None:
