@@ -13,6 +13,7 @@ from rsocket_trio.replay.errors import (
     PositionAhead,
     PositionExpired,
     ReplayError,
+    TopicGone,
     UnknownPartition,
 )
 from rsocket_trio.replay.file_log import FileLog
@@ -51,6 +52,7 @@ __all__ = [
     "ReplayError",
     "ReplayableLog",
     "Retention",
+    "TopicGone",
     "UnknownPartition",
     "add_sink",
     "add_source",

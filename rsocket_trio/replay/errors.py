@@ -52,6 +52,12 @@ class DamagedPartition(ReplayError):
     is_fault = True
 
 
+class TopicGone(ReplayError):
+    """The topic of Kafka was deleted, or another one has its name by now: positions of before mean nothing."""
+
+    default_code = 0x314
+
+
 class NotStaged(ReplayError):
     """A commit names an attempt that is not staged, or not with so many rows. Nothing was promoted."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 import trio
@@ -180,6 +180,13 @@ def passes(error: KafkaError) -> bool:
     }
 
 
+class Topic(NamedTuple):
+    """A topic: its ``id``, which no other one of its name ever has, and the number of its ``partitions``."""
+
+    id: str
+    partitions: int
+
+
 class Topics:
     """Asks about topics and makes them. Every method blocks, and raises ``KafkaException``."""
 
@@ -191,18 +198,35 @@ class Topics:
         """Close the client."""
         self._client = None
 
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions of ``topic``, 0 if there is no such topic."""
+    def describe(self, topic: str) -> Topic:
+        """Return what ``topic`` is: one without partitions if there is no such topic."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         # Asked for in this way a broker does not make the topic.
         asked = self._client.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
         try:
-            return len(asked[topic].result().partitions)
+            found = asked[topic].result()
         except KafkaException as error:
             if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return 0
+                return Topic("", 0)
             raise
+        return Topic(str(found.topic_id), len(found.partitions))
+
+    def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
+        """Return what topic ``name`` is and, if it is as ``known``, the bounds of its partitions.
+
+        The topic is looked at behind the offsets: if it is still the same one, so are they.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            bounds = self.bounds(name, range(known.partitions))
+        except KafkaException as error:
+            # A partition that is not there has one of several codes.
+            if not passes(error_of(error)) or (found := self.describe(name)) == known:
+                raise
+            return found, {}
+        return self.describe(name), bounds
 
     def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""

@@ -15,9 +15,9 @@ import trio
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.elements import Element, Record
-from rsocket_trio.replay.errors import NotWritten, PositionAhead, PositionExpired
+from rsocket_trio.replay.errors import NotWritten, PositionAhead, PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_blocks import Block, pack_block, records_of_block
-from rsocket_trio.replay.kafka_client import PATIENCE, Cluster, Topics, require_kafka
+from rsocket_trio.replay.kafka_client import PATIENCE, PAUSE, Cluster, Topic, Topics, require_kafka
 from rsocket_trio.replay.kafka_reading import SharedReading
 from rsocket_trio.replay.kafka_writing import (
     Fenced,
@@ -33,8 +33,8 @@ from rsocket_trio.replay.packs import Pack, elements_of
 
 APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
-RECOUNT_SECONDS = 10.0
-"""Seconds after which the partitions of the topic are counted again."""
+GONE_SECONDS = 2.0
+"""Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
 SHOW_SECONDS = 0.2
 """Seconds that an append waits until its records can be read: a moment after the commit, if nothing is in the way."""
 SHORTEST_POLL = 0.005
@@ -78,10 +78,10 @@ class KafkaLog(ReplayableLog):
         self._wanted = partitions
         self._replication = replication
         self._topics: Topics | None = None
-        self._least = 1
+        self._consumers = consumers
         self._reading = SharedReading(self._cluster, topic, consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
-        self._counted_at = -RECOUNT_SECONDS
+        self._seen = Topic("", 0)
         self._looks = 0
         self._looking = trio.Lock()
         self._opening = trio.Lock()
@@ -119,7 +119,7 @@ class KafkaLog(ReplayableLog):
         self._topics = await trio.to_thread.run_sync(Topics, self._cluster)
         try:
             config = {"message.timestamp.type": "LogAppendTime"}
-            self._least = await self._ensure_topic(self.topic, self._wanted, config)
+            self._seen = Topic("", await self._ensure_topic(self.topic, self._wanted, config))
             await self._refresh()
         except BaseException:
             # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
@@ -138,7 +138,7 @@ class KafkaLog(ReplayableLog):
         Raise ``ValueError`` if there is none and ``partitions`` is ``None``.
         """
         topics = self._open_topics
-        count = await self._cluster.ask(partial(topics.partitions, topic), f"topic {topic!r}")
+        count = (await self._cluster.ask(partial(topics.describe, topic), f"topic {topic!r}")).partitions
         if not count:
             if partitions is None:
                 raise ValueError(
@@ -159,24 +159,20 @@ class KafkaLog(ReplayableLog):
     async def _refresh(self) -> None:
         """Learn the bounds as they are now, or later: calls at the same time share a request.
 
-        Raise ``Rejected`` if no broker answers.
+        Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or smaller than it was.
         """
         ticket = self._looks
         async with self._looking:
             if self._looks > ticket:
                 return  # a look that began after this call has ended
             self._looks += 1
-            now = trio.current_time()
-            recount = now >= self._counted_at + RECOUNT_SECONDS
             before = dict(self._bounds)
-            found = await self._cluster.ask(partial(self._look, recount), f"the bounds of topic {self.topic!r}")
+            found = await self._look()
             for partition, (_, seen) in self._bounds.items():
                 # A reader may have seen more meanwhile than the answer knows of.
                 if seen != before[partition][1]:
                     found[partition] = (found[partition][0], max(found[partition][1], seen))
             self._bounds = found
-            if recount:
-                self._counted_at = now
             if before != self._bounds:
                 self._moved_at = trio.current_time()
                 self._changed.wake_all()
@@ -195,14 +191,43 @@ class KafkaLog(ReplayableLog):
                 # The rows are there all the same, and the next request learns of them.
                 pass
 
-    def _look(self, recount: bool) -> dict[int, tuple[int, int]]:
-        topics, known = self._open_topics, self._bounds
-        # A topic that seems to have fewer partitions than before was made just now, or its leader is not known yet.
-        count = max(len(known), self._least)
-        if recount:
-            count = max(count, topics.partitions(self.topic))
-        found = topics.bounds(self.topic, range(count))
-        return {partition: found[partition] for partition in range(count)}
+    async def _look(self) -> dict[int, tuple[int, int]]:
+        missing_since: float | None = None
+        while True:
+            look = partial(self._open_topics.look, self.topic, self._seen)
+            topic, found = await self._cluster.ask(look, f"the bounds of topic {self.topic!r}")
+            if topic.partitions:
+                if topic.id == self._seen.id and topic.partitions <= self._seen.partitions:
+                    # One that seems to have fewer partitions than before was made just now.
+                    return found
+                await self._take(topic)
+                continue
+            now = trio.current_time()
+            missing_since = now if missing_since is None else missing_since
+            if now >= missing_since + GONE_SECONDS:
+                raise TopicGone(f"topic {self.topic!r} is gone")
+            await trio.sleep(PAUSE)
+
+    async def _take(self, topic: Topic) -> None:
+        """Note that the topic is another one by now, or has more partitions. Raise ``TopicGone`` if it has fewer."""
+        before = self._seen
+        if before.id and topic.id != before.id:
+            if topic.partitions < before.partitions:
+                raise TopicGone(
+                    f"topic {self.topic!r} was made anew, with {topic.partitions} of {before.partitions} partitions"
+                )
+            reading, self._reading = self._reading, SharedReading(self._cluster, self.topic, self._consumers)
+            self._bounds = dict.fromkeys(self._bounds, (0, 0))
+            self._seen = topic
+            # Readers that wait have positions of the former topic.
+            self._changed.wake_all()
+            with trio.CancelScope(shield=True):
+                await reading.aclose(self._made_anew)
+        else:
+            self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
+
+    def _made_anew(self) -> TopicGone:
+        return TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
 
     # Reading
 
@@ -241,9 +266,12 @@ class KafkaLog(ReplayableLog):
     async def wait_beyond(self, partition: int, position: int) -> None:
         self._find(partition)
         await trio.lowlevel.checkpoint()
+        topic = self._seen.id
         while self._bounds[partition][1] <= position:
             self._check_closed()
             await self._refresh()
+            if self._seen.id != topic:
+                raise self._made_anew()
             if self._bounds[partition][1] <= position:
                 idle = trio.current_time() - self._moved_at
                 with trio.move_on_after(min(max(idle / 10, SHORTEST_POLL), LONGEST_POLL)):

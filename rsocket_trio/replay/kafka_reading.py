@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +24,11 @@ KEPT_BLOCKS = 2
 """Blocks by consumer that are kept for readers that follow close behind."""
 MOST_MESSAGES = 50_000
 """Messages of a block, at most."""
+
+
+def log_closed() -> Exception:
+    """Return the error of a log that was closed."""
+    return trio.ClosedResourceError("the log was closed")
 
 
 class PartitionConsumer:
@@ -98,7 +103,7 @@ class SharedReading:
         self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * most)
         self._fetching: dict[tuple[int, int], ParkingLot] = {}
         self._most = most
-        self._closed = False
+        self._ended: Callable[[], Exception] | None = None
 
     async def block(self, partition: int, start: int, max_bytes: int) -> Block:
         """Return a block that begins at or before ``start`` and ends behind it.
@@ -130,9 +135,9 @@ class SharedReading:
         for kept in [one for one in self._blocks if one[0] == partition]:
             self._blocks.remove(kept)
 
-    async def aclose(self) -> None:
-        """Close all consumers, once those that fetch have returned."""
-        self._closed = True
+    async def aclose(self, ended: Callable[[], Exception] = log_closed) -> None:
+        """Close all consumers, once those that fetch have returned. Readers get the error that ``ended`` makes."""
+        self._ended = ended
         async with trio.open_nursery() as nursery:
             while self._count:
                 if self._idle:
@@ -143,14 +148,17 @@ class SharedReading:
                     await trio.sleep(POLL_SECONDS / 4)
         self._blocks.clear()
 
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended()
+
     async def _fetch(self, partition: int, start: int, max_bytes: int) -> Block:
         from confluent_kafka import KafkaError, KafkaException
 
         async with self._consumer_at(partition, start) as consumer:
             deadline = trio.current_time() + self._cluster.patience
             while True:
-                if self._closed:
-                    raise trio.ClosedResourceError("the log was closed")
+                self._check()
                 try:
                     block = await trio.to_thread.run_sync(partial(consumer.fetch, partition, start, max_bytes))
                 except KafkaException as error:
@@ -172,8 +180,7 @@ class SharedReading:
     async def _consumer_at(self, partition: int, start: int) -> AsyncGenerator[PartitionConsumer, None]:
         """Hold a consumer for the block: the one that is there, a new one, or the one that was idle for longest."""
         async with self._limiter:
-            if self._closed:
-                raise trio.ClosedResourceError("the log was closed")
+            self._check()
             consumer = next((one for one in self._idle if one.place == (partition, start)), None)
             if consumer is None and self._count >= self._most:
                 consumer = self._idle[0]

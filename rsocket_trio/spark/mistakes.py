@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from rsocket_trio import (
+    ApplicationError,
     Canceled,
     ConnectionClosed,
     ConnectionLost,
@@ -16,6 +17,8 @@ from rsocket_trio import (
 from rsocket_trio.errors import RSocketError, SetupError, StreamError
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.protocol import GONE
+from rsocket_trio.spark.ranges import DataLossError
 
 PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
 """Errors that a later try may not meet: the server is away, restarts or is full."""
@@ -38,6 +41,8 @@ def is_missing_route(error: Exception) -> bool:
 
 def unread(error: Exception, options: Options, route: str | None = None) -> Exception:
     """Return the error of a read for a user of Spark; ``route`` is the one that was asked, by default that of rows."""
+    if isinstance(error, ApplicationError) and error.code == GONE:
+        return DataLossError(f"{route or options.route!r} at {options.shown_uris}: {error.text}")
     return _explained(SourceError, "reading", error, options, route or options.route, "route")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.replay.element_metadata import POSITION
-from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
+from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone, UnknownPartition
 
 OFFSETS_ROUTE: Final = ".offsets"
 ACK_ROUTE: Final = ".ack"
@@ -20,7 +20,8 @@ PACK_ROUTE: Final = ".pack"
 
 EXPIRED: Final = PositionExpired.default_code
 AHEAD: Final = PositionAhead.default_code
-LOSSES: Final = frozenset({EXPIRED, AHEAD, UnknownPartition.default_code})
+GONE: Final = TopicGone.default_code
+LOSSES: Final = frozenset({EXPIRED, AHEAD, GONE, UnknownPartition.default_code})
 """Error codes of a server that does not have the rows."""
 
 UINT64 = struct.Struct(">Q")

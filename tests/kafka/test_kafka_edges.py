@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from rsocket_trio.errors import Invalid
-from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten
+from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, PositionAhead, TopicGone
 from rsocket_trio.replay.kafka_client import Cluster, Topics
 from rsocket_trio.replay.kafka_writing import Rows, TransactionalProducer, write_rows
 from tests.kafka.broker import Broker, require_kafka
@@ -185,3 +185,61 @@ async def test_a_closed_ledger_takes_nothing(broker: Broker, topic: str) -> None
             with pytest.raises(trio.ClosedResourceError, match="the ledger was closed"):
                 await work
         assert await ledger.abort("s", ["a"]) == 0
+
+
+def delete(broker: Broker, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.servers, "log_level": 0})
+    admin.delete_topics([topic])[topic].result()
+
+
+def make(broker: Broker, topic: str, partitions: int = 1) -> None:
+    topics = Topics(Cluster(broker.servers))
+    topics.make(topic, partitions, 1, {})
+    topics.close()
+
+
+async def test_a_topic_that_was_made_anew_never_shows_former_rows(broker: Broker, topic: str) -> None:
+    ended: list[str] = []
+
+    async def follow() -> None:
+        try:
+            async with aclosing(log.read(0, 0)) as records:
+                async for _ in records:
+                    pass
+        except TopicGone as error:
+            ended.append(str(error))
+
+    async with KafkaLog(broker.servers, topic, 1) as log, trio.open_nursery() as nursery:
+        for number in range(50):
+            await log.append(b"former %d" % number)
+        nursery.start_soon(follow)
+        await log.wait_beyond(0, 98)
+        assert [record async for record in log.read(0, 0, 99)][49].data == b"former 49"
+
+        await trio.to_thread.run_sync(delete, broker, topic)
+        await trio.to_thread.run_sync(make, broker, topic)
+        await log.open()  # as each request does
+        assert log.bounds(0) == (0, 0)
+        for number in range(3):
+            await log.append(b"new %d" % number)
+        await log.wait_beyond(0, 4)
+
+        assert [record.data async for record in log.read(0, 0, 5)] == [b"new 0", b"new 1", b"new 2"]
+        with pytest.raises(PositionAhead):
+            await log.read_some(0, 50)
+    assert ended == [f"topic '{topic}' was made anew: positions of before mean nothing"]
+
+
+async def test_a_topic_that_is_gone_or_smaller_is_an_error_of_its_own(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 2) as log:
+        await log.append(b"row")
+        await trio.to_thread.run_sync(delete, broker, topic)
+
+        with pytest.raises(TopicGone, match=f"topic '{topic}' is gone"):
+            await log.open()
+
+        await trio.to_thread.run_sync(make, broker, topic, 1)
+        with pytest.raises(TopicGone, match=f"topic '{topic}' was made anew, with 1 of 2 partitions"):
+            await log.open()

@@ -18,8 +18,8 @@ from trio.testing import MockClock
 
 import pyspark_rsocket
 from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
-from rsocket_trio.replay import MemoryLog, add_source
-from rsocket_trio.spark import OptionError, SinkError, SourceError
+from rsocket_trio.replay import MemoryLog, TopicGone, add_source
+from rsocket_trio.spark import DataLossError, OptionError, SinkError, SourceError
 from rsocket_trio.spark.asking import ask_bounds
 from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
 from rsocket_trio.spark.hosting import hide_traceback, in_one_line, require_versions, rows_in_one_line
@@ -69,6 +69,23 @@ async def test_a_live_read_of_a_replayable_route_is_told_the_option(autojump_clo
     async with served(routes()) as connections:
         with pytest.raises(OptionError, match="'positions' must be set to server: route 'log' at memory://spark is"):
             await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
+
+
+class Deleted(MemoryLog):
+    """A log whose topic is gone, as one on Kafka finds with each request."""
+
+    async def open(self) -> None:
+        await trio.lowlevel.checkpoint()
+        raise TopicGone("topic 'orders' is gone")
+
+
+async def test_a_topic_that_is_gone_is_a_loss_of_data() -> None:
+    responder = Responder()
+    add_source(responder, "orders", Deleted())
+    chosen = options(route="orders")
+    async with served(responder) as connections:
+        with pytest.raises(DataLossError, match=r"^'orders' at memory://spark: topic 'orders' is gone$"):
+            await explaining(connections, chosen, ask_bounds, connections, chosen)
 
 
 async def test_a_missing_route_of_a_live_read_is_named_at_once(autojump_clock: MockClock) -> None:
