@@ -15,7 +15,7 @@ from rsocket_trio.replay.source_list import SOURCES_ROUTE, read_sources
 from rsocket_trio.spark.connections import Pool, target_of
 from rsocket_trio.spark.mistakes import PASSING, SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options
-from rsocket_trio.spark.protocol import OFFSETS_ROUTE
+from rsocket_trio.spark.protocol import GONE, OFFSETS_ROUTE
 from rsocket_trio.spark.ranges import parse_bounds
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ async def explaining(
 async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception:
     """Return the error of a read for its user. Ask the server what the route is, where it refused a request."""
     by_position = options.positions == "server"
-    if not isinstance(error, StreamError):
+    if not isinstance(error, StreamError) or error.code == GONE:
         return unread(error, options)
     kind, others = None, ""
     try:

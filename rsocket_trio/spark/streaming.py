@@ -84,14 +84,15 @@ class LatestOffsets:
         Raise the server's refusal, and ``ConnectionLost`` if the server never answered.
         """
         with self._changed:
-            if not self._asking:
+            if not self._asking and not self._is_refused:  # by an answer that came behind the last wait
                 self._asking = True
                 self._error = None
                 self._background.start(self._ask)
             # With known bounds Spark is not kept waiting: an answer that comes later serves the next micro-batch.
             self._changed.wait_for(lambda: not self._asking, None if self.known is None else timeout)
             error = self._error
-            if error is not None and (self.known is None or not isinstance(error, PASSING_FOR_READS)):
+            if error is not None and (self.known is None or self._is_refused):
+                self._error = None
                 raise self._shown or error
             if error is not None and not self._is_away:
                 logger.warning(
@@ -100,6 +101,10 @@ class LatestOffsets:
             self._is_away = error is not None
             assert self.known is not None
             return self.known
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._error is not None and not isinstance(self._error, PASSING_FOR_READS)
 
     async def _ask(self) -> None:
         error: Exception | None = None

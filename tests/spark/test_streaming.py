@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
-from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay import Element, MemoryLog, TopicGone, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, RangePartition
@@ -319,6 +320,29 @@ def test_a_slow_answer_does_not_hold_up_a_micro_batch(log: MemoryLog, monkeypatc
 
     background().run(let_through)
     assert query.plan() == [Range(0, 100, 103)]
+
+
+def test_a_refusal_that_comes_late_ends_the_query(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(given())
+    opened, slow = trio.Event(), list[str]()
+
+    async def refuse() -> None:
+        slow.append("another")
+        if len(slow) > 1:
+            await trio.sleep(1)
+        await opened.wait()
+        raise TopicGone("topic 'log' is gone")
+
+    monkeypatch.setattr(log, "open", refuse)
+    assert query.plan() == []
+
+    async def let_through() -> None:
+        opened.set()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+
+    background().run(let_through)
+    with pytest.raises(DataLossError, match="topic 'log' is gone"):
+        query.plan()
 
 
 # Volume
