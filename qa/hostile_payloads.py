@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Portfolio:
 class Model(pydantic.BaseModel):
     ids: set[int] | None = None
     counts: dict[int, int] = {}
+    ordered: OrderedDict[int, int] = OrderedDict()
     amounts: list[int] = []
     anything: Any = None
     lists: dict[str, list[int]] = {}
@@ -125,7 +127,10 @@ PLACES: Final = (
     Place(_order, (Order, Any, dict[str, Any])),
     Place(_member("a"), (dict[str, set[int]],)),
     Place(_member("lists"), (Model,)),
-    *(Place(_member(name), (Portfolio, Model)) for name in ("ids", "amounts", "counts", "prices", "anything")),
+    *(
+        Place(_member(name), (Portfolio, Model))
+        for name in ("ids", "amounts", "counts", "ordered", "prices", "anything")
+    ),
 )
 
 
@@ -242,6 +247,10 @@ def _twins_of_colliding() -> Iterator[int]:
     return (random.getrandbits(key.bit_length()) for key in colliding())
 
 
+def _written(number: int) -> bytes:
+    return b"\t%d" % number
+
+
 def _place(key: int, steps: int) -> int:
     """Return where a key is after so many steps."""
     at = key
@@ -287,6 +296,7 @@ def _keys(codec: Codec) -> Iterator[tuple[str, Iterator[Any], Iterator[Any]]]:
     yield "integers that collide", iter(colliding()), _twins_of_colliding()
     if codec is not JSON:  # where they are texts anyway
         yield "texts of integers that collide", map(str, colliding()), map(str, _twins_of_colliding())
+        yield "bytes of integers that collide", map(_written, colliding()), map(_written, _twins_of_colliding())
     if codec is not MESSAGEPACK:
         yield "integers of one hash", _alike(), _random(63)
         yield "negative integers of one hash", (-number for number in _alike()), _random(63)

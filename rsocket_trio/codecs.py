@@ -36,7 +36,7 @@ from typing import (
 )
 from uuid import UUID
 
-from rsocket_trio.colliding_keys import MARK, Tables
+from rsocket_trio.colliding_keys import MARK, Mark, Tables
 from rsocket_trio.errors import readable
 from rsocket_trio.extras import install_command
 from rsocket_trio.hashed_integers import (
@@ -569,16 +569,24 @@ def _json_reader(kind: Any) -> Callable[[bytes], Any]:
     read, tables = _json_reader_of_any_keys(kind), _tables_of_type(kind)
     if not tables.numbers_of_texts and not tables.sets:
         return read
-    untyped = _msgspec().json.decode
 
     def read_checked(data: bytes) -> Any:
         if len(data) > ANY_KEYS_SIZE:
             if len(data) > MOST_CONTAINERS:
                 limit_containers(data, JSON_FORM)
-            Tables(limit_parts=False, sets=tables.sets, texts=True).check(untyped(data))
+            Tables(limit_parts=False, sets=tables.sets, texts=True).check(_untyped_json(data))
         return read(data)
 
     return read_checked
+
+
+def _untyped_json(data: bytes) -> Any:
+    """Return the value of a JSON text. Numbers that are out of range are in range where the type may take them."""
+    msgspec = _msgspec()
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.ValidationError:
+        return msgspec.json.Decoder(float_hook=float).decode(MORE_DIGITS.sub(b"0", data))
 
 
 def _json_reader_of_any_keys(kind: Any) -> Callable[[bytes], Any]:
@@ -599,6 +607,8 @@ def _json_reader_of_any_keys(kind: Any) -> Callable[[bytes], Any]:
     return read_hashed
 
 
+MORE_DIGITS = re.compile(rb"[0-9]{4301,}+")
+"""More digits than an integer may have."""
 LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 MANY_DIGITS = b"0" * 200
@@ -659,13 +669,14 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
 
 
 def _check_tables_of_msgpack(data: bytes, wanted: TablesOfType) -> None:
+    _msgspec().msgpack.decode(data, type=_msgspec().Raw)  # refuses malformed data, and makes no objects
     marked = mark_large_maps(data, MESSAGEPACK_FORM)
     if marked is None and not wanted.sets:
         return
     if len(data) > MOST_CONTAINERS:
         limit_containers(data, MESSAGEPACK_FORM)
     try:
-        value = _msgspec().msgpack.decode(marked or data, ext_hook=_mark_or_refuse)
+        value = _msgspec().msgpack.decode(marked or data, ext_hook=_mark)
     except TypeError:
         if not wanted.limit_parts:
             return  # a key that is a map, which the type may have
@@ -673,8 +684,8 @@ def _check_tables_of_msgpack(data: bytes, wanted: TablesOfType) -> None:
     Tables(limit_parts=wanted.limit_parts, sets=wanted.sets, texts=wanted.numbers_of_texts).check(value)
 
 
-def _mark_or_refuse(code: int, data: memoryview) -> Any:
-    return MARK if code == MARK_CODE and not len(data) else _refuse_extension(code, data)
+def _mark(code: int, _data: memoryview) -> Mark | None:
+    return MARK if code == MARK_CODE else None  # other ones are refused where the type has them
 
 
 def _refuse_extension(code: int, _data: memoryview) -> None:
@@ -742,19 +753,18 @@ def _tables_of_type(kind: Any) -> TablesOfType:
     keys, members = key_types(info), member_types(info)
     custom = [part.cls for part in type_parts(info) if isinstance(part, inspect.CustomType)]
     untyped = bool(custom) or any(isinstance(part, inspect.AnyType) for part in type_parts(info))
+    unforeseen = {"StrType", "BytesType", "NoneType", "BoolType", "DateType", "EnumType", "LiteralType"}
     models = any(is_model(cls) and hashes_numbers(_adapter(cls).core_schema) for cls in custom)
     return TablesOfType(
         only_text=not untyped and keys <= {"StrType", "BytesType"},
-        numbers=untyped or not keys.isdisjoint(NUMBERS),
+        numbers=untyped or not keys <= unforeseen,
         numbers_of_texts=models or not keys.isdisjoint({"IntType", "FloatType"}),
-        sets=models or not members.isdisjoint(NUMBERS),
+        sets=models or not members <= unforeseen,
         limit_parts=keys.isdisjoint(TYPES_WITH_PARTS),
         tags=frozenset(tag for tag, name in ((4, "DecimalType"), (37, "UUIDType")) if name in keys),
     )
 
 
-NUMBERS = {"IntType", "FloatType", "AnyType", "CustomType"}
-"""The names that msgspec has for types of keys and members that may be numbers."""
 TYPES_WITH_PARTS = {
     *("TupleType", "VarTupleType", "FrozenSetType", "NamedTupleType", "StructType", "DataclassType", "CustomType"),
 }
@@ -840,15 +850,17 @@ def _cbor_value(data: bytes, decoders: dict[int, Callable[[Any, bool], Any]], *,
     raise DecodeError("$", "CBOR is malformed: trailing bytes")
 
 
-def _check_map_of_cbor(check: Callable[[Sequence[Any]], None], items: Any, _immutable: bool) -> tuple[()]:
-    """Check the keys of a map that was marked; the items are the mark, keys and values."""
+def _check_map_of_cbor(check: Callable[[Sequence[Any]], None], items: Any, _immutable: bool) -> Mark:
+    """Check the keys of a map that was marked, and return what is no other key; the items are the mark, keys and
+    values."""
     if type(items) not in (list, tuple) or not items or items[0] is not None:
         raise DecodeError("$", f"CBOR tag {MARK_TAG}")
-    try:
-        check(items[1::2])
-    except ValueError as error:
-        raise DecodeError("$", str(error)) from None
-    return ()
+    if len(items) > 2 * LARGE_MAP:
+        try:
+            check(items[1::2])
+        except ValueError as error:
+            raise DecodeError("$", str(error)) from None
+    return Mark()
 
 
 NO_TEXT = "map key must be a text string or byte string"
@@ -965,6 +977,27 @@ CBOR_ITEM = (
     rb"[\x00-\x17\x20-\x37\xe0-\xf7]|[\x18\x38\xf8].|[\x19\x39\xf9]..|[\x1a\x3a\xfa].{4}|[\x1b\x3b\xfb].{8}|"
     + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
 )
+CBOR_DEPTH = 400
+"""Levels of arrays and maps that cbor2 reads."""
+LARGE_MAP = 64
+"""Pairs of a large map."""
+
+
+def _above_63(width: int) -> bytes:
+    """Return what matches a number of so many bytes above 63."""
+    return rb"(?:(?!\x00{%d}[\x00-\x3f]).{%d})" % (width - 1, width)
+
+
+LARGE_CBOR_MAPS = [rb"\xb9" + _above_63(2), rb"\xba" + _above_63(4), rb"\xbb" + _above_63(8)]
+CBOR_HEAD = rb"[\x80-\x97\xa0-\xb7]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}"
+
+
+def _few_cbor_items(levels: int) -> bytes:
+    """Return what matches the items of a small map, in which so many levels of arrays and maps have no length."""
+    inner = rb"|[\x5f\x7f\x9f\xbf]%b\xff" % _few_cbor_items(levels - 1) if levels else b""
+    return rb"(?:%b|%b|%b%b){0,%d}+" % (CBOR_TAG, CBOR_ITEM, CBOR_HEAD, inner, 2 * LARGE_MAP - 1)
+
+
 MARK_TAG = 0x6D61726B
 MARK_CODE = 0x6D
 """A tag of CBOR, and an extension of MessagePack, for a map that is read as an array: data has neither."""
@@ -974,7 +1007,7 @@ CBOR_FORM = Form(
     rb"[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}",
     bytes(range(0x80, 0xC0)),
     {first + width: (1 << width, 0) for first in (0x58, 0x78) for width in range(4)},
-    large_map=rb"\xb8[\x40-\xff]|\xb9..|\xba.{4}|\xbb.{8}|\xbf",
+    large_map=b"|".join((rb"\xb8[\x40-\xff]", *LARGE_CBOR_MAPS, rb"\xbf(?!%b\xff)" % _few_cbor_items(2))),
     mark=b"\xda" + MARK_TAG.to_bytes(4, "big") + b"\x9b",
     mark_width=8,
     mark_item=b"\xf6",
@@ -992,7 +1025,7 @@ MESSAGEPACK_FORM = Form(
         **{first + width: (1 << width, 0) for first in (0xC4, 0xD9) for width in range(3)},
         **{0xC7 + width: (1 << width, 1) for width in range(3)},
     },
-    large_map=rb"\xde(?:\x00[\x40-\xff]|[\x01-\xff].)|\xdf.{4}",
+    large_map=rb"\xde%b|\xdf%b" % (_above_63(2), _above_63(4)),
     mark=b"\xdd",
     mark_width=4,
     mark_item=bytes([0xC7, 0, MARK_CODE]),
@@ -1002,15 +1035,19 @@ MESSAGEPACK_FORM = Form(
 def mark_large_maps(data: bytes, form: Form) -> bytes | None:
     """Return the data with arrays in place of large maps, whose keys can be looked at so, or ``None`` if it has none.
 
-    Malformed data passes, as its decoder will say so.
+    Malformed data passes, as its decoder will say so. Raise `DecodeError` for data that is nested too deeply.
     """
     if form.large_map.search(data) is None:
         return None  # keys collide with those of the same map only
     parts: list[bytes] = []
-    at = done = 0
+    at = done = depth = 0
     while at < len(data):
         at = form.to_large_map.match(data, at).end()  # type: ignore[union-attr]
         if found := form.large_map.match(data, at):
+            # What has no length is open until a byte 0xFF comes.
+            depth = depth + 1 if len(found[0]) == 1 and b"\xff" not in data[done:at] else 0
+            if depth > CBOR_DEPTH:
+                raise DecodeError("$", "nested too deeply")
             parts += data[done:at], _marked(found[0], form), form.mark_item
             at = done = found.end()
         elif (behind := _behind_long(data, form, at)) is not None:

@@ -1,9 +1,9 @@
-"""Refuses numbers that were chosen so that each, as a key or a member of a set, collides with many others.
+"""Refuses values that were chosen so that each, as a key or a member of a set, collides with many others.
 
-A number goes to the place of its hash in Python's table; where that is taken it tries others, which its hash says as
-well. A peer that knows this can send 20,000 numbers of which each tries thousands of places, and no two have one hash.
-So the numbers of large maps and sets are put into a table a few at a time before those are made (`Tables`). Where that
-takes long the places that they try are counted, and too many are refused.
+A value goes to the place of its hash in Python's table; where that is taken it tries others, which its hash says as
+well. A peer that foresees the hashes, as those of numbers and times, can send 20,000 values of which each tries
+thousands of places, and no two have one hash. So the values of large maps and sets are put into a table a few at a time
+before those are made (`Tables`). Where that takes long the places that they try are counted, and too many are refused.
 
 Arrays and maps that are keys are counted on the way: any number of those may have one hash.
 """
@@ -12,28 +12,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import chain, repeat
 from time import thread_time
 from typing import Any
+from uuid import UUID
 
 from rsocket_trio.hashed_integers import MAX_BITS
 
-CHOSEN = "numbers as keys or in a set that were chosen to collide"
+CHOSEN = "keys or members of a set that were chosen to collide"
 MAX_KEYS_WITH_PARTS = 100
 """Arrays and maps that are keys of data without a type."""
 LARGE_TABLE = 512
-"""Numbers that may all collide, as long as there are no more in one table."""
+"""Values that may all collide, as long as there are no more in one table."""
 AT_ONCE = 128
-SLOW = 0.008
+SLOW = 0.009
 SLOW_EACH = 1.5e-7
-"""Seconds of CPU that all numbers of a payload, and each of them, may take before places are counted."""
+SLOW_EACH_OF_MANY = 1e-6
+"""Seconds of CPU that all values of a payload, and each of them, may take before places are counted; beyond ``MANY``
+values a table outgrows the caches of a processor."""
+MANY = 50_000
 LONGEST_TEXT = 1000
 """Characters of a text that may stand for a number; of longer ones there are too few."""
-FIRST_OF_NUMBERS = frozenset("0123456789+-. \t\n\r")
-NUMBER = re.compile(r"\s*[+-]?(?:[0-9]++(?:_[0-9]++)*+(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+\s*")
-NOT_WHOLE = re.compile(r"[.eE]")
+WHOLE = rb"[0-9]++(?:_[0-9]++)*+"
+NUMBER = re.compile(rb"[+-]?(?:%b(?:\.(?:%b)?+)?+|\.%b)(?:[eE][+-]?%b)?+" % (WHOLE, WHOLE, WHOLE, WHOLE))
+NOT_WHOLE = re.compile(rb"[.eE]")
 CONTAINERS = {list, tuple, dict}
-ATOMS = {int, float, str, bytes, bool}
+FLOAT_BITS = 53
+LARGEST_FLOAT_BITS = 1023
+NOT_LOOKED_AT = {str, bytes, bool, type(None), Decimal, UUID}
+"""Types whose hashes a peer can't foresee, of which there are but two values, or of which any number has one hash."""
 
 
 class Mark:
@@ -55,6 +63,7 @@ class Tables:
         self._sets = sets
         self._texts = texts
         self._with_parts = 0
+        self._count = 0
         self._left = SLOW
 
     def check(self, value: Any) -> None:
@@ -66,8 +75,8 @@ class Tables:
         while waiting:
             part = waiting.pop()
             if type(part) is dict:
-                if self._texts:
-                    self._add(part, in_set=False)
+                if self._texts and len(part) > LARGE_TABLE and next(_numbers_of_texts(part), None) is not None:
+                    self._add(part, in_set=False)  # its other keys were looked at as those of a marked map
                 parts: Iterable[Any] = chain(part, part.values())
             else:
                 parts = part
@@ -80,8 +89,7 @@ class Tables:
     def check_keys(self, keys: Sequence[Any]) -> None:
         """Raise ``ValueError`` for keys of one map that cost much."""
         if self._limit_parts:
-            others = [key for key in keys if type(key) not in ATOMS]
-            self._with_parts += sum(isinstance(key, list | tuple | Mapping) for key in others)
+            self._with_parts += sum(isinstance(key, list | tuple | Mapping | Mark) for key in _foreseen(keys))
             if self._with_parts > MAX_KEYS_WITH_PARTS:
                 raise ValueError(f"more than {MAX_KEYS_WITH_PARTS} arrays and maps as keys")
         self._add(keys, in_set=False)
@@ -89,38 +97,52 @@ class Tables:
     def _add(self, values: Collection[Any], *, in_set: bool) -> None:
         if len(values) <= LARGE_TABLE:
             return
-        numbers = [number for number in values if type(number) in (int, float)]
+        found = [value for value in _foreseen(values) if not isinstance(value, list | tuple | Mapping | Mark)]
         if self._texts:
-            numbers += _numbers_of_texts(values)
-        # Longer ones are refused where they are hashed.
-        numbers = [number for number in numbers if type(number) is float or number.bit_length() <= MAX_BITS]
-        self._fill(numbers, in_set)
-        if any(type(number) is int and number.bit_length() > 53 for number in numbers):
-            self._fill([float(number) for number in numbers], in_set)  # which have hashes of their own
+            found += _numbers_of_texts(values)
+        long = [value for value in found if type(value) is int and value.bit_length() > FLOAT_BITS]
+        # An integer beyond 64 bits is refused where it is hashed, unless it becomes a float.
+        self._fill([value for value in found if type(value) is not int or value.bit_length() <= MAX_BITS], in_set)
+        if long:
+            floats = [float(value) for value in long if value.bit_length() <= LARGEST_FLOAT_BITS]
+            self._fill(floats + [value for value in found if type(value) is float], in_set)
 
-    def _fill(self, numbers: Sequence[Any], in_set: bool) -> None:
-        """Put numbers into a table. The time is only a reason to look: nothing is refused for it."""
-        if len(numbers) <= LARGE_TABLE:
+    def _fill(self, values: Sequence[Any], in_set: bool) -> None:
+        """Put values into a table. If that takes long, they are looked at closely."""
+        if len(values) <= LARGE_TABLE:
             return
         members: set[Any] = set()
         keys: dict[Any, None] = {}
-        for start in range(0, len(numbers), AT_ONCE):
-            some = numbers[start : start + AT_ONCE]
+        for start in range(0, len(values), AT_ONCE):
+            some = values[start : start + AT_ONCE]
             began = thread_time()
             if in_set:
                 members.update(some)
             else:
                 keys.update(zip(some, repeat(None), strict=False))
-            self._left -= thread_time() - began - len(some) * SLOW_EACH
+            self._left -= thread_time() - began
+            self._left += len(some) * (SLOW_EACH if self._count < MANY else SLOW_EACH_OF_MANY)
+            self._count += len(some)
             if self._left < 0:
-                if collide(numbers[: start + AT_ONCE], in_set=in_set):
+                if collide(values[: start + AT_ONCE], in_set=in_set):
                     raise ValueError(CHOSEN)
                 self._left = SLOW
 
 
-def _numbers_of_texts(texts: Iterable[Any]) -> Iterator[int | float]:
-    for text in texts:
-        if type(text) is str and text[:1] in FIRST_OF_NUMBERS and len(text) <= LONGEST_TEXT and NUMBER.fullmatch(text):
+def _foreseen(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if type(value) not in NOT_LOOKED_AT]
+
+
+def _numbers_of_texts(values: Iterable[Any]) -> Iterator[int | float]:
+    """Yield the numbers that texts or bytes stand for, as pydantic reads them."""
+    for value in values:
+        if type(value) is str:
+            text = value.strip().encode("ascii", "replace") if len(value) <= LONGEST_TEXT else b""
+        elif type(value) is bytes:
+            text = value.strip() if len(value) <= LONGEST_TEXT else b""
+        else:
+            continue
+        if NUMBER.fullmatch(text):
             yield float(text) if NOT_WHOLE.search(text) else int(text)
 
 
@@ -129,24 +151,25 @@ def _numbers_of_texts(texts: Iterable[Any]) -> Iterator[int | float]:
 LEAST_TABLE = 8
 LINEAR = 9
 """Places behind each that a set tries next; a dictionary tries none."""
-MOST_STEPS = 100_000
-STEPS_EACH = 16
-FREE_STEPS = 10_000
-"""Steps from a taken place to the next that a table may take, once tables have taken long: so many for each number and
-beyond those, and no more than the most."""
+FREE_STEPS = 64
+MOST_STEPS = 10_000
+STEPS_EACH = 4
+"""Steps from a taken place to the next: those of each value that don't count, and how many more all of them may take,
+and each. Honest values whose low bits are alike take 20 on average, and some of them 500; chosen ones take thousands.
+"""
 HASH_MASK = 2**64 - 1
 
 Entry = tuple[Any, int]
-"""A number and its hash."""
+"""A value and its hash."""
 
 
-def collide(numbers: Sequence[Any], *, in_set: bool) -> bool:
-    """Return whether numbers take many steps in the table of a set or a dictionary, which grows as Python's do.
+def collide(values: Sequence[Any], *, in_set: bool) -> bool:
+    """Return whether values take many steps in the table of a set or a dictionary, which grows as Python's do.
 
-    A dictionary's numbers keep their order when it grows, so the last size of its table tells enough.
+    A dictionary's values keep their order when it grows, so the last size of its table tells enough.
     """
-    entries: list[Entry] = [(number, hash(number) & HASH_MASK) for number in numbers]
-    left = min(MOST_STEPS, FREE_STEPS + STEPS_EACH * len(entries))
+    entries: list[Entry] = [(value, hash(value) & HASH_MASK) for value in values]
+    left = FREE_STEPS + STEPS_EACH * len(entries)
     size = LEAST_TABLE
     while not in_set and len(entries) > 2 * size // 3 * 2:
         size *= 2
@@ -157,8 +180,8 @@ def collide(numbers: Sequence[Any], *, in_set: bool) -> bool:
         for done, entry in enumerate(entries, 1):  # noqa: B007 - used below
             place: int | None = entry[1] & mask
             if table[entry[1] & mask] is not None:
-                place, steps = _search(table, entry, LINEAR if in_set else 0, left)
-                left -= steps
+                place, steps = _search(table, entry, LINEAR if in_set else 0, FREE_STEPS + left)
+                left -= max(0, steps - FREE_STEPS)
                 if left <= 0:
                     return True
             if place is not None:
@@ -178,17 +201,21 @@ def collide(numbers: Sequence[Any], *, in_set: bool) -> bool:
 
 
 def _search(table: list[Entry | None], entry: Entry, linear: int, most: int) -> tuple[int | None, int]:
-    """Return the free place for a number, or ``None`` if the table has it, and the steps, at most about ``most``."""
-    number, number_hash = entry
-    mask, rest = len(table) - 1, number_hash
-    at = number_hash & mask
-    for steps in range(most):
+    """Return the free place for a value, or ``None`` if the table has it, and the steps, at most about ``most``."""
+    value, value_hash = entry
+    mask, rest = len(table) - 1, value_hash
+    at = value_hash & mask
+    steps = 0
+    while steps < most:
         for place in range(at, at + linear + 1) if linear and at + linear <= mask else (at,):
             other = table[place]
             if other is None:
                 return place, steps
-            if other[1] == number_hash and other[0] == number:
-                return None, steps
+            if other[1] == value_hash:
+                if other[0] == value:
+                    return None, steps
+                steps += FREE_STEPS  # hardly ever honest, and slow to compare
+        steps += 1
         rest >>= 5
         at = (5 * at + rest + 1) & mask
     return None, most

@@ -110,14 +110,18 @@ def key_types(info: Any) -> set[str]:
     """Return the names of the types that dictionaries of a type have as keys, or in their keys: ``{"StrType"}``."""
     maps = (_inspect().DictType, _inspect().FrozenDictType)
     keys = (part.key_type for part in type_parts(info) if isinstance(part, maps))
-    return {type(part).__name__ for key in keys for part in type_parts(key)}
+    return {_name(part) for key in keys for part in type_parts(key)}
 
 
 def member_types(info: Any) -> set[str]:
     """Return the names of the types that sets of a type have as members, or in their members."""
     sets = (_inspect().SetType, _inspect().FrozenSetType)
     members = (part.item_type for part in type_parts(info) if isinstance(part, sets))
-    return {type(part).__name__ for member in members for part in type_parts(member)}
+    return {_name(part) for member in members for part in type_parts(member)}
+
+
+def _name(info: Any) -> str:
+    return "AnyType" if _is_untyped(info) else type(info).__name__
 
 
 def has_untyped_set(info: Any) -> bool:
@@ -279,6 +283,9 @@ def stop_at_faults(schema: Any, kinds: Collection[str]) -> Any:
     return {name: stop_at_faults(part, kinds) for name, part in schema.items()}
 
 
+TEXTS = ("str", "bytes")
+
+
 def hashes_numbers(schema: Any) -> bool:
     """Return whether a type has sets, or keys other than text and bytes."""
     if isinstance(schema, list | tuple):
@@ -286,9 +293,9 @@ def hashes_numbers(schema: Any) -> bool:
     if not isinstance(schema, dict):
         return False
     kind = schema.get("type")
-    if kind in ("set", "frozenset") or (
-        kind == "dict" and schema.get("keys_schema", schema)["type"] not in ("str", "bytes")
-    ):
+    if kind in ("set", "frozenset", "json"):
+        return True
+    if kind in ("dict", "ordered-dict", "counter") and schema.get("keys_schema", schema)["type"] not in TEXTS:
         return True
     inner = INNER_SCHEMAS & schema.keys() if isinstance(kind, str) else schema.keys()
     return any(hashes_numbers(schema[name]) for name in inner)

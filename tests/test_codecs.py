@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import pickle
+import struct
 import subprocess
 import sys
 import threading
@@ -865,7 +866,7 @@ def test_numbers_that_were_chosen_to_collide_are_no_keys(codec: Codec) -> None:
 
 
 KEYS = some.integers(-(2**63), 2**64 - 1) | some.text(max_size=40)
-LARGE = {number * 7: None for number in range(64)}
+LARGE: dict[Any, Any] = {number * 7: None for number in range(64)}
 """A map of as many keys as are marked."""
 
 
@@ -918,20 +919,40 @@ def test_large_maps_are_marked_wherever_they_are(value: Any) -> None:
 
 
 def test_maps_of_cbor_without_a_length_are_marked() -> None:
-    data = bytes.fromhex("83 5f41bfff bf01bf62c3bf9fffffff d9d9f7bfff")
+    pairs = b"".join(cbor2.dumps(number) + b"\xf6" for number in LARGE)
+    data = b"\x83\x5f\x42\xbf\xff\xff\xbf%b\x61a\xbf\x01\x9f\xff\xff\xff\xd9\xd9\xf7\xbf\xff" % pairs
 
     marked = mark_large_maps(data, CBOR_FORM)
 
     assert marked is not None
-    assert of_marked_cbor(marked) == [b"\xbf", {1: {"\u00ff": []}}, {}]
+    assert of_marked_cbor(marked) == [b"\xbf\xff", LARGE | {"a": {1: []}}, {}]
 
 
 def test_steps_are_counted_in_dictionaries_and_sets() -> None:
-    random = Random(1)
-
+    assert collide(colliding(), in_set=False)
     for in_set in (False, True):
-        assert collide([number << 50 for number in range(9000)], in_set=in_set)
-        for honest in (range(9000), [random.getrandbits(63) for _ in range(9000)], [1, 1.0, True] * 9000):
+        assert collide([Decimal(2**61 - 1).scaleb(number) for number in range(2000)], in_set=in_set)
+
+
+@pytest.mark.parametrize("count", [1000, 9000, 100_000])
+def test_few_steps_are_taken_by_honest_values(count: int) -> None:
+    random = Random(1)
+    numbers = range(count)
+    honest: Any
+    for honest in (
+        list(numbers),
+        [random.getrandbits(63) for _ in numbers],
+        [random.random() for _ in numbers],
+        [round(random.random() * 10_000, 2) for _ in numbers],
+        [struct.unpack("f", struct.pack("f", random.random()))[0] for _ in numbers],
+        [1.7e9 + number / 4 for number in numbers],
+        [1_700_000_000_000_000 + number * 1000 for number in numbers],
+        [number << 22 for number in numbers],
+        [datetime.fromtimestamp(1_700_000_000 + number, UTC) for number in numbers],
+        *([number / 2**bits for number in numbers] for bits in (7, 10, 15)),
+        [1, 1.0, True] * count,
+    ):
+        for in_set in (False, True):
             assert not collide(honest, in_set=in_set)
 
 
