@@ -26,7 +26,7 @@ MAX_KEYS_WITH_PARTS = 100
 LARGE_TABLE = 512
 """Values that may all collide, as long as there are no more in one table."""
 AT_ONCE = 128
-SLOW = 0.009
+SLOW = 0.006
 SLOW_EACH = 1.5e-7
 SLOW_EACH_OF_MANY = 1e-6
 """Seconds of CPU that all values of a payload, and each of them, may take before places are counted; beyond ``MANY``
