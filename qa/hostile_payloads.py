@@ -209,32 +209,28 @@ def _alike(start: int = 32) -> Iterator[int]:
     return (number * PRIME for number in count(start))
 
 
-TABLE: Final = 2**15
-COLLIDING: Final = 21_000
-"""Keys in a dictionary's table of that size, for which 21,845 are the most."""
-
-
 @cache
-def colliding() -> tuple[int, ...]:
-    """Return integers of different hashes each of which collides with thousands of others, as keys of a dictionary.
+def colliding(table: int = 2**15) -> tuple[int, ...]:
+    """Return integers of different hashes each of which collides with thousands of others in a dictionary's ``table``.
 
     The first half are the places that follow one another where a hash has no more bits. Each of the others finds
     those taken that its bits lead to, and then is somewhere among the first.
     """
-    random, mask = Random(5), TABLE - 1
-    half = COLLIDING // 2
+    random, mask = Random(5), table - 1
+    most = table * 16 // 25  # a dictionary grows at two thirds
+    half = most // 2
     order = [7]
     while len(order) < half:
         order.append((5 * order[-1] + 1) & mask)
     taken, keys, end = set(order), dict.fromkeys(order), order[-1]
-    while len(keys) < COLLIDING:
+    while len(keys) < most:
         key = order[random.randrange(half)]
         for digit in range(1, 5):  # each five bits more decide on one step
             options = (key | more << (10 + 5 * digit) for more in random.sample(range(32), 12))
-            key = next((option for option in options if _place(option, digit) in taken), -1)
+            key = next((option for option in options if _place(option, digit) & mask in taken), -1)
             if key < 0:
                 break
-        if key < 0 or key in keys or not all(_place(key, step) in taken for step in range(5, 8)):
+        if key < 0 or key in keys or not all(_place(key, step) & mask in taken for step in range(5, 8)):
             continue
         keys[key] = None
         end = (5 * end + 1) & mask
@@ -257,7 +253,7 @@ def _place(key: int, steps: int) -> int:
     for _ in range(steps):
         key >>= 5
         at = 5 * at + key + 1
-    return at & (TABLE - 1)
+    return at
 
 
 def _floats() -> Iterator[float]:
