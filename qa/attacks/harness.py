@@ -36,7 +36,9 @@ PATIENCE = 30.0
 MEDIAN, WORST = 0.030, 0.200
 """Seconds that the probe may wait, where the machine is ours alone."""
 AGAIN = 0.10
-"""Share of its growth that a second, identical round may add."""
+"""Share of its growth that another, identical round may add."""
+SETTLED = 2
+"""Rounds of which the last may add more, if the next one then adds nothing."""
 NOISE = 4 * MIB
 """Bytes of resident memory that mean nothing: arenas and heaps come in pieces, and keep some."""
 IDLE = 0.25
@@ -342,13 +344,19 @@ def _judge(victim: Victim, result: Result, *, full: bool) -> None:
     Probe(victim.ports["tcp"]).end()  # what the first connection ever costs is not the attack's
     before = victim.alive()
     connections = 1
-    for turn in range(attack.rounds if full else 1):
+    turn, rounds = 0, attack.rounds if full else 1
+    while turn < rounds:
         scene = Scene(victim, size, full=full)
         with _probing(victim, result, full=full):
-            _attack_once(scene, result, first=turn == 0)
+            more = _attack_once(scene, result, first=turn == 0)
             _wait_until_cleared(scene, before, result, objects=False)
         _wait_until_cleared(scene, before, result, objects=True)
         connections += len(scene.lines) + 1
+        turn += 1
+        if more and turn == SETTLED:
+            rounds += 1  # a heap that was laid out otherwise grows no further; a leak does
+        elif more:
+            result.miss(f"round {turn} grew by {more / MIB:.1f} MiB more")
         if result.misses:
             break
     _check_growth(size, result)
@@ -358,7 +366,8 @@ def _judge(victim: Victim, result: Result, *, full: bool) -> None:
     _check_log(victim.log, connections + attack.more_log, result)
 
 
-def _attack_once(scene: Scene, result: Result, *, first: bool) -> None:
+def _attack_once(scene: Scene, result: Result, *, first: bool) -> int:
+    """Make one round. Return the bytes of memory that it took beyond the rounds before, 0 for what means nothing."""
     victim = scene.victim
     idle, cpu, started = victim.resident(), victim.cpu(), time.monotonic()
     reaction = "-"
@@ -374,10 +383,12 @@ def _attack_once(scene: Scene, result: Result, *, first: bool) -> None:
     if first:
         result.reaction, result.growth, result.idle = reaction, growth, idle
         result.seconds, result.cpu = seconds, victim.cpu() - cpu
-    else:
-        more = sampler.peak - result.idle - result.growth
-        if more > max(result.growth, 0) * AGAIN + NOISE:
-            result.miss(f"a second round grew by {more / MIB:.1f} MiB more")
+        return 0
+    more = sampler.peak - result.idle - result.growth
+    if more <= max(result.growth, 0) * AGAIN + NOISE:
+        return 0
+    result.growth += more
+    return more
 
 
 @contextmanager
