@@ -733,11 +733,11 @@ class TablesOfType(NamedTuple):
     only_text: bool = False
     """All keys are text or bytes."""
     numbers: bool = True
-    """Keys may be numbers."""
+    """Keys may be numbers, times or others whose hashes a peer foresees."""
     numbers_of_texts: bool = True
     """Texts may become numbers that are keys or members."""
     sets: bool = True
-    """Members of sets may be numbers."""
+    """Members of sets may be such values."""
     limit_parts: bool = True
     """No keys are arrays or maps, but for parts of which the type says nothing."""
     tags: frozenset[int] = frozenset()
@@ -753,18 +753,21 @@ def _tables_of_type(kind: Any) -> TablesOfType:
     keys, members = key_types(info), member_types(info)
     custom = [part.cls for part in type_parts(info) if isinstance(part, inspect.CustomType)]
     untyped = bool(custom) or any(isinstance(part, inspect.AnyType) for part in type_parts(info))
-    unforeseen = {"StrType", "BytesType", "NoneType", "BoolType", "DateType", "EnumType", "LiteralType"}
     models = any(is_model(cls) and hashes_numbers(_adapter(cls).core_schema) for cls in custom)
     return TablesOfType(
         only_text=not untyped and keys <= {"StrType", "BytesType"},
-        numbers=untyped or not keys <= unforeseen,
+        numbers=untyped or not keys <= NOT_FORESEEN,
         numbers_of_texts=models or not keys.isdisjoint({"IntType", "FloatType"}),
-        sets=models or not members <= unforeseen,
+        sets=models or not members <= NOT_FORESEEN,
         limit_parts=keys.isdisjoint(TYPES_WITH_PARTS),
         tags=frozenset(tag for tag, name in ((4, "DecimalType"), (37, "UUIDType")) if name in keys),
     )
 
 
+NOT_FORESEEN = {
+    *("StrType", "BytesType", "NoneType", "BoolType", "DateType", "EnumType", "LiteralType", "DecimalType", "UUIDType"),
+}
+"""The names that msgspec has for types of keys and members that `Tables` does not look at."""
 TYPES_WITH_PARTS = {
     *("TupleType", "VarTupleType", "FrozenSetType", "NamedTupleType", "StructType", "DataclassType", "CustomType"),
 }

@@ -154,9 +154,8 @@ LINEAR = 9
 FREE_STEPS = 64
 MOST_STEPS = 10_000
 STEPS_EACH = 4
-"""Steps from a taken place to the next: those of each value that don't count, and how many more all of them may take,
-and each. Honest values whose low bits are alike take 20 on average, and some of them 500; chosen ones take thousands.
-"""
+"""Steps from a taken place to the next: those of each value that don't count, and how many more a table may take, and
+for each of its values. Honest ones whose low bits are alike take 20 on average, and some 500; chosen ones thousands."""
 HASH_MASK = 2**64 - 1
 
 Entry = tuple[Any, int]
@@ -169,7 +168,7 @@ def collide(values: Sequence[Any], *, in_set: bool) -> bool:
     A dictionary's values keep their order when it grows, so the last size of its table tells enough.
     """
     entries: list[Entry] = [(value, hash(value) & HASH_MASK) for value in values]
-    left = FREE_STEPS + STEPS_EACH * len(entries)
+    left = MOST_STEPS + STEPS_EACH * len(entries)
     size = LEAST_TABLE
     while not in_set and len(entries) > 2 * size // 3 * 2:
         size *= 2

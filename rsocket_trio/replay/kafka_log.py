@@ -192,6 +192,7 @@ class KafkaLog(ReplayableLog):
                 pass
 
     async def _look(self) -> dict[int, tuple[int, int]]:
+        """Return the bounds as they are now. Raise as `_refresh` does."""
         missing_since: float | None = None
         while True:
             look = partial(self._open_topics.look, self.topic, self._seen)
@@ -200,7 +201,7 @@ class KafkaLog(ReplayableLog):
                 if topic.id == self._seen.id and topic.partitions <= self._seen.partitions:
                     # One that seems to have fewer partitions than before was made just now.
                     return found
-                await self._take(topic)
+                await self._change_to(topic)
                 continue
             now = trio.current_time()
             missing_since = now if missing_since is None else missing_since
@@ -208,7 +209,7 @@ class KafkaLog(ReplayableLog):
                 raise TopicGone(f"topic {self.topic!r} is gone")
             await trio.sleep(PAUSE)
 
-    async def _take(self, topic: Topic) -> None:
+    async def _change_to(self, topic: Topic) -> None:
         """Note that the topic is another one by now, or has more partitions. Raise ``TopicGone`` if it has fewer."""
         before = self._seen
         if before.id and topic.id != before.id:
@@ -258,7 +259,10 @@ class KafkaLog(ReplayableLog):
         if start == latest:
             await trio.lowlevel.checkpoint()
             return None
-        block = await self._reading.block(partition, start, max_bytes)
+        reading = self._reading
+        block = await reading.block(partition, start, max_bytes)
+        if reading is not self._reading:
+            raise self._made_anew()
         earliest, latest = self._bounds[partition]
         self._bounds[partition] = earliest, max(latest, block.end)
         return block
