@@ -56,7 +56,7 @@ QUICK := commands pure
 AT_ONCE := 4
 RUN = $(BIN)/python -m qa.testrun
 # Of the gate's parts: those that judge times and sizes, and those that may have another beside them.
-ALONE := attacks load restarts times
+ALONE := attacks load restarts times log
 BESIDE := tests mutants spark kafka analytics conformance resume simulation
 GATE := $(ALONE) $(BESIDE)
 

@@ -61,20 +61,20 @@ async def serve_rows() -> None:
     import trio
 
     from rsocket_trio import Responder, serve
-    from rsocket_trio.replay import Element, FileLedger, FileLog, Ledger, MemoryLog, add_sink, add_source
+    from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 
     batch = pa.RecordBatch.from_pydict({"id": pa.array(range(PIECE)), "data": [ROW] * PIECE})
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
     piece = stream.getvalue().to_pybytes()
-    log, arrow = (MemoryLog(2, limit_bytes=2**30) for _ in range(2))
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         async with (
-            FileLog(folder / "raw", 2) as files,
-            FileLog(folder / "log", 2) as written,
-            FileLedger(folder / "ledger", written) as ledger,
+            Log(partitions=2, limit_bytes=2**30) as log,
+            Log(partitions=2, limit_bytes=2**30) as arrow,
+            Log(folder / "raw.db", 2) as files,
+            Log(folder / "written.db", 2) as written,
             trio.open_nursery() as nursery,
         ):
             for partition in range(2):
@@ -87,8 +87,8 @@ async def serve_rows() -> None:
             add_source(responder, "raw", log)
             add_source(responder, "arrow", arrow)
             add_source(responder, f"raw{FILES}", files)
-            add_sink(responder, "sink", Ledger(MemoryLog(2, limit_bytes=SINK_BYTES), staged_bytes=2**30))
-            add_sink(responder, f"sink{FILES}", ledger)
+            add_sink(responder, "sink", Ledger(Log(partitions=2, limit_bytes=SINK_BYTES)))
+            add_sink(responder, f"sink{FILES}", Ledger(written))
             [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
             print(uri, flush=True)
             await trio.to_thread.run_sync(sys.stdin.read)

@@ -68,7 +68,7 @@ def conditions(figures: dict[str, Any]) -> str:
     repeat = of.get("repeat", max(len(job["seconds"]) for job in of["jobs"]))
     counted = "one repetition" if repeat == 1 else f"medians of {repeat} repetitions, with the least and the most"
     return (
-        f"Rows of 28 bytes, in memory (`MemoryLog`, `Ledger`) or in files (`FileLog`, `FileLedger`); {counted}, after "
+        f"Rows of 28 bytes, in memory (`Log()`) or in files (`Log(path)`); {counted}, after "
         f"one that is not counted; Spark, its workers and the server share {of['cores']} cores; {machine['date']}, "
         f"load average {of['load'][0]:.1f} before the run."
     )

@@ -9,14 +9,14 @@ from pathlib import Path
 import trio
 
 from rsocket_trio import Connection, Responder, open_connection, serve
-from rsocket_trio.replay import FileLedger, FileLog, Record, add_sink, add_source, read_source_payload
+from rsocket_trio.replay import Ledger, Log, Record, add_sink, add_source, read_source_payload
 
 
 async def run_server(folder: Path, *, task_status: trio.TaskStatus[str]) -> None:
     responder = Responder()
-    async with FileLog(folder / "log") as log, FileLedger(folder / "ledger", log) as ledger:
+    async with Log(folder / "orders.log") as log:
         add_source(responder, "orders", log)
-        add_sink(responder, "orders.new", ledger)
+        add_sink(responder, "orders.new", Ledger(log))
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
             task_status.started(uri)
@@ -65,7 +65,7 @@ async def run(folder: Path) -> None:
             await client.request_response("plums", route="orders.new")
             print(f"offsets: {(await client.request_response(route='orders.offsets')).text}")
             for record in await read(client, 1, 3):
-                print(f"{record.position}: {record.data.decode()}")
+                print(f"{record.position}: {(record.data or b'').decode()}")
         nursery.cancel_scope.cancel()
 
 

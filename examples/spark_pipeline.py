@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from rsocket_trio import Responder, open_connection, serve
-from rsocket_trio.replay import Ledger, MemoryLog, add_sink, add_source
+from rsocket_trio.replay import Ledger, Log, add_sink, add_source
 from rsocket_trio.services import Service, Stream, request_response, request_stream
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class MarketServer:
     """The market: a log of trades, which Spark reads, and a log of bars, which it writes."""
 
     def __init__(self) -> None:
-        # A FileLog and a FileLedger keep them on a disk, a KafkaLog and a KafkaLedger in topics.
-        self.trades = MemoryLog(partitions=PARTITIONS)
-        self.results = MemoryLog()
+        # With a path a Log is a file, and so is the ledger of its sink; a KafkaLog and a KafkaLedger are in topics.
+        self.trades = Log(partitions=PARTITIONS)
+        self.results = Log()
 
     @request_response
     async def place(self, trades: list[Trade]) -> int:
@@ -101,6 +101,7 @@ class MarketServer:
         """Yield the bars of a symbol."""
         async with aclosing(self.results.read(0, *self.results.bounds(0))) as records:
             async for record in records:
+                assert record.data is not None  # each row is a bar
                 bar = Bar(**json.loads(record.data))
                 if bar.symbol == symbol:
                     yield bar
@@ -113,7 +114,7 @@ async def run_server() -> None:
     add_source(responder, "trades", market.trades)
     add_sink(responder, "bars", Ledger(market.results))
     add_source(responder, "bars.log", market.results)
-    async with trio.open_nursery() as nursery:
+    async with market.trades, market.results, trio.open_nursery() as nursery:
         [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"]))
         print(f"listening {uri}", flush=True)
 

@@ -120,6 +120,12 @@ async def _write(victim: Victim, row: bytes, count: int) -> str:
 
     async with open_connection(f"tcp://127.0.0.1:{victim.ports['tcp']}") as connection:
         await connection.request_response(row, route="rows")
+        async with connection.request_channel(row, route="rows") as warm:
+            # Rows that come together load Arrow.
+            await warm.send_many([row] * 2)
+            await warm.send_eof()
+            async for _ in warm:
+                pass
         before = victim.resident()
         async with (
             connection.request_channel(row, route="rows", initial_request_n=1, refill=False) as channel,

@@ -75,20 +75,25 @@ class Driver:
         return {name: min(state["starts"].get(name, 0) + self._step, one["latest"]) for name, one in bounds.items()}
 
     async def _do(self, state: dict[str, Any]) -> None:
-        """Read, stage and commit one batch. Now and then the commit goes to another server."""
+        """Plan, read, stage and commit one batch. Now and then the commit goes to another server."""
         attempts = []
         async with self._connection() as connection:
+            epoch = json.loads((await self._ask(connection, "orders.epoch", b'{"sink": "copy"}'))[0])["epoch"]
+            about = {"sink": "copy", "batch": state["batch"], "epoch": epoch}
             for name, end in state["ends"].items():
                 attempt = str(uuid.uuid4())
-                attempts.append({"attempt": attempt, "rows": await self._stage(connection, attempt, name, end, state)})
-            said = json.dumps({"sink": "copy", "batch": state["batch"], "attempts": attempts}).encode()
+                rows = await self._stage(connection, {"attempt": attempt, **about}, name, end, state)
+                attempts.append({"attempt": attempt, "rows": rows})
+            said = json.dumps({**about, "query": "the driver", "attempts": attempts}).encode()
             if self._chance.random() < 0.8:
                 await self._ask(connection, "orders.commit", said)
                 return
         async with self._connection() as connection:
             await self._ask(connection, "orders.commit", said)
 
-    async def _stage(self, connection: Connection, attempt: str, name: str, end: int, state: dict[str, Any]) -> int:
+    async def _stage(
+        self, connection: Connection, about: dict[str, Any], name: str, end: int, state: dict[str, Any]
+    ) -> int:
         start = state["starts"].get(name, 0)
         if start == end:
             rows = []
@@ -98,11 +103,11 @@ class Driver:
                 async with connection.request_stream(wanted, route="numbers", initial_request_n=4096) as items:
                     records = [read_source_payload(item) async for item in items]
             rows = [record.data for record in records if record.count]
-        opening = json.dumps({"sink": "copy", "attempt": attempt, "partition": int(name)}).encode()
+        opening = json.dumps({**about, "partition": int(name)}).encode()
         with trio.fail_after(ANSWER_SECONDS):
             async with connection.request_channel(opening, route="orders.stage") as channel:
                 for row in rows:
-                    await channel.send(row)
+                    await channel.send(row or b"")
                 await channel.send_eof()
                 [answer] = [item async for item in channel]
         if json.loads(answer.data)["rows"] != len(rows):

@@ -27,9 +27,9 @@ def say(*words: object) -> None:
 class Watched(KafkaLedger):
     """A ledger that says how far it is."""
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], *, once: bool = False) -> Commit:
+    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **terms: Any) -> Commit:
         say("committing", batch)
-        done = await super().commit(sink, batch, attempts, once=once)
+        done = await super().commit(sink, batch, attempts, **terms)
         say("promoted" if done.promoted else "repeated", batch)
         return done
 

@@ -37,7 +37,9 @@ CANCELS = (
 
 OUTBOX = ("tests/mux/test_outbox.py", "tests/connection/test_link_at_once.py")
 LEDGER = ("tests/replay/test_ledgers.py",)
-SEGMENTS = ("tests/replay/test_segments.py",)
+LOGS = ("tests/replay/test_logs.py",)
+FILES = (*LOGS, "tests/replay/test_log_files.py")
+SHARED = (*FILES, "tests/replay/test_shared_logs.py")
 PARTS = ("tests/rsocket/test_fast_path_fragments.py",)
 FAILURES = ("tests/connection/test_failures.py", "tests/connection/test_fault_log.py")
 DECORATED = ("tests/connection/test_decorated.py",)
@@ -535,34 +537,111 @@ MUTANTS = (
         "trio.current_time() + self._idle_time",
         ("tests/transports/http2/test_windows.py",),
     ),
-    # What is on the disk
+    # Logs and ledgers
     Mutant(
-        "a sink drops the attempts of another",
-        "Ledger._of_sink",
-        "if stage is not None and stage.sink == sink]",
-        "if stage is not None]",
+        "the CRC of a row is not compared",
+        "is_whole",
+        "return bool(crc == crc_of_place(partition, position, count, time, crc_of_body(form, contents)))",
+        "return bool(crc_of_place(partition, position, count, time, crc_of_body(form, contents)) >= 0)",
+        FILES,
+    ),
+    Mutant(
+        "a hole between rows is passed over",
+        "some_places",
+        "if position != expected or (not found and position + count <= start):",
+        "if not found and position + count <= start:",
+        FILES,
+    ),
+    Mutant(
+        "times run backwards",
+        "Log._append",
+        "max(state.time, now if body.time is None else body.time)",
+        "now if body.time is None else body.time",
+        LOGS,
+    ),
+    Mutant(
+        "an append begins wherever the log ends",
+        "in_order",
+        "check_begin(partition, group.at, end)",
+        "pass",
+        LOGS,
+    ),
+    Mutant(
+        "a trim drops the rows above it that were appended with those below",
+        "drop",
+        "position + count > before",
+        "position >= before",
+        LOGS,
+    ),
+    Mutant(
+        "an append is taken before the lock is held, and is lost if that is never free",
+        "Log._write_all",
+        "        groups: list[Appending] = []\n",
+        "        groups: list[Appending] = take()\n",
+        FILES,
+    ),
+    Mutant(
+        "the failure of one append fails those that are written with it",
+        "Log._write_all",
+        "if len(groups) == 1:",
+        "if True:\n                return [outcome.Error(error)] * len(groups)\n            if len(groups) == 1:",
+        LOGS,
+    ),
+    Mutant(
+        "a locked file is given up at once",
+        "Database._patiently",
+        "if trio.current_time() >= deadline:",
+        "if True:",
+        SHARED,
+    ),
+    Mutant(
+        "a write that was planned later is not the one that counts",
+        "check_epoch",
+        "if found and found[0][0] > epoch:",
+        "if found and found[0][0] < epoch:",
+        LEDGER,
+    ),
+    Mutant(
+        "whoever writes owns the sink",
+        "Owner.next",
+        "if not take_over or query is None:",
+        "if False:",
+        LEDGER,
+    ),
+    Mutant(
+        "a query whose sink was taken over goes on",
+        "Owner.next",
+        "if query in self.former:",
+        "if False:",
+        LEDGER,
+    ),
+    Mutant(
+        "the last batch counts twice",
+        "Sink.next_owner",
+        "wanted.batch > self.batch:",
+        "wanted.batch >= self.batch:",
+        LEDGER,
+    ),
+    Mutant(
+        "an attempt never expires",
+        "drop_old",
+        "WHERE deadline <= ? AND",
+        "WHERE deadline < ?1 - ?1 AND",
         LEDGER,
     ),
     Mutant(
         "a sink promotes the attempts of another",
-        "Ledger._checked",
-        "if stage is None or stage.sink != sink:",
-        "if stage is None:",
+        "checked",
+        "if row is None or row.sink != sink:",
+        "if row is None:",
         LEDGER,
     ),
     Mutant(
-        "what was rolled back is said to be durable",
-        "Segments.roll_back",
-        "self._durable = mark.durable",
-        "pass",
-        SEGMENTS,
-    ),
-    Mutant(
-        "of the files that are rolled back the oldest goes first",
-        "Segments.roll_back",
-        "for late in reversed(fresh):",
-        "for late in fresh:",
-        SEGMENTS,
+        "an attempt that is not complete is promoted",
+        "checked",
+        "if not row.sealed:",
+        "if False:",
+        LEDGER,
     ),
     # Failures of handlers
     Mutant(

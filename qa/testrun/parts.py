@@ -97,6 +97,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "conformance": (program("qa.wrong.findings", "--check"),),
     "tests": (whole("pure"), whole("commands")),
     "kafka": (program("qa.kafka", "--kills"),),
+    "log": (program("qa.log"),),
     "analytics": (whole("analytics"),),
     "spark": (whole("spark", "--ignore=tests/spark/cluster"),),
 }

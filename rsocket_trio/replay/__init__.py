@@ -7,7 +7,6 @@ from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import (
     CorruptLog,
     DamagedPartition,
-    LogLocked,
     NotStaged,
     NotWritten,
     PositionAhead,
@@ -16,32 +15,26 @@ from rsocket_trio.replay.errors import (
     TopicGone,
     UnknownPartition,
 )
-from rsocket_trio.replay.file_log import FileLog
-from rsocket_trio.replay.journal import FileLedger, LedgerMismatch
 from rsocket_trio.replay.kafka_ledger import KafkaLedger
 from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import ReplayableLog
-from rsocket_trio.replay.memory_log import MemoryLog
 from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.retention import Retention
 from rsocket_trio.replay.sink_routes import add_sink
 from rsocket_trio.replay.source_routes import add_source
+from rsocket_trio.replay.sqlite_log import Log
 
 __all__ = [
     "Commit",
     "CorruptLog",
     "DamagedPartition",
     "Element",
-    "FileLedger",
-    "FileLog",
     "KafkaLedger",
     "KafkaLog",
     "Ledger",
-    "LedgerMismatch",
-    "LogLocked",
-    "MemoryLog",
+    "Log",
     "NotStaged",
     "NotWritten",
     "Pack",

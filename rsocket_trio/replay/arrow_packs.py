@@ -1,45 +1,34 @@
-"""Packs and Arrow record batches, each made from the other without a look at single rows.
+"""The rows of packs as Arrow record batches, as records and as elements.
 
-A pack in the format ``arrow/1`` is an Arrow IPC stream of one record batch. Its columns are those of ``PACK_SCHEMA``,
-in any order; ``data`` must be there, and a column that is left out is null in all rows.
+A pack is an Arrow IPC stream of one record batch. Its columns are those of ``PACK_SCHEMA``, in any order; ``data`` must
+be there, and a column that is left out is null in all rows. Rows without a ``position`` follow each other, and without
+a ``count`` each takes one position.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rsocket_trio.replay.elements import LARGEST_COUNT
-from rsocket_trio.replay.packs import (
-    COUNTS,
-    HEADERS,
-    KEY,
-    LONGEST_PACK,
-    METADATA,
-    NO_TIME,
-    NONE,
-    PACK_BYTES,
-    PACK_HEAD,
-    PACK_ROWS,
-    Column,
-    Pack,
-    check_entries,
-    check_pack,
-    checked_span,
-    decode_headers,
+from rsocket_trio.replay.elements import (
+    LARGEST_COUNT,
+    LONGEST_ENTRY,
+    LONGEST_NAME,
+    Element,
+    Record,
     encode_headers,
-    number_bytes,
-    read_columns,
-    sealed,
+    headers_size,
 )
+from rsocket_trio.replay.packs import FOREVER, LONGEST_PACK, PACK_BYTES, PACK_ROWS, SMALL_PACK, Pack
 
 TIME: Final = pa.timestamp("us", tz="UTC")
-HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
+HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())]))
 PACK_SCHEMA: Final = pa.schema(
     [
         ("position", pa.int64()),
@@ -51,26 +40,16 @@ PACK_SCHEMA: Final = pa.schema(
         ("headers", HEADERS_TYPE),
     ]
 )
-_NONE = pa.scalar(NONE, pa.uint32())
-_ZERO = pa.scalar(0, pa.uint32())
+CONTENTS: Final = ("data", "metadata", "key", "headers")
+"""The columns of what a writer sends; ``count`` is one more."""
+LARGEST_TAKEN = 2 * PACK_BYTES
+"""Bytes of a pack above which a log divides it, so that no reader gets much more at a time than it has room for."""
+_POSITIONS: list[pa.Array] = [pa.array([], pa.int64())]
 
 
-class Ascending:
-    """The numbers from 0 on as an Arrow array, kept for the next time."""
-
-    def __init__(self) -> None:
-        self._known = pa.array([], pa.int64())
-
-    def __call__(self, count: int) -> pa.Array:
-        """Return the first ``count`` numbers."""
-        if len(self._known) < count:
-            self._known = fixed(pa.int64(), array("q", range(max(count, PACK_ROWS))))
-        return self._known[:count]
-
-
-def fixed(kind: pa.DataType, numbers: array[int], rows: int | None = None) -> pa.Array:
+def fixed(kind: pa.DataType, numbers: array[int]) -> pa.Array:
     """Return numbers of the native byte order as an Arrow array, not copied."""
-    return pa.Array.from_buffers(kind, len(numbers) if rows is None else rows, [None, pa.py_buffer(numbers)])
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def constant(kind: pa.DataType, number: int, rows: int) -> pa.Array:
@@ -78,81 +57,124 @@ def constant(kind: pa.DataType, number: int, rows: int) -> pa.Array:
     return fixed(kind, array("q", [number]) * rows)
 
 
-ascending = Ascending()
-
-
-# From packs
-
-
-def batch_of(pack: Pack) -> pa.RecordBatch:
-    """Return the rows of a pack as a record batch of ``PACK_SCHEMA``. Raise ``ValueError`` for a damaged pack."""
-    columns = check_pack(pack.data, pack.count)
-    rows, data = columns.rows, pa.py_buffer(pack.data)
-    if columns.offsets is not None:
-        offsets = fixed(pa.uint32(), columns.offsets).cast(pa.int64())
-    elif columns.counts is not None:
-        offsets = fixed(pa.int64(), array("q", columns.starts()))
-    else:
-        offsets = ascending(rows)
-    counts = fixed(pa.int32(), array("i", [1]) * rows if columns.counts is None else columns.counts)
-    if columns.timestamp is not None:
-        times = fixed(pa.int64(), columns.timestamp)
-        known = pc.not_equal(times, NO_TIME)
-        own = pa.scalar(pack.timestamp, pa.int64())
-        times = pc.if_else(known, times, own).cast(TIME)
-    elif pack.timestamp is None:
-        times = pa.nulls(rows, TIME)
-    else:
-        times = constant(TIME, pack.timestamp, rows)
-    headers = pa.nulls(rows, HEADERS_TYPE)
-    if columns.headers is not None:
-        headers = pa.array(
-            [None if said is None else decode_headers(said) for said in columns.headers.contents(pack.data)],
-            HEADERS_TYPE,
-        )
-    return pa.RecordBatch.from_arrays(
-        [
-            pc.add(offsets, pack.position),
-            counts,
-            _binary(columns.data, data, nullable=False),
-            pa.nulls(rows, pa.binary()) if columns.metadata is None else _binary(columns.metadata, data),
-            pa.nulls(rows, pa.binary()) if columns.key is None else _binary(columns.key, data),
-            times,
-            headers,
-        ],
-        schema=PACK_SCHEMA,
-    )
-
-
-def _binary(column: Column, data: pa.Buffer, *, nullable: bool = True) -> pa.Array:
-    rows = len(column.lengths)
-    lengths = fixed(pa.uint32(), column.lengths)
-    validity = None
-    if nullable:
-        present = pc.not_equal(lengths, _NONE)
-        validity = present.buffers()[1]
-        lengths = pc.if_else(present, lengths, _ZERO)
-    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
-    offsets = array("i", [0])
-    offsets.frombytes(memoryview(ends.buffers()[1])[: 4 * rows])
-    contents = data.slice(column.start, column.stop - column.start)
-    return pa.Array.from_buffers(pa.binary(), rows, [validity, pa.py_buffer(offsets), contents])
-
-
-def to_arrow(pack: Pack) -> pa.Buffer:
-    """Return a pack in the format ``arrow/1``."""
-    batch = batch_of(pack)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return sink.getvalue()
+def ascending(rows: int) -> pa.Array:
+    """Return the first numbers from 0 on, kept for the next time."""
+    if len(_POSITIONS[0]) < rows:
+        _POSITIONS[0] = fixed(pa.int64(), array("q", range(max(rows, PACK_ROWS))))
+    return _POSITIONS[0][:rows]
 
 
 # To packs
 
 
+def encoded(batch: pa.RecordBatch) -> bytes:
+    """Return a record batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def pack_of(columns: dict[str, pa.Array], **place: Any) -> Pack:
+    """Return a pack of columns, all but those that are ``None`` or null in all rows; ``place`` is the pack's."""
+    kept = {
+        name: columns[name]
+        for name in PACK_SCHEMA.names
+        if (found := columns.get(name)) is not None and (name == "data" or found.null_count < len(found))
+    }
+    schema = pa.schema([PACK_SCHEMA.field(name) for name in kept])
+    return Pack(encoded(pa.RecordBatch.from_arrays(list(kept.values()), schema=schema)), **place)
+
+
+def _contents(rows: Sequence[Element] | Sequence[Record]) -> dict[str, pa.Array]:
+    counts = [row.count for row in rows]
+    columns = {"data": pa.array([row.data for row in rows], pa.binary())}
+    if counts.count(1) < len(rows):
+        columns["count"] = pa.array(counts, pa.int32())
+    for name in CONTENTS[1:]:
+        contents = [getattr(row, name) for row in rows]
+        if contents.count(None) < len(rows):
+            columns[name] = pa.array(contents, PACK_SCHEMA.field(name).type)
+    return columns
+
+
+def pack_elements(elements: Sequence[Element]) -> Pack:
+    """Return one pack of elements in a row, without times of their own."""
+    return pack_of(_contents(elements), count=sum([element.count for element in elements]))
+
+
+def pack_records(records: Sequence[Record], start: int) -> Pack:
+    """Return one pack of records in order that spans all positions from ``start`` to the end of the last.
+
+    Records of 0 rows only lengthen it.
+    """
+    end = records[-1].end if records else start
+    rows = [record for record in records if record.count]
+    columns = _contents(rows)
+    has_gaps = sum([record.count for record in rows]) != end - start
+    if has_gaps:
+        columns["position"] = pa.array([record.position for record in rows], pa.int64())
+    times = {record.timestamp for record in rows}
+    timestamp = times.pop() if len(times) == 1 else None
+    if times:
+        columns["timestamp"] = pa.array([record.timestamp for record in rows], TIME)
+    return pack_of(columns, count=end - start, position=start, timestamp=timestamp, has_gaps=has_gaps)
+
+
+def split_into_packs(records: Iterable[Record], start: int) -> Iterator[Pack]:
+    """Yield packs of records in order, the first from the position ``start`` on, or where the first record begins."""
+    gathered: list[Record] = []
+    size = 0
+    for record in records:
+        if record.position < start and record.count:
+            start = record.position  # of several rows, and the range begins within it
+        grown = size + record_size(record)
+        if gathered and (grown > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > LARGEST_COUNT):
+            pack = pack_records(gathered, start)
+            yield pack
+            grown, start, gathered = grown - size, pack.end, []
+        gathered.append(record)
+        size = grown
+    if gathered:
+        yield pack_records(gathered, start)
+
+
+def record_size(record: Record | Element) -> int:
+    """Return the bytes of its content."""
+    size = len(record.data or b"") + len(record.metadata or b"") + len(record.key or b"")
+    return size if record.headers is None else size + headers_size(record.headers)
+
+
+def divided(pack: Pack) -> Iterator[Pack]:
+    """Yield the rows of a pack of a writer in packs of a size that a log takes: mostly the pack itself."""
+    if pack.size <= LARGEST_TAKEN and pack.count <= PACK_ROWS:
+        yield pack
+        return
+    batch = _batch(pack.data)
+    rows = max(min(PACK_ROWS, batch.num_rows * PACK_BYTES // max(batch.nbytes, 1)), 1)
+    if rows >= batch.num_rows:
+        yield pack
+        return
+    for start in range(0, batch.num_rows, rows):
+        part = batch.slice(start, rows)
+        count = part.num_rows if "count" not in part.schema.names else pc.sum(part.column("count")).as_py()
+        yield from divided(Pack(encoded(part), count))
+
+
+# From packs
+
+
+def _batch(data: bytes) -> pa.RecordBatch:
+    """Return the record batch of a pack that was checked."""
+    with pa.ipc.open_stream(data) as stream:
+        for batch in stream:
+            if batch.num_rows:
+                return batch
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in stream.schema], schema=stream.schema)
+
+
 def read_batch(data: bytes) -> pa.RecordBatch:
-    """Return the record batch of a pack in the format ``arrow/1``, with all columns of ``PACK_SCHEMA``.
+    """Return the record batch of a pack that a peer sent, with all columns of ``PACK_SCHEMA``.
 
     Raise ``ValueError`` for anything else.
     """
@@ -164,7 +186,7 @@ def read_batch(data: bytes) -> pa.RecordBatch:
             for name in found.names:
                 if name not in PACK_SCHEMA.names or found.names.count(name) > 1:
                     raise ValueError(f"a pack in arrow/1 with the column {name[:100]!r}")
-                if found.field(name).type != PACK_SCHEMA.field(name).type:
+                if not _is_like(found.field(name).type, PACK_SCHEMA.field(name).type):
                     raise ValueError(f"column {name!r} of a pack in arrow/1 is {found.field(name).type}")
             if (size := decompressed_size(data)) > LONGEST_PACK:
                 raise ValueError(f"a pack of {size} bytes, compressed: the limit is {LONGEST_PACK}")
@@ -180,13 +202,201 @@ def read_batch(data: bytes) -> pa.RecordBatch:
     [batch] = batches
     try:
         batch.validate(full=True)
+        return pa.RecordBatch.from_arrays(
+            [
+                batch.column(field.name).cast(field.type)
+                if field.name in found.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in PACK_SCHEMA
+            ],
+            schema=PACK_SCHEMA,
+        )
     except pa.ArrowInvalid as error:
         raise ValueError(f"a pack in arrow/1 is damaged: {error}") from None
-    columns = [
-        batch.column(field.name) if field.name in found.names else pa.nulls(batch.num_rows, field.type)
-        for field in PACK_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=PACK_SCHEMA)
+
+
+def _is_like(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a column is of the type wanted; names of headers may be declared as nullable."""
+    if came == wanted:
+        return True
+    return (
+        wanted == HEADERS_TYPE
+        and pa.types.is_list(came)
+        and pa.types.is_struct(came.value_type)
+        and [(field.name, field.type) for field in came.value_type] == [("name", pa.string()), ("value", pa.binary())]
+    )
+
+
+def placed_batch(pack: Pack) -> pa.RecordBatch:
+    """Return the rows of a pack that a peer sent, each with its position and its count.
+
+    Raise ``ValueError`` if it is damaged, its rows overlap, or they are not within the span of the pack.
+    """
+    batch = read_batch(pack.data)
+    rows = batch.num_rows
+    columns = {name: batch.column(name) for name in PACK_SCHEMA.names}
+    counts, taken = checked_counts(columns["count"], rows)
+    positions = columns["position"]
+    if positions.null_count == rows:
+        if taken != pack.count and not pack.has_gaps:
+            raise ValueError(f"it has {taken} rows, its metadata says {pack.count}")
+        offsets = ascending(rows) if taken == rows else pc.subtract(pc.cumulative_sum(counts.cast(pa.int64())), counts)
+        # Arrow looks for pandas with each Python number that it gets: where it is missing that takes the longest.
+        positions = pc.add(offsets, constant(pa.int64(), pack.position, rows))
+    else:
+        check_places(positions, counts)
+        if taken != pack.count and not pack.has_gaps:
+            raise ValueError(f"it has {taken} rows, its metadata says {pack.count}")
+    if rows:
+        first, end = positions[0].as_py(), positions[-1].as_py() + counts[-1].as_py()
+        if first < pack.position or end > pack.end:
+            raise ValueError(
+                f"it spans {pack.count} positions, and its {rows} rows are those from {first} to {end - 1}"
+            )
+    times = columns["timestamp"]
+    if times.null_count == rows and pack.timestamp is not None:
+        times = constant(TIME, pack.timestamp, rows)
+    columns |= {"position": positions, "count": counts, "timestamp": times}
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=PACK_SCHEMA)
+
+
+def checked_counts(counts: pa.Array, rows: int) -> tuple[pa.Array, int]:
+    """Return how many positions each row takes, and all. Raise ``ValueError`` for less than one, and for too many."""
+    if counts.null_count == rows:
+        counts = fixed(pa.int32(), array("i", [1]) * rows)
+    elif counts.null_count or pc.min(counts).as_py() < 1:
+        raise ValueError("it has a row without a number of positions, or with less than 1")
+    taken = pc.sum(counts).as_py() or 0
+    if taken > LARGEST_COUNT:
+        raise ValueError(f"a pack of {taken} rows: the limit is {LARGEST_COUNT}")
+    return counts, taken
+
+
+def check_places(positions: pa.Array, counts: pa.Array) -> None:
+    """Raise ``ValueError`` for rows that have no position, are not in order, or overlap."""
+    if positions.null_count:
+        raise ValueError("it has rows without a position")
+    if pc.any(pc.less(positions[1:], pc.add(positions[:-1], counts[:-1]))).as_py():
+        raise ValueError("its rows are not in order, or overlap")
+
+
+def checked(data: bytes, count: int | None) -> Pack:
+    """Return the pack that a writer sent, without places and times of its own, as a log takes it.
+
+    ``count`` is how many rows it is said to have, if it is. Raise ``ValueError``.
+    """
+    batch = read_batch(data)
+    rows = batch.num_rows
+    if not rows:
+        raise ValueError("a pack without rows")
+    counts, taken = checked_counts(batch.column("count"), rows)
+    if batch.column("position").null_count < rows:
+        check_places(batch.column("position"), counts)
+    if count is not None and taken != count:
+        raise ValueError(f"a pack of {taken} rows, its metadata says {count}")
+    for name in ("metadata", "key"):
+        if (longest := pc.max(pc.binary_length(batch.column(name))).as_py() or 0) > LONGEST_ENTRY:
+            raise ValueError(f"a pack with {name} of {longest} bytes: the limit is {LONGEST_ENTRY}")
+    check_headers(batch.column("headers"))
+    with pa.ipc.open_stream(data) as stream:
+        is_bare = not {"position", "timestamp"} & set(stream.schema.names)
+        is_bare = is_bare and all(stream.schema.field(name) == PACK_SCHEMA.field(name) for name in stream.schema.names)
+    if is_bare:
+        return Pack(data, taken)
+    columns = {name: batch.column(name) for name in CONTENTS}
+    return pack_of(columns | ({} if taken == rows else {"count": counts}), count=taken)
+
+
+def check_headers(headers: pa.Array) -> None:
+    """Raise ``ValueError`` for headers without a name, or that are too long for the entry of a single row."""
+    if headers.null_count == len(headers):
+        return
+    names = pc.struct_field(headers.flatten(), "name")
+    if names.null_count:
+        raise ValueError("a pack with a header that has no name")
+    if (longest := pc.max(pc.binary_length(names)).as_py() or 0) > LONGEST_NAME:
+        raise ValueError(f"a header's name of {longest} bytes: the limit is {LONGEST_NAME}")
+    if headers.nbytes > LONGEST_ENTRY:
+        for row in headers.to_pylist():
+            if row is not None and (size := len(encode_headers(pairs(row)))) > LONGEST_ENTRY:
+                raise ValueError(f"a pack with headers of {size} bytes: the limit is {LONGEST_ENTRY}")
+
+
+def pairs(row: Iterable[dict[str, Any]]) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a row as pairs."""
+    return [(one["name"], one["value"]) for one in row]
+
+
+def records_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
+    """Yield the records of a pack that was checked, those that have rows from ``start`` to below ``end``."""
+    batch = _batch(pack.data)
+    names = set(batch.schema.names)
+    if not names & {"position", "count"}:
+        # A reader of a few rows pays for these alone.
+        low, high = max(start - pack.position, 0), max(min(end - pack.position, batch.num_rows), 0)
+        batch = batch.slice(low, max(high - low, 0))
+        places: Iterable[int] = range(pack.position + low, pack.position + high)
+        counts: Iterable[int] = repeat(1)
+    else:
+        taken = batch.column("count").to_pylist() if "count" in names else [1] * batch.num_rows
+        counts = taken
+        places = accumulate(taken, initial=pack.position)
+        if "position" in names:
+            places = batch.column("position").to_pylist()
+    nothing: Iterable[Any] = repeat(None)
+    data, metadata, key, headers = (batch.column(name).to_pylist() if name in names else nothing for name in CONTENTS)
+    times: Iterable[int | None] = repeat(pack.timestamp)
+    if "timestamp" in names:
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    for place, count, content, meta, name, said, time in zip(
+        places, counts, data, metadata, key, headers, times, strict=False
+    ):
+        if place >= end:
+            return
+        if place + count > start:
+            yield Record(place, content, meta, count, name, None if said is None else pairs(said), time)
+
+
+def elements_of(pack: Pack) -> Iterator[Element]:
+    """Yield the content of a pack, row by row."""
+    for record in records_of(pack):
+        yield record.element
+
+
+def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
+    """Yield the records of a pack, and a record of 0 rows for positions at its end without any."""
+    last = max(start, pack.position)
+    for record in records_of(pack, start, end):
+        yield record
+        last = record.end
+    high = min(pack.end, end)
+    if last < high:
+        yield Record(high, b"", count=0)
+
+
+def packed(stored: Iterable[Record | Pack], start: int, end: int) -> Iterator[Pack]:
+    """Yield packs of all rows from ``start`` to below ``end``. Large packs of which all is wanted stay as they are."""
+    singles: list[Record] = []
+    size = 0
+    for one in stored:
+        if isinstance(one, Pack) and one.size >= SMALL_PACK and start <= one.position and one.end <= end:
+            yield from split_into_packs(singles, start)
+            start, singles, size = one.end, [], 0
+            yield one
+            continue
+        if isinstance(one, Pack):
+            singles += rows_of(one, start, end)
+            size += one.size
+        else:
+            singles.append(one)
+            size += record_size(one)
+        if size >= PACK_BYTES or len(singles) >= PACK_ROWS:
+            yield from split_into_packs(singles, start)
+            start, singles, size = singles[-1].end, [], 0
+    yield from split_into_packs(singles, start)
+
+
+# The size of compressed packs
 
 
 def decompressed_size(data: bytes) -> int:
@@ -225,104 +435,3 @@ def _field(said: bytes, table: int, index: int) -> int:
 
 def _pointed(said: bytes, place: int) -> int:
     return int(place + struct.unpack_from("<I", said, place)[0])
-
-
-def from_arrow(data: bytes, rows: int | None) -> Pack:
-    """Return the pack that a writer sent in ``arrow/1``, with so many ``rows`` if it says so. Raise ``ValueError``."""
-    batch = read_batch(data)
-    if not batch.num_rows:
-        raise ValueError("a pack in arrow/1 with 0 record batches that have rows: it has one")
-    counts = batch.column("count")
-    span = batch.num_rows
-    if counts.null_count != len(counts):
-        if counts.null_count or not 1 <= pc.min(counts).as_py() <= pc.max(counts).as_py() <= LARGEST_COUNT:
-            raise ValueError("a pack in arrow/1 with a row that has no number of positions, or less than 1")
-        span = checked_span(batch.num_rows, counts.to_pylist())
-    else:
-        counts = None
-    if rows is not None and span != rows:
-        raise ValueError(f"a pack of {span} rows, its metadata says {rows}")
-    metadata, key, headers = (batch.column(name) for name in ("metadata", "key", "headers"))
-    plain = plain_of(batch.column("data"), metadata, key, headers, counts)
-    if len(plain) > LONGEST_PACK:
-        raise ValueError(f"a pack of {len(plain)} bytes: the limit is {LONGEST_PACK}")
-    check_entries(read_columns(plain, check=False))
-    return Pack(plain, span)
-
-
-def plain_of(
-    data: pa.Array,
-    metadata: pa.Array | None = None,
-    key: pa.Array | None = None,
-    headers: pa.Array | None = None,
-    counts: pa.Array | None = None,
-) -> bytes:
-    """Return rows in the layout ``plain/1``: ``data`` and the other columns as binary arrays, ``headers`` as maps.
-
-    Raise ``ValueError`` for a row without data, and for headers without a name or a content.
-    """
-    if data.null_count:
-        raise ValueError(f"a pack with {data.null_count} rows without data")
-    bits = 0
-    parts: list[bytes | memoryview] = [b""]
-    if counts is not None and pc.max(counts).as_py() != 1:
-        bits |= COUNTS
-        parts.append(number_bytes("I", counts.to_pylist()))
-    parts += _parts(data)
-    for bit, column in ((METADATA, metadata), (KEY, key)):
-        if column is not None and column.null_count < len(column):
-            bits |= bit
-            parts += _parts(column)
-    if headers is not None and headers.null_count < len(headers):
-        bits |= HEADERS
-        said = [None if row is None else encode_headers(_named(row)) for row in headers.to_pylist()]
-        parts += _parts(pa.array(said, pa.binary()))
-    parts[0] = PACK_HEAD.pack(len(data), bits)
-    return sealed(parts)
-
-
-def arrow_of(
-    data: pa.Array, metadata: pa.Array | None = None, key: pa.Array | None = None, headers: pa.Array | None = None
-) -> bytes:
-    """Return rows in the format ``arrow/1``: ``data`` and the other columns as binary arrays, ``headers`` as maps."""
-    columns = {"data": data, "metadata": metadata, "key": key, "headers": headers}
-    batch = pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _named(row: Sequence[tuple[str | None, bytes | None]]) -> dict[str, bytes]:
-    """Return headers by name. Raise ``ValueError`` for null."""
-    found: dict[str, bytes] = {}
-    for name, content in row:
-        if name is None or content is None:
-            raise ValueError(f"a pack with a header {name!r} that has no name or no content")
-        found[name] = content
-    return found
-
-
-def _parts(column: pa.Array) -> list[bytes | memoryview]:
-    """Return the lengths and the contents of a binary column."""
-    lengths = pc.binary_length(column).cast(pa.uint32())
-    if column.null_count:
-        lengths, column = lengths.fill_null(_NONE), column.drop_null()
-    rows = len(lengths)
-    start = 4 * lengths.offset
-    made = array("I")
-    made.frombytes(memoryview(lengths.buffers()[1])[start : start + 4 * rows])
-    encoded = number_bytes("I", made)
-    _, offsets, contents = column.buffers()
-    if contents is None:
-        return [encoded]
-    bounds = memoryview(offsets).cast("i")
-    begin, end = bounds[column.offset], bounds[column.offset + len(column)]
-    return [encoded, memoryview(contents)[begin:end]]
-
-
-def pack_rows(data: pa.Array, *others: pa.Array | None) -> int:
-    """Return how many rows of a binary column, and others beside it, make a pack."""
-    size = data.nbytes + sum(column.nbytes for column in others if column is not None)
-    average = max(size // max(len(data), 1), 1)
-    return int(max(min(PACK_ROWS, PACK_BYTES // average), 1))

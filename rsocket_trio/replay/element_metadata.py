@@ -11,9 +11,16 @@ from rsocket_trio.errors import Invalid, RemoteProtocolError
 from rsocket_trio.metadata.composite import Entry, encode_composite, spans
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.elements import LARGEST_COUNT, Element, Record
-from rsocket_trio.replay.pack_formats import read_pack
-from rsocket_trio.replay.packs import Pack, decode_headers, encode_headers
+from rsocket_trio.replay.elements import (
+    LARGEST_COUNT,
+    Element,
+    Headers,
+    Record,
+    check_element,
+    decode_headers,
+    encode_headers,
+)
+from rsocket_trio.replay.packs import ARROW, Pack, arrow, check_format
 from rsocket_trio.values import value
 
 POSITION: Final = "message/x.rsocket-trio.position.v0"
@@ -24,6 +31,7 @@ TIMESTAMP: Final = "message/x.rsocket-trio.timestamp.v0"
 GAP: Final = "message/x.rsocket-trio.gap.v0"
 PACK: Final = "message/x.rsocket-trio.pack.v0"
 ROWS: Final = "message/x.rsocket-trio.rows.v0"
+NULL: Final = "message/x.rsocket-trio.null.v0"
 WRITE: Final = "message/x.rsocket-trio.write.v0"
 
 _HEAD = encode_mime(POSITION)
@@ -49,16 +57,16 @@ def source_payload(record: Record, one: Callable[..., bytes] = _TIMED.pack, head
         entry = _place(record.position, record.count)
         if time is not None:
             entry += _TIME + _LONG.pack(time)
-    if record.metadata is None and record.key is None and record.headers is None:
+    if record.metadata is None and record.key is None and record.headers is None and record.data is not None:
         return Payload(record.data, entry)
-    entries = []
+    entries = [] if record.data is not None else [Entry(NULL, b"")]
     if record.metadata is not None:
         entries.append(Entry(RECORD_METADATA, record.metadata))
     if record.key is not None:
         entries.append(Entry(KEY, record.key))
     if record.headers is not None:
         entries.append(Entry(HEADERS, encode_headers(record.headers)))
-    return Payload(record.data, entry + encode_composite(entries))
+    return Payload(record.data or b"", entry + encode_composite(entries))
 
 
 def behind_gap(payload: Payload, start: int) -> Payload:
@@ -66,15 +74,15 @@ def behind_gap(payload: Payload, start: int) -> Payload:
     return Payload(payload.data, (payload.metadata or b"") + encode_composite([Entry(GAP, _LONG.pack(start))]))
 
 
-def pack_payload(pack: Pack, data: bytes, form: str) -> Payload:
-    """Return ``pack`` as a source sends it: ``data`` in the format ``form``."""
+def pack_payload(pack: Pack) -> Payload:
+    """Return ``pack`` as a source sends it."""
     entry = _MANY.pack(_MANY_HEAD, pack.position, pack.count)
     if pack.timestamp is not None:
         entry += _TIME + _LONG.pack(pack.timestamp)
-    entries = [Entry(PACK, form.encode())]
+    entries = [Entry(PACK, ARROW.encode())]
     if pack.has_gaps:
         entries.append(Entry(GAP, _LONG.pack(pack.position)))
-    return Payload(data, entry + encode_composite(entries))
+    return Payload(pack.data, entry + encode_composite(entries))
 
 
 def _place(position: int, count: int) -> bytes:
@@ -107,9 +115,10 @@ def read_source_payload(payload: Payload) -> Record:
 def read_placed(payload: Payload) -> Placed:
     """Return what ``payload`` holds, a record or a pack. Raise ``RemoteProtocolError`` for a malformed element."""
     data, position, count = payload.metadata or b"", -1, 1
+    content: bytes | None = payload.data
     metadata: bytes | None = None
     key: bytes | None = None
-    headers: dict[str, bytes] | None = None
+    headers: Headers | None = None
     timestamp: int | None = None
     form: str | None = None
     gap: int | None = None
@@ -132,13 +141,15 @@ def read_placed(payload: Payload) -> Placed:
                 headers = decode_headers(data[start:end])
             except ValueError as error:
                 raise RemoteProtocolError(str(error), offset=start) from None
+        elif mime == NULL:
+            content = None
         elif mime == GAP:
             gap = _long(data, start, end, "a gap")
         elif mime == PACK:
             form = data[start:end].decode("utf-8", "backslashreplace")
     if position < 0:
         raise RemoteProtocolError("the element has no position")
-    return Placed(Record(position, payload.data, metadata, count, key, headers, timestamp), form, gap)
+    return Placed(Record(position, content, metadata, count, key, headers, timestamp), form, gap)
 
 
 def _long(data: bytes, start: int, end: int, what: str) -> int:
@@ -163,7 +174,8 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
     """
     key: bytes | None = None
     metadata: bytes | None = None
-    headers: dict[str, bytes] | None = None
+    headers: Headers | None = None
+    content: bytes | None = payload.data
     form: str | None = None
     rows: int | None = None
     said: int | None = None
@@ -177,6 +189,8 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
                 key = data[start:end]
             elif mime == HEADERS:
                 headers = decode_headers(data[start:end])
+            elif mime == NULL:
+                content = None
             elif mime == ROWS:
                 rows = _rows(data[start:end])
             elif mime == POSITION and end - start == 12:
@@ -187,17 +201,25 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
             elif mime == WRITE and not staged:
                 partition = _partition(data[start:end])
         if form is not None:
-            return Write(read_pack(payload.data, form, said if rows is None else rows), partition)
+            check_format(form)
+            return Write(arrow().checked(payload.data, said if rows is None else rows), partition)
+        element = Element(content, metadata, 1 if rows is None else rows, key, headers)
+        check_element(element)
     except RemoteProtocolError as error:
         raise Invalid(f"the element's metadata can't be read: {error}") from None
     except ValueError as error:
         raise Invalid(str(error)) from None
-    return Write(Element(payload.data, metadata, 1 if rows is None else rows, key, headers), partition)
+    return Write(element, partition)
+
+
+def is_pack(payload: Payload) -> bool:
+    """Return whether a writer's payload names the format of a pack."""
+    return payload.metadata is not None and PACK.encode() in payload.metadata
 
 
 def sink_payload(element: Element) -> Payload:
     """Return ``element`` as a writer sends it to a stage."""
-    entries = []
+    entries = [] if element.data is not None else [Entry(NULL, b"")]
     if element.key is not None:
         entries.append(Entry(KEY, element.key))
     if element.headers is not None:
@@ -206,7 +228,7 @@ def sink_payload(element: Element) -> Payload:
         entries.append(Entry(RECORD_METADATA, element.metadata))
     if element.count != 1:
         entries.append(Entry(ROWS, _NUMBER.pack(element.count)))
-    return Payload(element.data, encode_composite(entries) or None)
+    return Payload(element.data or b"", encode_composite(entries) or None)
 
 
 def _rows(content: bytes) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -19,10 +20,17 @@ LONGEST_ENTRY = 2**24 - 1
 LONGEST_NAME = 2**16 - 1
 """Bytes of a header's name."""
 
-Headers: TypeAlias = Mapping[str, bytes]
-"""The headers of a record: names, each with its content."""
+NONE: Final = 0xFFFFFFFF
+"""The length that stands for no content."""
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+"""The headers of a record in order: names, which may come twice, each with its content or ``None``."""
 Clock: TypeAlias = Callable[[], int]
 """A clock: microseconds since 1970, UTC."""
+
+
+_NAME = struct.Struct(">H")
+_LENGTH = struct.Struct(">I")
 
 
 def now_us() -> int:
@@ -34,11 +42,12 @@ def now_us() -> int:
 class Element:
     """The content of a record before it has a position: ``data`` that holds ``count`` rows, and its ``metadata``.
 
-    ``key`` names what the record is about, ``headers`` are names with contents. ``timestamp`` is in microseconds since
-    1970; without one the log takes the time of the append. Elements that differ only in it are equal.
+    ``data`` is ``None`` for null. ``key`` names what the record is about, ``headers`` are names with contents.
+    ``timestamp`` is in microseconds since 1970; without one the log takes the time of the append. Elements that differ
+    only in it are equal.
     """
 
-    data: bytes
+    data: bytes | None
     metadata: bytes | None = None
     count: int = 1
     key: bytes | None = None
@@ -48,7 +57,7 @@ class Element:
     @property
     def size(self) -> int:
         """Return the bytes of data, metadata, key and headers together."""
-        size = len(self.data)
+        size = 0 if self.data is None else len(self.data)
         if self.metadata is not None:
             size += len(self.metadata)
         if self.key is not None:
@@ -60,13 +69,13 @@ class Element:
 class Record:
     """A record of a log: ``data`` and ``metadata`` of ``count`` rows, the first of them at ``position``.
 
-    ``key`` and ``headers`` are those of its element. ``timestamp`` says when it was appended, in microseconds since
-    1970: never less than that of the record before, ``None`` in logs that are older than timestamps. Records that
-    differ only in it are equal. A record of 0 rows says that there is nothing before its position: see ``has_gaps``.
+    ``data``, ``key`` and ``headers`` are those of its element. ``timestamp`` says when it was appended, in microseconds
+    since 1970: never less than that of the record before, ``None`` where that is not known. Records that differ only
+    in it are equal. A record of 0 rows says that there is nothing before its position: see ``has_gaps``.
     """
 
     position: int
-    data: bytes
+    data: bytes | None
     metadata: bytes | None = None
     count: int = 1
     key: bytes | None = None
@@ -86,22 +95,56 @@ class Record:
 
 def headers_size(headers: Headers) -> int:
     """Return the bytes of ``headers`` as they are encoded."""
-    return sum(6 + len(name.encode()) + len(content) for name, content in headers.items())
+    return sum(6 + len(name.encode()) + len(content or b"") for name, content in headers)
 
 
-def check_element(element: Element) -> None:
-    """Raise ``ValueError`` for an element that is too large or has an invalid count."""
-    if element.size > LONGEST_RECORD:
-        raise ValueError(f"a record of {element.size} bytes: the limit is {LONGEST_RECORD}")
+def encode_headers(headers: Headers) -> bytes:
+    """Return headers as they are on the wire: for each u16 length and UTF-8 name, u32 length and content.
+
+    The length ``NONE`` stands for null. Raise ``ValueError`` for a name that is too long.
+    """
+    parts: list[bytes] = []
+    for name, content in headers:
+        said = name.encode()
+        if len(said) > LONGEST_NAME:
+            raise ValueError(f"a header's name of {len(said)} bytes: the limit is {LONGEST_NAME}")
+        parts += (_NAME.pack(len(said)), said, _LENGTH.pack(NONE if content is None else len(content)), content or b"")
+    return b"".join(parts)
+
+
+def decode_headers(data: bytes) -> list[tuple[str, bytes | None]]:
+    """Return the headers in order. Raise ``ValueError`` for malformed ones."""
+    found: list[tuple[str, bytes | None]] = []
+    at, size = 0, len(data)
+    while at < size:
+        name_at = at + _NAME.size
+        middle = name_at + int.from_bytes(data[at:name_at], "big")
+        begin = middle + _LENGTH.size
+        if begin > size:
+            raise ValueError(f"headers of {size} bytes end within a name at {at}")
+        try:
+            name = data[name_at:middle].decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"the name of a header at {at} is no UTF-8") from None
+        (length,) = _LENGTH.unpack_from(data, middle)
+        at = begin if length == NONE else begin + length
+        if at > size:
+            raise ValueError(f"headers of {size} bytes end within the content of {name[:100]!r}")
+        found.append((name, None if length == NONE else data[begin:at]))
+    return found
+
+
+def check_element(element: Element) -> int:
+    """Return the size of an element. Raise ``ValueError`` if it is too large or has an invalid count."""
+    size = element.size
+    if size > LONGEST_RECORD:
+        raise ValueError(f"a record of {size} bytes: the limit is {LONGEST_RECORD}")
     if not 1 <= element.count <= LARGEST_COUNT:
         raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
     if element.key is not None and len(element.key) > LONGEST_ENTRY:
         raise ValueError(f"a key of {len(element.key)} bytes: the limit is {LONGEST_ENTRY}")
-    if element.headers is not None:
-        if (size := headers_size(element.headers)) > LONGEST_ENTRY:
-            raise ValueError(f"headers of {size} bytes: the limit is {LONGEST_ENTRY}")
-        for name in element.headers:
-            if (size := len(name.encode())) > LONGEST_NAME:
-                raise ValueError(f"a header's name of {size} bytes: the limit is {LONGEST_NAME}")
+    if element.headers is not None and (length := len(encode_headers(element.headers))) > LONGEST_ENTRY:
+        raise ValueError(f"headers of {length} bytes: the limit is {LONGEST_ENTRY}")
     if element.timestamp is not None and not 0 <= element.timestamp < 2**63:
         raise ValueError(f"a timestamp of {element.timestamp} microseconds: must be from 0 to 2^63 - 1")
+    return size

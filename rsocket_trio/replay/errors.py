@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from rsocket_trio.errors import ApplicationError, RSocketError
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors of a write that left nothing behind."""
 
 
 class ReplayError(ApplicationError):
@@ -72,29 +76,20 @@ class NotWritten(ReplayError):
 
 
 class CorruptLog(RSocketError):
-    """A file of a log is damaged where it was complete once. No record beyond is read, and none is dropped.
+    """A file is no log, or is damaged. Rows that are damaged are never returned.
 
-    ``file``, ``offset`` (bytes) and ``position`` name the place; ``reason`` describes the damage.
+    ``file`` and ``reason`` say what; ``partition`` and ``position`` where, ``None`` where that is not known.
     """
 
-    def __init__(self, file: Path, offset: int, position: int, reason: str) -> None:
+    def __init__(
+        self, file: Path | None, reason: str, partition: int | None = None, position: int | None = None
+    ) -> None:
         self.file = file
-        self.offset = offset
-        self.position = position
         self.reason = reason
-        super().__init__(file, offset, position, reason)
+        self.partition = partition
+        self.position = position
+        super().__init__(file, reason, partition, position)
 
     def __str__(self) -> str:
-        return f"{self.file} is damaged at offset {self.offset}, position {self.position}: {self.reason}"
-
-
-class LogLocked(RSocketError):
-    """Another writer has ``directory``. ``pid`` is its process, ``None`` if that is unknown."""
-
-    def __init__(self, directory: Path, pid: int | None) -> None:
-        self.directory = directory
-        self.pid = pid
-        super().__init__(directory, pid)
-
-    def __str__(self) -> str:
-        return f"{self.directory} has a writer already: process {'unknown' if self.pid is None else self.pid}"
+        where = "" if self.position is None else f" in partition {self.partition} at position {self.position}"
+        return f"{'the log in memory' if self.file is None else self.file} is damaged{where}: {self.reason}"

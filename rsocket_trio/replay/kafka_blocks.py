@@ -1,129 +1,77 @@
-"""Blocks of records of Kafka as columns, and the records and packs that are made of them."""
+"""Blocks of records of Kafka as columns of Arrow, and the packs and records that are made of them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
-from rsocket_trio.replay.elements import Headers, Record
-from rsocket_trio.replay.packs import (
-    KEY,
-    NO_TIME,
-    NONE,
-    OFFSETS,
-    PACK_BYTES,
-    PACK_HEAD,
-    PACK_ROWS,
-    TIMESTAMP,
-    Pack,
-    number_bytes,
-    sealed,
-    split_into_packs,
-)
+from rsocket_trio.replay.elements import Record
+from rsocket_trio.replay.kafka_client import kafka
+from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, Pack, arrow
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka import Message
 
-OVERHEAD = 100
-"""Bytes that a record takes beside its content, about."""
 LONGEST_GAP = 2**30
 """Positions that one pack leaves out, at most."""
-_time_of = itemgetter(1)
 
 
 @attrs.frozen(eq=False)
 class Block:
-    """The records of a partition from ``start`` to below ``end``, as columns; an offset that is missing has none.
-
-    ``keys``, ``headers`` and ``times`` (milliseconds) are ``None`` where no record has one.
-    """
+    """The records of a partition from ``start`` to below ``end``: those at ``offsets``, whose columns ``batch`` has."""
 
     start: int
     end: int
     offsets: list[int]
-    values: list[bytes]
-    keys: list[bytes | None] | None
-    headers: list[list[tuple[str, bytes | None]] | None] | None
-    times: list[int]
+    batch: pa.RecordBatch
 
-    def between(self, start: int, end: int | None) -> tuple[int, int]:
-        """Return the indexes of the first record from ``start`` on, and of the first from ``end`` on."""
-        low = bisect_left(self.offsets, start)
-        return low, len(self.offsets) if end is None else bisect_left(self.offsets, end, low)
+    def __contains__(self, offset: int) -> bool:
+        index = bisect_left(self.offsets, offset)
+        return self.offsets[index : index + 1] == [offset]
 
 
 def block_of(start: int, messages: list[Message]) -> Block:
-    """Return the block of messages, the last of which may be the end of the partition."""
-    from confluent_kafka import KafkaError, Message
-
-    end = start
-    if any(map(Message.error, messages)):
-        kept = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                kept.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                end = max(end, message.offset() or 0)
-        messages = kept
-    if not messages:
-        return Block(start, end, [], [], None, None, [])
-    offsets: list[Any] = list(map(Message.offset, messages))
-    values: list[Any] = list(map(Message.value, messages))
-    if None in values:
-        values = [b"" if found is None else found for found in values]
-    keys: list[Any] = list(map(Message.key, messages))
-    headers: list[Any] = list(map(Message.headers, messages))
-    return Block(
-        start,
-        max(end, offsets[-1] + 1),
-        offsets,
-        values,
-        None if keys.count(None) == len(keys) else keys,
-        None if headers.count(None) == len(headers) else headers,
-        list(map(_time_of, map(Message.timestamp, messages))),
-    )
+    """Return the block of messages, among which the end of the partition may be."""
+    kind, end = kafka().Message, start
+    if any(map(kind.error, messages)):
+        eof = kafka().KafkaError._PARTITION_EOF
+        end = max(start, *[one.offset() or 0 for one in messages if (error := one.error()) and error.code() == eof], 0)
+        messages = [message for message in messages if message.error() is None]
+    offsets: list[int] = list(map(kind.offset, messages))
+    columns: dict[str, Sequence[Any]] = {
+        "data": list(map(kind.value, messages)),
+        "key": list(map(kind.key, messages)),
+        "headers": list(map(kind.headers, messages)),
+        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, messages)],
+    }
+    return columnar(start, max(end, offsets[-1] + 1 if offsets else 0), offsets, columns)
 
 
-def rows_of(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[int]:
-    """Yield the indexes of the records of a range, about ``max_bytes`` together and at least one."""
-    low, high = block.between(start, end)
-    for index in range(low, high):
-        yield index
-        max_bytes -= len(block.values[index]) + OVERHEAD
-        if max_bytes <= 0:
-            return
+def columnar(start: int, end: int, offsets: list[int], columns: dict[str, Sequence[Any]]) -> Block:
+    """Return a block of values by column; what is null in all rows may be left out, but not ``data``."""
+    import pyarrow as pa
+
+    headers = columns.get("headers", ())
+    if any(headers):
+        others = [[pair for pair in row or () if pair[0] != RECORD_METADATA] or None for row in headers]
+        columns = {**columns, "metadata": [dict(row or ()).get(RECORD_METADATA) for row in headers], "headers": others}
+    schema = arrow().PACK_SCHEMA
+    kept = {"position": pa.array(offsets, pa.int64())}
+    for name, values in columns.items():
+        if name == "data" or values.count(None) < len(values):
+            kept[name] = pa.array(values, schema.field(name).type)
+    return Block(start, end, offsets, pa.RecordBatch.from_pydict(kept))
 
 
-def records_of_block(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[Record]:
-    """Yield the records of a block from ``start`` to below ``end``, about ``max_bytes`` together.
-
-    Behind the last of them comes a record of no rows, if nothing else is there up to its position.
-    """
-    offsets, keys, headers = block.offsets, block.keys, block.headers
-    low, high = block.between(start, end)
-    last, index = start, low - 1
-    for index in rows_of(block, start, end, max_bytes):
-        metadata, others = _headers_of(headers[index]) if headers else (None, None)
-        time = block.times[index]
-        yield Record(
-            offsets[index],
-            block.values[index],
-            metadata,
-            1,
-            keys[index] if keys else None,
-            others,
-            time * 1000 if time >= 0 else None,
-        )
-        last = offsets[index] + 1
-    stop = block.end if end is None else min(block.end, end)
-    if index + 1 == high and last < stop:
-        yield Record(stop, b"", count=0)
+def records_of(packs: Iterable[Pack]) -> Iterator[Record]:
+    """Yield the records of packs: behind the last of them one of no rows, if nothing else is there up to the end."""
+    for pack in packs:
+        yield from arrow().rows_of(pack)
 
 
 def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[Pack]:
@@ -131,64 +79,32 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
 
     They span all positions from ``start`` to the end of the last record, or to where nothing else is.
     """
-    if block.headers is not None:
-        # Each row has an encoding of its own.
-        yield from split_into_packs(records_of_block(block, start, end, max_bytes), start)
-        return
-    offsets = block.offsets
-    low, high = block.between(start, end)
-    stop = block.end if end is None else min(block.end, end)
-    while low < high and max_bytes > 0:
-        while offsets[low] - start > LONGEST_GAP:
-            yield _pack(block, low, low, start, start + LONGEST_GAP)
-            start += LONGEST_GAP
-        rows = min(_rows_within(block.values, low, high, min(PACK_BYTES, max_bytes)), PACK_ROWS)
-        after = bisect_left(offsets, start + LONGEST_GAP + 1, low, low + rows)
-        last = offsets[after - 1] + 1
-        yield _pack(block, low, after, start, last)
-        max_bytes -= sum(map(len, block.values[low:after]))
-        low, start = after, last
-    if low == high:
-        while start < stop:
+    stop = min(block.end, FOREVER if end is None else end)
+    low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
+    while start < stop and max_bytes > 0:
+        rows = min(high - low, PACK_ROWS)
+        while rows > 1 and block.batch.slice(low, rows).nbytes > min(PACK_BYTES, max_bytes):
+            rows //= 2
+        after = bisect_left(block.offsets, start + LONGEST_GAP, low, low + rows)
+        if after < high:
+            last = block.offsets[after - 1] + 1 if after > low else start + LONGEST_GAP
+        else:
             last = min(stop, start + LONGEST_GAP)
-            yield _pack(block, low, low, start, last)
-            start = last
+        part = block.batch.slice(low, after - low)
+        yield _pack(part, start, last)
+        max_bytes -= part.nbytes
+        low, start = after, last
 
 
-def _rows_within(values: Sequence[bytes], low: int, high: int, limit: int) -> int:
-    """Return how many rows from ``low`` on have about ``limit`` bytes, at least one."""
-    rows = min(high - low, PACK_ROWS)
-    while rows > 1 and sum(map(len, values[low : low + rows])) > limit:
-        rows //= 2
-    return rows
-
-
-def _pack(block: Block, low: int, high: int, start: int, end: int) -> Pack:
-    """Return the records with indexes from ``low`` to below ``high`` as the pack from ``start`` to ``end``."""
-    bits, rows, values = 0, high - low, block.values[low:high]
-    parts = [b""]
-    if end - start != rows:
-        bits |= OFFSETS
-        parts.append(number_bytes("I", [offset - start for offset in block.offsets[low:high]]))
-    parts.append(number_bytes("I", map(len, values)))
-    parts += values
-    if block.keys is not None and (keys := block.keys[low:high]).count(None) < rows:
-        bits |= KEY
-        parts.append(number_bytes("I", [NONE if key is None else len(key) for key in keys]))
-        parts += filter(None, keys)
-    times, timestamp = block.times[low:high], None
-    if times and times.count(times[0]) == rows:
-        timestamp = times[0] * 1000 if times[0] >= 0 else None
-    elif times:
-        bits |= TIMESTAMP
-        parts.append(number_bytes("q", [time * 1000 if time >= 0 else NO_TIME for time in times]))
-    parts[0] = PACK_HEAD.pack(rows, bits)
-    return Pack(sealed(parts), end - start, start, timestamp)
-
-
-def _headers_of(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[bytes | None, Headers | None]:
-    """Return the metadata of a record, and its other headers by name: of those that have one name the last."""
-    if headers is None:
-        return None, None
-    found = {name: content or b"" for name, content in headers}
-    return found.pop(RECORD_METADATA, None), found or None
+def _pack(rows: pa.RecordBatch, start: int, end: int) -> Pack:
+    """Return records as the pack from ``start`` to ``end``."""
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    has_gaps = end - start != rows.num_rows
+    if not has_gaps:
+        del columns["position"]
+    timestamp = None
+    if "timestamp" in columns and len(times := columns["timestamp"].unique()) == 1:
+        timestamp = times[0].value
+        del columns["timestamp"]
+    pack: Pack = arrow().pack_of(columns, count=end - start, position=start, timestamp=timestamp, has_gaps=has_gaps)
+    return pack

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import attrs
 import outcome
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import Rejected
+from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
 from rsocket_trio.replay.elements import Element, Record
-from rsocket_trio.replay.errors import NotWritten, PositionAhead, PositionExpired, TopicGone
-from rsocket_trio.replay.kafka_blocks import Block, pack_block, records_of_block
-from rsocket_trio.replay.kafka_client import PATIENCE, PAUSE, Cluster, Topic, Topics, require_kafka
+from rsocket_trio.replay.errors import NotWritten, TopicGone
+from rsocket_trio.replay.kafka_blocks import pack_block, records_of
+from rsocket_trio.replay.kafka_client import PATIENCE, PAUSE, Cluster, Topic, Topics, kafka
 from rsocket_trio.replay.kafka_reading import SharedReading
-from rsocket_trio.replay.kafka_writing import (
-    Fenced,
-    Rows,
-    TransactionalProducer,
-    UnknownOutcome,
-    begun,
-    check_record,
-    write_rows,
-)
-from rsocket_trio.replay.log import READ_BYTES, Appending, ReplayableLog, check_partition
-from rsocket_trio.replay.packs import Pack, elements_of
+from rsocket_trio.replay.kafka_writing import Rows, TransactionalProducer, check_record, until_known
+from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
+from rsocket_trio.replay.packs import Pack, arrow
+
+T = TypeVar("T")
 
 APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
@@ -72,12 +66,12 @@ class KafkaLog(ReplayableLog):
             raise ValueError(f"{partitions} partitions: there must be at least 1")
         if consumers < 1:
             raise ValueError(f"{consumers} consumers: there must be at least 1")
-        require_kafka()
+        kafka()
         self.topic = topic
         self._cluster = Cluster(servers, dict(settings or {}), patience)
         self._wanted = partitions
         self._replication = replication
-        self._topics: Topics | None = None
+        self._topics = Topics(self._cluster)
         self._consumers = consumers
         self._reading = SharedReading(self._cluster, topic, consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -87,67 +81,50 @@ class KafkaLog(ReplayableLog):
         self._opening = trio.Lock()
         self._changed = ParkingLot()
         self._moved_at = -LONGEST_POLL
-        self._producer: TransactionalProducer | None = None
-        self._writer_id = f"rsocket-trio.{topic}.{uuid.uuid4()}"
-        self._pending: list[Appending] = []
-        self._is_writing = False
+        self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
+        self._appends = AppendQueue(self._write)
         self._closed = False
 
     @property
     def has_gaps(self) -> bool:
         return True
 
-    @property
-    def _open_topics(self) -> Topics:
-        """Return the client that asks about topics. Raise ``trio.ClosedResourceError`` unless the log is open."""
-        self._check_closed()
-        if self._topics is None:
-            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
-        return self._topics
-
     async def open(self) -> None:
         """Open the log; later calls learn the present bounds, so that every request does."""
         self._check_closed()
-        if not self._bounds:
-            async with self._opening:
-                if not self._bounds:
-                    await self._connect()
-                    return
+        async with self._opening:
+            if not self._bounds:
+                try:
+                    config = {"message.timestamp.type": "LogAppendTime"}
+                    self._seen = Topic("", await self._ensure_topic(self.topic, self._wanted, config))
+                    await self._refresh()
+                except BaseException:
+                    # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(self._topics.close)
+                    raise
+                return
         await self._refresh()
 
-    async def _connect(self) -> None:
-        self._topics = await trio.to_thread.run_sync(Topics, self._cluster)
-        try:
-            config = {"message.timestamp.type": "LogAppendTime"}
-            self._seen = Topic("", await self._ensure_topic(self.topic, self._wanted, config))
-            await self._refresh()
-        except BaseException:
-            # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
-            with trio.CancelScope(shield=True):
-                await self._disconnect()
-            raise
-
-    async def _disconnect(self) -> None:
-        topics, self._topics = self._topics, None
-        if topics is not None:
-            await trio.to_thread.run_sync(topics.close)
+    async def _ask(self, what: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a request about a topic finds, as ``Cluster.ask`` does."""
+        self._check_closed()
+        return await self._cluster.ask(partial(function, *arguments), what)
 
     async def _ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
         """Return the number of partitions of ``topic``, which is made with ``config`` if there is none.
 
         Raise ``ValueError`` if there is none and ``partitions`` is ``None``.
         """
-        topics = self._open_topics
-        count = (await self._cluster.ask(partial(topics.describe, topic), f"topic {topic!r}")).partitions
+        count = (await self._ask(f"topic {topic!r}", self._topics.describe, topic)).partitions
         if not count:
             if partitions is None:
                 raise ValueError(
                     f"Kafka at {self._cluster.servers} has no topic {topic!r}: give a number of partitions to make it"
                 )
-            make = partial(topics.make, topic, partitions, self._replication, config)
-            await self._cluster.ask(make, f"to make topic {topic!r}")
-            count = partitions
-        return count
+            making = self._topics.make, topic, partitions, self._replication, config
+            await self._ask(f"to make topic {topic!r}", *making)
+        return count or partitions or 0
 
     def partitions(self) -> Sequence[int]:
         return range(len(self._bounds))
@@ -177,55 +154,44 @@ class KafkaLog(ReplayableLog):
                 self._moved_at = trio.current_time()
                 self._changed.wake_all()
 
-    async def _show(self, committed: Mapping[int, int]) -> None:
-        """Wait for a moment until the positions ``committed``, by partition, can be read.
-
-        An open transaction of others, begun before, keeps them hidden for longer.
-        """
-        with trio.move_on_after(SHOW_SECONDS):
-            try:
-                for partition, position in committed.items():
-                    while self._bounds[partition][1] <= position:
-                        await self._refresh()
-            except Rejected:
-                # The rows are there all the same, and the next request learns of them.
-                pass
+    async def _show(self, written: Iterable[Rows]) -> None:
+        """Wait for a moment until rows can be read: open transactions of others keep them hidden for longer."""
+        with trio.move_on_after(SHOW_SECONDS), suppress(Rejected):
+            # Without an answer the rows are there all the same, and the next request learns of them.
+            for rows in written:
+                while rows.first is not None and self._bounds[rows.partition][1] <= rows.first:
+                    await self._refresh()
 
     async def _look(self) -> dict[int, tuple[int, int]]:
         """Return the bounds as they are now. Raise as `_refresh` does."""
         missing_since: float | None = None
         while True:
-            look = partial(self._open_topics.look, self.topic, self._seen)
-            topic, found = await self._cluster.ask(look, f"the bounds of topic {self.topic!r}")
-            if topic.partitions:
-                if topic.id == self._seen.id and topic.partitions <= self._seen.partitions:
-                    # One that seems to have fewer partitions than before was made just now.
-                    return found
+            what, before = f"the bounds of topic {self.topic!r}", self._seen
+            topic, found = await self._ask(what, self._topics.look, self.topic, before)
+            if not topic.partitions:
+                missing_since = trio.current_time() if missing_since is None else missing_since
+                if trio.current_time() >= missing_since + GONE_SECONDS:
+                    raise TopicGone(f"topic {self.topic!r} is gone")
+                await trio.sleep(PAUSE)
+            elif before.id and topic.id != before.id:
                 await self._change_to(topic)
-                continue
-            now = trio.current_time()
-            missing_since = now if missing_since is None else missing_since
-            if now >= missing_since + GONE_SECONDS:
-                raise TopicGone(f"topic {self.topic!r} is gone")
-            await trio.sleep(PAUSE)
+            elif topic.id == before.id and topic.partitions <= before.partitions:
+                # One that seems to have fewer partitions than before was made just now.
+                return found
+            else:
+                self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
 
     async def _change_to(self, topic: Topic) -> None:
-        """Note that the topic is another one by now, or has more partitions. Raise ``TopicGone`` if it has fewer."""
-        before = self._seen
-        if before.id and topic.id != before.id:
-            if topic.partitions < before.partitions:
-                raise TopicGone(
-                    f"topic {self.topic!r} was made anew, with {topic.partitions} of {before.partitions} partitions"
-                )
-            reading, self._reading = self._reading, SharedReading(self._cluster, self.topic, self._consumers)
-            self._bounds = dict.fromkeys(self._bounds, (0, 0))
-            self._seen = topic
-            # Readers that wait have positions of the former topic.
-            self._changed.wake_all()
-            with trio.CancelScope(shield=True):
-                await reading.aclose(self._made_anew)
-        else:
-            self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
+        """Go on with a topic that was made anew. Raise ``TopicGone`` if it has fewer partitions."""
+        if topic.partitions < (count := self._seen.partitions):
+            raise TopicGone(f"topic {self.topic!r} was made anew, with {topic.partitions} of {count} partitions")
+        reading, self._reading = self._reading, SharedReading(self._cluster, self.topic, self._consumers)
+        self._bounds = dict.fromkeys(self._bounds, (0, 0))
+        self._seen = topic
+        # Readers that wait have positions of the former topic.
+        self._changed.wake_all()
+        with trio.CancelScope(shield=True):
+            await reading.aclose(self._made_anew)
 
     def _made_anew(self) -> TopicGone:
         return TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
@@ -241,31 +207,22 @@ class KafkaLog(ReplayableLog):
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        block = await self._block(partition, start, max_bytes)
-        return iter(()) if block is None else records_of_block(block, start, end, max_bytes)
+        return records_of(await self.read_packs(partition, start, end, max_bytes=max_bytes))
 
     async def read_packs(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
-        block = await self._block(partition, start, max_bytes)
-        return iter(()) if block is None else pack_block(block, start, end, max_bytes)
-
-    async def _block(self, partition: int, start: int, max_bytes: int) -> Block | None:
-        earliest, latest = self.bounds(partition)
-        if start < earliest:
-            raise PositionExpired.at(start, partition, earliest)
-        if start > latest:
-            raise PositionAhead.at(start, partition, latest)
-        if start == latest:
+        self.check_range(partition, start, None)
+        if start == self._bounds[partition][1]:
             await trio.lowlevel.checkpoint()
-            return None
+            return iter(())
         reading = self._reading
         block = await reading.block(partition, start, max_bytes)
         if reading is not self._reading:
             raise self._made_anew()
         earliest, latest = self._bounds[partition]
         self._bounds[partition] = earliest, max(latest, block.end)
-        return block
+        return pack_block(block, start, end, max_bytes)
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         self._find(partition)
@@ -285,8 +242,8 @@ class KafkaLog(ReplayableLog):
     async def position_at(self, partition: int, timestamp: int) -> int:
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        ask = partial(self._open_topics.at_time, self.topic, partition, max(-(-timestamp // 1000), 0))
-        found = await self._cluster.ask(ask, f"the time {timestamp} of topic {self.topic!r}")
+        time = partition, max(-(-timestamp // 1000), 0)
+        found = await self._ask(f"the time {timestamp} of {self.topic!r}", self._topics.at_time, self.topic, *time)
         await self._refresh()
         earliest, latest = self._bounds[partition]
         return latest if found < 0 else min(max(found, earliest), latest)
@@ -296,8 +253,8 @@ class KafkaLog(ReplayableLog):
         if before <= earliest:
             await trio.lowlevel.checkpoint()
             return
-        delete = partial(self._open_topics.delete_below, self.topic, partition, min(before, latest))
-        await self._cluster.ask(delete, f"to delete records of topic {self.topic!r}")
+        below = partition, min(before, latest)
+        await self._ask(f"to delete records of {self.topic!r}", self._topics.delete_below, self.topic, *below)
         self._reading.forget(partition)
         await self._refresh()
 
@@ -306,146 +263,71 @@ class KafkaLog(ReplayableLog):
     async def append_all(
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """Append ``elements`` in one transaction, as ``ReplayableLog.append_all`` says.
+        """Append ``elements`` in one transaction: ``at`` is compared with the broker's offsets before the commit.
 
-        ``at`` is compared with the offsets that the broker gave them, before the commit. Raise ``NotWritten`` if no
-        broker takes them; it says whether nothing was written or that is not known.
+        Raise ``NotWritten`` if no broker takes them; it says whether nothing was written or that is not known.
         """
         await trio.lowlevel.checkpoint()
         for partition, group in elements.items():
             self._find(partition)
             if isinstance(group, Sequence):
-                for element in Unpacked(group):
-                    check_record(element)
-        appending = Appending(elements, at)
-        self._pending.append(appending)
-        if self._is_writing:
-            await self._wait_for(appending)
-        if appending.begins is None:
-            with trio.CancelScope(shield=True):
-                await self._write_pending()
-        assert appending.begins is not None
-        return appending.begins.unwrap()
+                for element in group:
+                    if isinstance(element, Element):
+                        check_record(element)
+        return await self._appends.append(Appending(elements, at))
 
-    async def _wait_for(self, appending: Appending) -> None:
-        """Wait until ``appending`` is settled, or until it is this task's turn to write."""
-        appending.task = trio.lowlevel.current_task()
+    async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
+        self._check_closed()
+        return await self._write_together(take())
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            if appending not in self._pending:
-                # It is being written: the caller learns the outcome first and is cancelled then.
-                return trio.lowlevel.Abort.FAILED
-            self._pending.remove(appending)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    async def _write_pending(self) -> None:
-        self._is_writing = True
-        together, self._pending = self._pending, []
-        try:
-            for one, begins in zip(together, await self._write(together), strict=True):
-                one.settle(begins)
-        finally:
-            for one in together:
-                if one.begins is None:
-                    one.settle(outcome.Error(NotWritten("interrupted: nobody knows what was written")))
-            self._is_writing = bool(self._pending)
-            if self._pending:
-                # The woken task finds its own elements pending, and writes them with those that join until it runs.
-                task, self._pending[0].task = self._pending[0].task, None
-                assert task is not None
-                trio.lowlevel.reschedule(task)
-
-    async def _write(self, together: Sequence[Appending]) -> list[outcome.Outcome[dict[int, int]]]:
+    async def _write_together(self, groups: Sequence[Appending]) -> list[Begins]:
         """Write what callers appended: in one transaction, or each alone if that fails."""
         try:
-            written = await self._write_once([self._rows_of(one) for one in together], [one.at for one in together])
+            with trio.CancelScope(shield=True):
+                written = await self._write_once(groups)
             return [outcome.Value(begins) for begins in written]
         except (NotWritten, Rejected, trio.ClosedResourceError) as error:
             # Not the fault of one of them. Some of it may be written: a second try could write it twice.
-            return [outcome.Error(error) for _ in together]
+            return [outcome.Error(error) for _ in groups]
         except Exception as error:
             # Raised in the task that appended: each caller gets the error of its own elements.
-            if len(together) == 1:
+            if len(groups) == 1:
                 return [outcome.Error(error)]
-        return [result for one in together for result in await self._write([one])]
+        return [result for one in groups for result in await self._write_together([one])]
 
-    def _rows_of(self, appending: Appending) -> list[Rows]:
-        return [Rows(self.topic, partition, Unpacked(group)) for partition, group in appending.elements.items()]
-
-    async def _write_once(
-        self, groups: Sequence[Sequence[Rows]], at: Sequence[Mapping[int, int] | None]
-    ) -> list[dict[int, int]]:
-        deadline = trio.current_time() + self._cluster.patience
+    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
+        """Write groups in one transaction. Return where each of them begins."""
+        tried: list[Rows] = []
 
         def check() -> None:
-            for rows, wanted in zip(groups, at, strict=True):
-                for one in rows:
-                    if (
-                        wanted is not None
-                        and one.first is not None
-                        and one.first != wanted.get(one.partition, one.first)
-                    ):
-                        raise ValueError(
-                            f"partition {one.partition} goes on at {one.first}, not at {wanted[one.partition]}: "
-                            "somebody else wrote to it"
-                        )
+            for rows, at in zip(tried, wanted, strict=True):
+                if rows.first is not None and at is not None and rows.first != at:
+                    raise ValueError(
+                        f"partition {rows.partition} goes on at {rows.first}, not at {at}: somebody else wrote to it"
+                    )
 
-        rows = [one for some in groups for one in some]
-        while True:
-            for one in rows:
-                one.first = None
-            producer = await self._writer()
+        async def write() -> None:
             try:
-                await write_rows(producer, rows, check)
-            except (Fenced, NotWritten) as error:
-                # The broker may have aborted a transaction that took too long, or lost its place in a restart.
-                await self._drop_writer()
-                if trio.current_time() > deadline:
-                    if isinstance(error, NotWritten):
-                        raise
-                    raise NotWritten(f"nothing was written: {error}") from error
-            except UnknownOutcome as error:
-                await self._drop_writer()
-                if trio.current_time() > deadline:
-                    raise NotWritten(f"nobody knows what was written: {error}") from error
-                try:
-                    if await self._is_committed(rows):
-                        break
-                except (NotWritten, Rejected, trio.ClosedResourceError) as away:
-                    raise NotWritten(f"nobody knows what was written: {error}") from away
-            else:
-                break
-        await self._show({one.partition: one.first for one in rows if one.first is not None})
-        return [{one.partition: self._begin(one) for one in some} for some in groups]
-
-    def _begin(self, rows: Rows) -> int:
-        return self._bounds[rows.partition][1] if rows.first is None else rows.first
-
-    async def _writer(self) -> TransactionalProducer:
-        self._check_closed()
-        if self._producer is None:
-            try:
-                self._producer = await begun(self._cluster, self._writer_id, APPEND_SECONDS, self._check_closed)
+                await self._producer.begin()
             except Rejected as error:
                 raise NotWritten(f"nothing was written: {error}") from error
-        return self._producer
+            if not await self._is_committed(tried):
+                tried[:] = [Rows(self.topic, number, unpacked(one.elements[number])) for one, number in places]
+                await self._producer.write(tried, check)
 
-    async def _drop_writer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await trio.to_thread.run_sync(producer.close)
+        places = [(one, number) for one in groups for number in one.elements]
+        wanted = [None if one.at is None else one.at.get(number) for one, number in places]
+        await until_known(self._cluster.patience, write)
+        await self._show(tried)
+        ends = iter([self._bounds[rows.partition][1] if rows.first is None else rows.first for rows in tried])
+        return [{number: next(ends) for number in one.elements} for one in groups]
 
     async def _is_committed(self, rows: Sequence[Rows]) -> bool:
-        """Settle a transaction, and return whether it was committed: then its first record can be read."""
-        await self._writer()
+        """Return whether a former try, which is settled, was committed: then its first record can be read."""
         for one in rows:
             if one.first is not None:
                 await self.wait_beyond(one.partition, one.first)
-                block = await self._reading.block(one.partition, one.first, 1)
-                low, high = block.between(one.first, one.first + 1)
-                return low < high
+                return one.first in await self._reading.block(one.partition, one.first, 1)
         return False
 
     async def aclose(self) -> None:
@@ -454,13 +336,10 @@ class KafkaLog(ReplayableLog):
             return
         self._closed = True
         self._changed.wake_all()
-        for one in self._pending:
-            one.settle(outcome.Error(trio.ClosedResourceError("the log was closed")))
-        self._pending.clear()
         await self._reading.aclose()
-        await self._drop_writer()
+        await self._producer.aclose()
         async with self._looking:
-            await self._disconnect()
+            await trio.to_thread.run_sync(self._topics.close)
 
     def _find(self, partition: int) -> None:
         self._check_closed()
@@ -473,15 +352,10 @@ class KafkaLog(ReplayableLog):
             raise trio.ClosedResourceError("the log was closed")
 
 
-@attrs.frozen
-class Unpacked:
-    """The elements of a group, those of packs one by one; unlike a generator it can be read more than once."""
-
-    group: Iterable[Element | Pack]
-
-    def __iter__(self) -> Iterator[Element]:
-        for one in self.group:
-            if isinstance(one, Pack):
-                yield from elements_of(one)
-            else:
-                yield one
+def unpacked(group: Iterable[Element | Pack]) -> Iterator[Element]:
+    """Yield the elements of a group, those of packs one by one."""
+    for one in group:
+        if isinstance(one, Pack):
+            yield from arrow().elements_of(one)
+        else:
+            yield one

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.errors import PositionExpired
-from rsocket_trio.replay.kafka_blocks import OVERHEAD, Block, block_of
-from rsocket_trio.replay.kafka_client import Cluster, made, passes
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError
+from rsocket_trio.replay.kafka_blocks import Block, block_of
+from rsocket_trio.replay.kafka_client import CONSUMER, Cluster, is_any, kafka, made, passes
 
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
 KEPT_BLOCKS = 2
 """Blocks by consumer that are kept for readers that follow close behind."""
+OVERHEAD = 50
+"""Bytes that a record takes beside its columns, about."""
 MOST_MESSAGES = 50_000
 """Messages of a block, at most."""
 
@@ -34,30 +32,31 @@ def log_closed() -> Exception:
 class PartitionConsumer:
     """A consumer that reads one partition at a time, and fetches ahead up to its limit.
 
-    ``place`` is the partition and the offset that it reads next, ``None`` if that is not known. Its methods, and making
-    one, block.
+    ``place`` is the partition and the offset that it reads next, ``None`` if that is not known, and ``problem`` the
+    last error that may pass. Its methods block; the first fetch makes the client.
     """
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        from confluent_kafka import Consumer
-
+    def __init__(self, cluster: Cluster, topic: str, wait_ms: int) -> None:
+        self._cluster = cluster
+        self._wait_ms = wait_ms
         self._topic = topic
-        self._consumer: Consumer = made(Consumer, cluster.for_consumer())
-        self.place: tuple[int, int] | None = None
+        self._consumer: Any = None
         self._average = 1000.0
-        self.problem: KafkaError | None = None
-        """The last error that may pass."""
+        self.place: tuple[int, int] | None = None
+        self.problem: Any = None
 
     def fetch(self, partition: int, start: int, max_bytes: int) -> Block | None:
         """Return the next records of about ``max_bytes`` from ``start`` on, ``None`` if none came in time.
 
         Raise ``KafkaException`` for an error that does not pass.
         """
-        from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-
+        if self._consumer is None:
+            kind = {**CONSUMER, "fetch.wait.max.ms": self._wait_ms}
+            settings = self._cluster.settings_of(kind, isolation_level="read_committed")
+            self._consumer = made(kafka().Consumer, settings)
         consumer = self._consumer
         if self.place != (partition, start):
-            consumer.assign([TopicPartition(self._topic, partition, start)])
+            consumer.assign([kafka().TopicPartition(self._topic, partition, start)])
         # What fails below may have taken messages that nobody gets.
         self.place = None
         first = consumer.poll(POLL_SECONDS)
@@ -69,40 +68,39 @@ class PartitionConsumer:
             most = min(max(int(max_bytes / self._average), 1), MOST_MESSAGES)
             # The others are those that are here already: without a timeout it does not wait for more.
             messages += consumer.consume(most, 0)
-        for error in filter(None, map(Message.error, messages)):
-            if error.code() != KafkaError._PARTITION_EOF:
+        for error in filter(None, map(kafka().Message.error, messages)):
+            if not is_any(error, "_PARTITION_EOF"):
                 self.problem = error
                 if not passes(error):
-                    raise KafkaException(error)
+                    raise kafka().KafkaException(error)
         block = block_of(start, messages)
         self.place = (partition, block.end)
-        if block.end == start:
-            return None
-        if block.values:
-            size = sum(map(len, block.values)) + (sum(len(key or b"") for key in block.keys) if block.keys else 0)
-            self._average = OVERHEAD + size / len(block.values)
-        return block
+        if block.offsets:
+            self._average = OVERHEAD + block.batch.nbytes / len(block.offsets)
+        return block if block.end > start else None
 
     def close(self) -> None:
         """Close the consumer."""
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
 
 
 class SharedReading:
     """The consumers of one topic, at most ``most``, and the blocks that they fetched last.
 
-    Readers of the same positions share one fetch. A reader that goes on where a consumer is gets that one.
+    Readers of the same positions share one fetch. A reader that goes on where a consumer is gets that one. In
+    ``wait_ms`` milliseconds a consumer knows that nothing else is there, and so long it waits between two questions.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, most: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, most: int, wait_ms: int = 100) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._most = most
         self._limiter = trio.CapacityLimiter(most)
-        self._idle: list[PartitionConsumer] = []
-        self._count = 0
+        # The one that was idle for longest first.
+        self._idle = [PartitionConsumer(cluster, topic, wait_ms) for _ in range(most)]
         self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * most)
         self._fetching: dict[tuple[int, int], ParkingLot] = {}
-        self._most = most
         self._ended: Callable[[], Exception] | None = None
 
     async def block(self, partition: int, start: int, max_bytes: int) -> Block:
@@ -116,19 +114,42 @@ class SharedReading:
             for place, known in self._blocks:
                 if place == partition and known.start <= start < known.end:
                     return known
+            self._check()
             fetching = self._fetching.get((partition, start))
             if fetching is None:
                 break
             await fetching.park()
         self._fetching[partition, start] = fetched = ParkingLot()
         try:
-            block = await self._fetch(partition, start, max_bytes)
+            async with self._limiter:
+                consumer = next((one for one in self._idle if one.place == (partition, start)), self._idle[0])
+                self._idle.remove(consumer)
+                try:
+                    block = await self._fetch(consumer, partition, start, max_bytes)
+                finally:
+                    self._idle.append(consumer)
             self._blocks.append((partition, block))
         finally:
             # Wakes the readers of the same positions: they find the block, or one of them fetches anew.
             del self._fetching[partition, start]
             fetched.wake_all()
         return block
+
+    async def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, max_bytes: int) -> Block:
+        what = f"partition {partition} of topic {self._topic!r}"
+        deadline = trio.current_time() + self._cluster.patience
+        while True:
+            self._check()
+            try:
+                block = await trio.to_thread.run_sync(partial(consumer.fetch, partition, start, max_bytes))
+            except kafka().KafkaException as error:
+                if is_any(error.args[0], "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+                    raise PositionExpired(f"position {start} of {what} is gone") from error
+                raise ValueError(f"{what} can't be read: {error.args[0].str()}") from error
+            if block is not None:
+                return block
+            if trio.current_time() >= deadline:
+                raise self._cluster.no_answer(f"{what} from {start} on", consumer.problem)
 
     def forget(self, partition: int) -> None:
         """Drop the blocks of a partition whose records were deleted."""
@@ -137,64 +158,16 @@ class SharedReading:
 
     async def aclose(self, ended: Callable[[], Exception] = log_closed) -> None:
         """Close all consumers, once those that fetch have returned. Readers get the error that ``ended`` makes."""
-        self._ended = ended
-        async with trio.open_nursery() as nursery:
-            while self._count:
-                if self._idle:
-                    self._count -= 1
-                    nursery.start_soon(trio.to_thread.run_sync, self._idle.pop().close)
-                else:
-                    # A fetch returns within POLL_SECONDS, and gives its consumer back.
-                    await trio.sleep(POLL_SECONDS / 4)
-        self._blocks.clear()
+        if self._ended is None:
+            self._ended = ended
+            for _ in range(self._most):
+                # A fetch returns within POLL_SECONDS.
+                await self._limiter.acquire_on_behalf_of(object())
+            async with trio.open_nursery() as nursery:
+                for consumer in self._idle:
+                    nursery.start_soon(trio.to_thread.run_sync, consumer.close)
+            self._blocks.clear()
 
     def _check(self) -> None:
         if self._ended is not None:
             raise self._ended()
-
-    async def _fetch(self, partition: int, start: int, max_bytes: int) -> Block:
-        from confluent_kafka import KafkaError, KafkaException
-
-        async with self._consumer_at(partition, start) as consumer:
-            deadline = trio.current_time() + self._cluster.patience
-            while True:
-                self._check()
-                try:
-                    block = await trio.to_thread.run_sync(partial(consumer.fetch, partition, start, max_bytes))
-                except KafkaException as error:
-                    problem: KafkaError = error.args[0]
-                    if problem.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-                        raise PositionExpired(
-                            f"position {start} of partition {partition} of topic {self._topic!r} is gone"
-                        ) from error
-                    raise ValueError(
-                        f"partition {partition} of topic {self._topic!r} can't be read: {problem.str()}"
-                    ) from error
-                if block is not None:
-                    return block
-                if trio.current_time() >= deadline:
-                    what = f"partition {partition} of topic {self._topic!r} from {start} on"
-                    raise self._cluster.no_answer(what, consumer.problem)
-
-    @asynccontextmanager
-    async def _consumer_at(self, partition: int, start: int) -> AsyncGenerator[PartitionConsumer, None]:
-        """Hold a consumer for the block: the one that is there, a new one, or the one that was idle for longest."""
-        async with self._limiter:
-            self._check()
-            consumer = next((one for one in self._idle if one.place == (partition, start)), None)
-            if consumer is None and self._count >= self._most:
-                consumer = self._idle[0]
-            if consumer is None:
-                self._count += 1
-                try:
-                    consumer = await trio.to_thread.run_sync(PartitionConsumer, self._cluster, self._topic)
-                except BaseException:
-                    # Raised again at once: there is one consumer less.
-                    self._count -= 1
-                    raise
-            else:
-                self._idle.remove(consumer)
-            try:
-                yield consumer
-            finally:
-                self._idle.append(consumer)

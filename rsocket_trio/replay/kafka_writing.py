@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import trio
 
+from rsocket_trio.errors import Rejected
+from rsocket_trio.replay import kafka_client
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import Element, check_element
 from rsocket_trio.replay.errors import NotWritten
-from rsocket_trio.replay.kafka_client import PAUSE, REQUEST_SECONDS, Cluster, error_of, made, passes
+from rsocket_trio.replay.kafka_client import REQUEST_SECONDS, Cluster, is_any, kafka, passes, timed_out
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import KafkaError, Message
+
+T = TypeVar("T")
 
 
 class UnknownOutcome(Exception):
-    """A transaction may be committed or not: the producer must be replaced, which settles it."""
+    """A transaction may be committed or not: to take over its id anew settles it."""
 
 
 class Fenced(Exception):
@@ -30,15 +34,11 @@ class Fenced(Exception):
 
 @attrs.define(eq=False)
 class Rows:
-    """The elements of one partition of a topic, and the offset of the first once it is delivered.
-
-    ``deletes``: their keys are to be deleted from a compacted topic.
-    """
+    """The elements of one partition of a topic, and the offset of the first once it is delivered."""
 
     topic: str
     partition: int
     elements: Iterable[Element]
-    deletes: bool = False
     first: int | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -51,185 +51,191 @@ class TransactionalProducer:
     """The producer of a transactional id: to begin it ends or settles the transactions of any other with that id.
 
     ``transactional_id`` is its id, ``seconds`` the age at which the broker aborts a transaction whose producer is gone.
+    It begins with the first write, and again with the first one behind a failure.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str, seconds: float) -> None:
-        from confluent_kafka import Producer
-
         self.transactional_id = transactional_id
         self._cluster = cluster
-        self._producer: Producer = made(Producer, cluster.for_producer(transactional_id, seconds))
+        self._seconds = seconds
+        # No other name has it: tracebacks that librdkafka's errors keep would, and it would never end.
+        self._producer: Any = None
         self._problem: KafkaError | None = None
+        self._heard = 0.0
         # Held by a write, so that ``close``, in another thread, waits for its end.
         self._busy = threading.Lock()
         self._is_closing = False
 
     async def begin(self) -> None:
-        """Take over the transactional id. Raise ``Rejected`` if no broker answers."""
-        await self._cluster.ask(
-            partial(self._producer.init_transactions, REQUEST_SECONDS), f"transactions of {self.transactional_id!r}"
-        )
+        """Take over the transactional id, unless that is done. Raise ``Rejected`` if no broker answers."""
+        if self._is_closing:
+            raise trio.ClosedResourceError("nothing was written: the log was closed")
+        if self._producer is None:
+            name, milliseconds = self.transactional_id, round(self._seconds * 1000)
+            settings = self._cluster.settings_of(
+                kafka_client.PRODUCER, transactional_id=name, transaction_timeout_ms=milliseconds
+            )
+            self._producer = await trio.to_thread.run_sync(kafka_client.made, kafka().Producer, settings)
+            try:
+                begin = partial(self._producer.init_transactions, REQUEST_SECONDS)
+                await self._cluster.ask(begin, f"transactions of {name!r}")
+            except BaseException:
+                # Raised again at once: this producer can write nothing.
+                await self.drop()
+                raise
 
-    def write(self, rows: Iterable[Rows], check: Callable[[], None] | None = None) -> None:
-        """Write ``rows`` in one transaction. ``check`` is called before the commit and may raise. It blocks.
+    async def write(self, rows: Sequence[Rows], check: Callable[[], None] | None = None) -> None:
+        """Write ``rows`` in one transaction. ``check`` is called in a thread before the commit, and may raise.
 
         Raise ``NotWritten`` if nothing was written, ``Fenced``, ``UnknownOutcome``, and what the elements or ``check``
         raise; then nothing was written either.
         """
-        with self._busy:
-            if self._is_closing:
-                raise NotWritten("nothing was written: the log was closed")
-            self._write(rows, check)
-
-    def _write(self, rows: Iterable[Rows], check: Callable[[], None] | None) -> None:
-        from confluent_kafka import KafkaException
-
-        deadline = time.monotonic() + self._cluster.patience
-        self._problem = None
+        await self.begin()
         try:
-            self._producer.begin_transaction()
-            for group in rows:
-                self._produce(group, deadline)
-            self._flush(deadline)
-            if check is not None:
-                check()
-        except KafkaException as error:
-            raise self._given_up(error_of(error)) from error
-        except BaseException:
-            # Raised again at once: the producer can begin no transaction before this one is aborted.
-            self._abort()
+            await trio.to_thread.run_sync(self._write, rows, check)
+        except (Fenced, UnknownOutcome, NotWritten):
+            await self.drop()
             raise
-        self._commit(deadline)
 
     def stop(self) -> None:
         """End a write that goes on in another thread, and let no other begin."""
         self._is_closing = True
 
-    def close(self) -> None:
-        """Close the producer, and drop what it had not sent. A write that goes on is ended. It blocks.
-
-        Its own ``close`` would abort a transaction, and warn where it was fenced.
-        """
-        from confluent_kafka import KafkaException
-
+    async def aclose(self) -> None:
+        """Close the producer, and drop what it had not sent. A write that goes on is ended."""
         self.stop()
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Close the client. Its own ``close`` would abort a transaction, and warn where it was fenced."""
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._drop)
+
+    def _drop(self) -> None:
         with self._busy:
             try:
-                self._producer.purge()
-                self._producer.flush(0)
-            except KafkaException:
+                if self._producer is not None:
+                    self._producer.purge()
+                    self._producer.flush(0)
+            except kafka().KafkaException:
                 # A fatal error, which is told again: the write that met it has raised.
                 pass
             finally:
-                del self._producer
+                self._producer = None
 
-    def _produce(self, rows: Rows, deadline: float) -> None:
+    def _write(self, rows: Iterable[Rows], check: Callable[[], None] | None) -> None:
+        with self._busy:
+            if self._producer is None or self._is_closing:
+                raise NotWritten("nothing was written: the log was closed")
+            self._heard, self._problem = time.monotonic(), None
+            try:
+                self._producer.begin_transaction()
+                for group in rows:
+                    self._produce(group)
+                while self._producer.flush(REQUEST_SECONDS):
+                    self._check()
+                self._check()
+                if check is not None:
+                    check()
+            except kafka().KafkaException as error:
+                raise self._given_up(error.args[0]) from error
+            except BaseException:
+                # Raised again at once: the producer can begin no transaction before this one is aborted.
+                self._abort()
+                raise
+            self._commit()
+
+    def _produce(self, rows: Rows) -> None:
         topic, partition = rows.topic, rows.partition
         delivered: Callable[..., None] = rows.delivered
         for number, element in enumerate(rows.elements):
             check_record(element)
-            headers, content = headers_of(element), None if rows.deletes else element.data
+            headers = headers_of(element)
             while True:
                 try:
-                    self._producer.produce(topic, content, element.key, partition, delivered, headers=headers)
+                    self._producer.produce(topic, element.data, element.key, partition, delivered, headers=headers)
                     break
                 except BufferError:
                     # The queue is full: wait until the broker has taken some.
                     self._producer.poll(0.1)
-                    self._check(deadline)
+                    self._check()
             delivered = self._delivered
             if not number % 10_000:
                 self._producer.poll(0)
         self._producer.poll(0)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._heard = time.monotonic()
         if error is not None and self._problem is None:
             self._problem = error
 
-    def _flush(self, deadline: float) -> None:
-        while self._producer.flush(REQUEST_SECONDS):
-            self._check(deadline)
-        self._check(float("inf"))
-
-    def _check(self, deadline: float) -> None:
-        from confluent_kafka import KafkaError, KafkaException
-
+    def _check(self) -> None:
+        """Raise ``KafkaException`` for a failure, and if the broker took nothing for too long."""
         if self._problem is not None:
-            raise KafkaException(self._problem)
+            raise kafka().KafkaException(self._problem)
         if self._is_closing:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the log was closed"))
-        if time.monotonic() > deadline:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker took the records"))
+            raise timed_out("the log was closed")
+        if time.monotonic() > self._heard + self._cluster.patience:
+            raise timed_out("no broker took the records")
 
-    def _commit(self, deadline: float) -> None:
-        from confluent_kafka import KafkaException
-
+    def _commit(self) -> None:
+        deadline = time.monotonic() + self._cluster.patience
         while True:
             try:
                 self._producer.commit_transaction(REQUEST_SECONDS)
-            except KafkaException as error:
-                problem = error_of(error)
+            except kafka().KafkaException as error:
+                problem: KafkaError = error.args[0]
                 if problem.txn_requires_abort():
                     raise self._given_up(problem) from error
                 if not passes(problem) or self._is_closing or time.monotonic() > deadline:
                     raise UnknownOutcome(problem.str()) from error
-                time.sleep(PAUSE)
+                time.sleep(kafka_client.PAUSE)
             else:
                 return
 
     def _given_up(self, problem: KafkaError) -> Exception:
         """Abort, and return the error that says so."""
-        from confluent_kafka import KafkaError
-
-        if problem.code() in {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}:
+        if is_any(problem, "_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"):
             return Fenced(problem.str())
         try:
             self._abort()
         except UnknownOutcome as error:
             return error
         cause = self._problem or problem
-        if cause.code() in {
-            KafkaError.MSG_SIZE_TOO_LARGE,
-            KafkaError.INVALID_MSG_SIZE,
-            KafkaError.RECORD_LIST_TOO_LARGE,
-        }:
+        if is_any(cause, "MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"):
             return ValueError(f"a record is larger than the topic allows: {cause.str()}")
         return NotWritten(f"nothing was written: {cause.str()}")
 
     def _abort(self) -> None:
         """Abort the transaction. Raise ``UnknownOutcome`` if the broker does not confirm it."""
-        from confluent_kafka import KafkaException
-
         try:
             self._producer.abort_transaction(REQUEST_SECONDS if self._is_closing else self._cluster.patience)
-        except KafkaException as error:
-            raise UnknownOutcome(error_of(error).str()) from error
+        except kafka().KafkaException as error:
+            raise UnknownOutcome(error.args[0].str()) from error
 
 
-async def begun(
-    cluster: Cluster, transactional_id: str, seconds: float, check: Callable[[], object]
-) -> TransactionalProducer:
-    """Return a producer that has taken over ``transactional_id``, for transactions of ``seconds``.
+async def until_known(patience: float, function: Callable[[], Awaitable[T]]) -> T:
+    """Run a function that writes, again for ``patience`` seconds while nothing was written or that is not known.
 
-    ``check`` is called then, and may raise. Raise ``Rejected`` if no broker answers.
+    Another server took over the id, or the broker went away: the next round takes it over anew, and has to look whether
+    the round before has written. Raise ``NotWritten``, which says whether that is known, and what the function raises.
     """
-    producer = await trio.to_thread.run_sync(TransactionalProducer, cluster, transactional_id, seconds)
-    try:
-        await producer.begin()
-        check()
-    except BaseException:
-        # Raised again at once: nobody else knows of this producer.
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(producer.close)
-        raise
-    return producer
-
-
-async def write_rows(
-    producer: TransactionalProducer, rows: Iterable[Rows], check: Callable[[], None] | None = None
-) -> None:
-    """Write ``rows`` in a thread. Raise as ``TransactionalProducer.write``."""
-    await trio.to_thread.run_sync(producer.write, rows, check)
+    deadline = trio.current_time() + patience
+    unknown: Exception | None = None
+    while True:
+        try:
+            return await function()
+        except (Fenced, UnknownOutcome) as error:
+            unknown = error
+            if trio.current_time() > deadline:
+                raise NotWritten(f"nobody knows what was written: {error}") from error
+        except NotWritten:
+            if trio.current_time() > deadline:
+                raise
+        except (Rejected, trio.ClosedResourceError) as error:
+            if unknown is None:
+                raise
+            raise NotWritten(f"nobody knows what was written: {unknown}") from error
 
 
 def check_record(element: Element) -> None:
@@ -241,9 +247,7 @@ def check_record(element: Element) -> None:
 
 def headers_of(element: Element) -> list[tuple[str, str | bytes | None]] | None:
     """Return the headers of a record: those of the element, and its metadata as one more."""
-    headers: list[tuple[str, str | bytes | None]] | None = None
-    if element.headers is not None:
-        headers = list(element.headers.items())
+    headers: list[tuple[str, str | bytes | None]] = [*(element.headers or ())]
     if element.metadata is not None:
-        headers = [*(headers or ()), (RECORD_METADATA, element.metadata)]
-    return headers
+        headers.append((RECORD_METADATA, element.metadata))
+    return headers or None

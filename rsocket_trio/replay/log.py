@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-import attrs
-import outcome
 import trio
 
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.replay.elements import Element, Record, now_us
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
-from rsocket_trio.replay.named_readers import Reader, ReaderTable, reader_name
-from rsocket_trio.replay.packs import Pack, split_into_packs
+from rsocket_trio.replay.named_readers import Reader, acknowledged, lowest_of, reader_name
+from rsocket_trio.replay.packs import Pack, arrow
 from rsocket_trio.replay.retention import Retention
+
+T = TypeVar("T")
 
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
-
-
-@attrs.define(eq=False)
-class Appending:
-    """The elements of one ``append_all`` whose records one task writes for all, and the task that waits for them.
-
-    ``at`` is that of the call, ``begins`` the positions once they are known.
-    """
-
-    elements: Mapping[int, Iterable[Element | Pack]]
-    at: Mapping[int, int] | None
-    task: trio.lowlevel.Task | None = None
-    begins: outcome.Outcome[dict[int, int]] | None = None
-
-    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
-        """Set the outcome and wake the task that waits for it."""
-        self.begins = begins
-        # The task that writes its own elements is awake, and has no place here.
-        task, self.task = self.task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
 
 
 class ReplayableLog(ABC):
@@ -52,7 +31,7 @@ class ReplayableLog(ABC):
 
     @property
     def has_gaps(self) -> bool:
-        """Return whether positions may have no record, and never will: of compacted logs, or of Kafka's markers.
+        """Return whether positions may have no record, and never will: those of Kafka's markers, for one.
 
         Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start,
         and its position.
@@ -71,22 +50,16 @@ class ReplayableLog(ABC):
     def bounds(self, partition: int) -> tuple[int, int]:
         """Return the earliest position of ``partition`` that can be read, and the next that will be written."""
 
-    @property
-    def failure(self) -> OSError | None:
-        """Return the failure that left the content of the disk unknown: no writes until the log is opened anew."""
-        return None
-
     @abstractmethod
     async def append_all(
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         """Append ``elements`` to several partitions, all or nothing, and return the first new position of each.
 
-        A ``Pack`` holds the rows of many elements: ``packs.elements_of`` yields them for logs that keep single records.
+        A ``Pack`` holds the rows of many elements: ``arrow_packs.elements_of`` yields them for logs of single records.
         Readers see no record before all are written. ``at`` holds the positions at which the records must begin; raise
         ``ValueError`` if a partition ends elsewhere. The iterables may be read in a thread, and more than once. When
-        cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended, unless
-        ``failure`` says that this is not known.
+        cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended.
         """
 
     @abstractmethod
@@ -119,28 +92,31 @@ class ReplayableLog(ABC):
 
     async def append(
         self,
-        data: BytesLike,
+        data: BytesLike | None,
         metadata: BytesLike | None = None,
         *,
         partition: int = 0,
         count: int = 1,
         key: BytesLike | None = None,
-        headers: Mapping[str, BytesLike] | None = None,
+        headers: Iterable[tuple[str, BytesLike | None]] | None = None,
         timestamp: int | None = None,
     ) -> int:
         """Append one record of ``data`` and ``metadata`` to ``partition``. Return its position once it is safe.
 
-        ``count`` is how many rows it holds, ``key`` what it is about, ``headers`` are names with contents. Its
+        ``data`` is ``None`` for null. ``count`` is how many rows it holds, ``key`` what it is about, ``headers`` are
+        pairs of a name and its content, ``None`` for null, in order. Its
         ``timestamp`` in microseconds since 1970 is the present time where none is given, and that of the record before
         where it would be less. When cancelled, nothing was appended. Raise ``ValueError`` for a record above 64 MiB or
         a count below 1, ``OSError`` if there is no room.
         """
         element = Element(
-            as_bytes(data),
+            None if data is None else as_bytes(data),
             None if metadata is None else as_bytes(metadata),
             count,
             None if key is None else as_bytes(key),
-            None if headers is None else {name: as_bytes(content) for name, content in headers.items()},
+            None
+            if headers is None
+            else [(name, None if content is None else as_bytes(content)) for name, content in headers],
             timestamp,
         )
         return (await self.append_all({partition: (element,)}))[partition]
@@ -170,7 +146,10 @@ class ReplayableLog(ABC):
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
         packs; together they span all positions from the start on. Raise as it does.
         """
-        return split_into_packs(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
+        packs: Iterator[Pack] = arrow().split_into_packs(
+            await self.read_some(partition, start, end, max_bytes=max_bytes), start
+        )
+        return packs
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one.
@@ -190,21 +169,15 @@ class ReplayableLog(ABC):
 
     # Named readers
 
-    _known_readers: ReaderTable | None = None
-
-    @property
-    def _reader_table(self) -> ReaderTable:
-        if self._known_readers is None:
-            self._known_readers = ReaderTable()
-        return self._known_readers
+    _known_readers: Mapping[str, Reader] = {}  # replaced as a whole, never changed
 
     def readers(self) -> Mapping[str, Reader]:
         """Return the named readers by name, each with the ends that it has acknowledged."""
-        return dict(self._reader_table.readers)
+        return dict(self._known_readers)
 
     def lowest(self, partition: int) -> int | None:
         """Return the position of ``partition`` below which no named reader needs anything; ``None`` without readers."""
-        return self._reader_table.lowest(partition)
+        return lowest_of(self.readers().values(), partition)
 
     async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
         """Note that the named ``reader`` needs nothing below ``ends``, by partition, and return what is known of it.
@@ -219,35 +192,31 @@ class ReplayableLog(ABC):
             latest = self.bounds(partition)[1]
             if end > latest:
                 raise PositionAhead.at(end, partition, latest)
-        table = self._reader_table
-        async with table.lock:
-            known, found = table.readers.get(reader), table.acknowledged(reader, ends, now_us())
-            if known is None or known.ends != found.ends:
-                await self._save_readers({**table.readers, reader: found})
-            table.readers[reader] = found
-        return found
+
+        def change(readers: dict[str, Reader]) -> Reader:
+            found = readers[reader] = acknowledged(readers, reader, ends, now_us())
+            return found
+
+        return await self._change_readers(change)
 
     async def forget_reader(self, reader: str) -> bool:
         """Forget the named ``reader``, for which nothing is kept any more. Return whether it was known.
 
         Raise ``OSError``.
         """
-        table = self._reader_table
-        async with table.lock:
-            left = {name: one for name, one in table.readers.items() if name != reader}
-            if len(left) == len(table.readers):
-                return False
-            await self._save_readers(left)
-            table.readers = left
-        return True
+        return await self._change_readers(lambda readers: readers.pop(reader, None) is not None)
 
-    async def _save_readers(self, readers: Mapping[str, Reader]) -> None:
-        """Make these readers as durable as the log is. Called before they are known."""
+    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
+        """Let ``change`` change the readers by name, as durable as the log is. Return what it returns."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        readers = dict(self._known_readers)
+        result = change(readers)
+        self._known_readers = readers
+        return result
 
     def set_retention(self, retention: Retention) -> None:
         """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""
-        raise ValueError(f"a {type(self).__name__} has no retention: it is for a FileLog")
+        raise ValueError(f"a {type(self).__name__} has no retention: it is for a Log in a file")
 
     async def retain(self, *, in_full: bool = True) -> None:
         """Drop what the retention says, if there is one. Without ``in_full``: only if it is time for it.

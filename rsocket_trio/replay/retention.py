@@ -13,7 +13,7 @@ LONGEST_INTERVAL = 60.0
 LONGEST_TIME = 1e12
 """Seconds that a log keeps its records at most, if it does not keep them for ever."""
 SHARE = 8
-"""A file takes records for this share of the time, or of the bytes, that a log keeps."""
+"""A log looks again after this share of the time, or of the bytes, that it keeps."""
 
 
 @attrs.frozen
@@ -21,23 +21,14 @@ class Retention:
     """Keeps records until all named readers have acknowledged them, but no longer than ``seconds``, up to ``bytes``.
 
     Records that are older than ``seconds``, and the oldest of more than ``bytes`` in all partitions, are dropped
-    whether all readers have them or not. ``compact`` keeps the last record of each key, and those without a key; then
-    records are dropped by ``seconds`` and ``bytes`` only, not because readers have them. Files are dropped as a whole.
-    Raise ``ValueError`` for a number that is not above 0, and for more than 10^12 seconds.
+    whether all readers have them or not; what was appended together is dropped together. Raise ``ValueError`` for a
+    number that is not above 0, and for more than 10^12 seconds.
     """
 
     seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001, LONGEST_TIME)))
     bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(between(1, whole=True)))
-    compact: bool = False
 
     @property
     def _interval(self) -> float:
         """Return the seconds after which it is time to look for records that are too old."""
         return math.inf if self.seconds is None else min(self.seconds / SHARE, LONGEST_INTERVAL)
-
-    def _segment_bytes(self, partitions: int) -> int | None:
-        """Return the bytes of a file of a log with ``partitions``, so that dropping one leaves most of ``bytes``.
-
-        ``None`` is for any.
-        """
-        return None if self.bytes is None else max(self.bytes // (SHARE * partitions), 1)

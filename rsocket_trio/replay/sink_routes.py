@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import errno
 import json
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 
-from rsocket_trio import Channel, Invalid, Payload, Responder
+from rsocket_trio import Channel, Connection, Invalid, Payload, Responder, current_connection
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.limits import charged
-from rsocket_trio.replay.element_metadata import Write, read_sink_payload
+from rsocket_trio.replay.element_metadata import Write, is_pack, read_sink_payload
 from rsocket_trio.replay.elements import Element
-from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
+from rsocket_trio.replay.errors import NO_ROOM, CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger
-from rsocket_trio.replay.pack_formats import known_formats
-from rsocket_trio.replay.packs import Pack
-from rsocket_trio.replay.route_requests import read_abort, read_commit, read_stage
-from rsocket_trio.replay.segments import NO_ROOM
+from rsocket_trio.replay.packs import ARROW, Pack, has_arrow
+from rsocket_trio.replay.route_requests import read_abort, read_commit, read_epoch, read_stage
 
 WAITING_BYTES = 4 * 2**20
 """Bytes of elements of one channel that may wait to be written and acknowledged.
@@ -30,7 +30,8 @@ An element counts its own bytes and the overhead of holding it, since it may be 
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
-    """Accept rows for ``ledger`` on ``route``, and on ``.stage``, ``.commit``, ``.abort`` and ``.pack`` behind it.
+    """Accept rows for ``ledger`` on ``route``, and on ``.stage``, ``.commit``, ``.abort``, ``.epoch`` and ``.pack``
+    behind it.
 
     ``responder`` gets the handlers. Raise ``ValueError`` for a route that is taken or too long.
     """
@@ -38,7 +39,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     async def write(request: Payload) -> bytes:
         await ledger.open()
         with errors_for_writers():
-            await ledger.write(by_partition([read_sink_payload(request)]))
+            await ledger.write(by_partition([await element_of(request)]))
         return b""
 
     async def take(channel: Channel) -> None:
@@ -68,12 +69,20 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     async def stage(channel: Channel) -> None:
         await ledger.open()
         wanted = read_stage(channel.request.data)
-        staged = await ledger.begin(wanted.sink, wanted.attempt, wanted.partition)
+        with errors_for_writers():
+            staged = await ledger.begin(
+                wanted.sink,
+                wanted.attempt,
+                wanted.partition,
+                batch=wanted.batch,
+                epoch=wanted.epoch,
+                query=wanted.query,
+            )
         try:
             with errors_for_writers():
                 while batch := await channel.receive_batch():
                     for payload in batch:
-                        await staged.add(read_sink_payload(payload, staged=True).element)
+                        await staged.add((await element_of(payload, staged=True)).element)
                 await staged.seal()
         except BaseException:
             await ledger.discard(staged)
@@ -84,7 +93,13 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         await ledger.open()
         wanted = read_commit(request.data)
         with errors_for_writers():
-            done = await ledger.commit(wanted.sink, wanted.batch, wanted.attempts, once=wanted.once)
+            done = await ledger.commit(
+                *(wanted.sink, wanted.batch, wanted.attempts),
+                once=wanted.once,
+                query=wanted.query,
+                take_over=wanted.take_over,
+                epoch=wanted.epoch,
+            )
         return answer(promoted=done.promoted, rows=done.rows, last=done.last)
 
     async def abort(request: Payload) -> bytes:
@@ -93,8 +108,13 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         with errors_for_writers():
             return answer(dropped=await ledger.abort(wanted.sink, wanted.attempts))
 
+    async def epoch(request: Payload) -> bytes:
+        await ledger.open()
+        with errors_for_writers():
+            return answer(epoch=await ledger.epoch(read_epoch(request.data)))
+
     async def packs(request: Payload) -> bytes:
-        return answer(pack=known_formats())
+        return answer(pack=[ARROW] if has_arrow() else [])
 
     responder.request_response(route)(write)
     responder.request_response(f"{route}.pack")(packs)
@@ -103,6 +123,19 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     responder.request_channel(f"{route}.stage", initial_request_n=1024)(stage)
     responder.request_response(f"{route}.commit")(commit)
     responder.request_response(f"{route}.abort")(abort)
+    responder.request_response(f"{route}.epoch")(epoch)
+
+
+_checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref.WeakKeyDictionary()
+"""The packs that are checked: one at a time for a connection."""
+
+
+async def element_of(payload: Payload, *, staged: bool = False) -> Write:
+    """Return the element that a writer sends; packs are checked in a thread, one at a time for a connection."""
+    if not is_pack(payload):
+        return read_sink_payload(payload, staged=staged)
+    limiter = _checking.setdefault(current_connection(), trio.CapacityLimiter(1))
+    return await trio.to_thread.run_sync(partial(read_sink_payload, payload, staged=staged), limiter=limiter)
 
 
 async def acknowledge(channel: Channel, count: int) -> None:
@@ -146,10 +179,10 @@ class WriteQueue:
 
 async def receive(channel: Channel, queue: WriteQueue) -> None:
     """Queue the elements of a channel, that of the opening payload first."""
-    await queue.put(read_sink_payload(channel.request))
+    await queue.put(await element_of(channel.request))
     while batch := await channel.receive_batch():
         for payload in batch:
-            await queue.put(read_sink_payload(payload))
+            await queue.put(await element_of(payload))
     queue.complete()
 
 

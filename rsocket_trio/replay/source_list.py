@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import trio
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.errors import CorruptLog, LogLocked, ReplayError
+from rsocket_trio.replay.errors import CorruptLog, ReplayError
 from rsocket_trio.replay.log import ReplayableLog
-from rsocket_trio.replay.route_requests import LARGEST, read_pattern
+from rsocket_trio.replay.route_requests import PartitionName, Whole, read_pattern
 from rsocket_trio.values import value
 
 SOURCES_ROUTE: Final = "rsocket-trio.sources"
@@ -30,6 +31,20 @@ class Source:
     route: str
     partitions: Mapping[int, tuple[int, int]]
     problem: str | None = None
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    earliest: Whole
+    latest: Whole
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    partitions: dict[PartitionName, _Bounds] = {}
+    problem: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    sources: dict[str, _Listed]
 
 
 class SourceList:
@@ -50,8 +65,8 @@ class SourceList:
                 told[route] = {"partitions": bounds_of(log)}
             except CorruptLog as error:
                 # The name of the file stays here.
-                told[route] = {"problem": f"the log is damaged at position {error.position}: {error.reason}"}
-            except (LogLocked, ReplayError, OSError, trio.ClosedResourceError) as error:
+                told[route] = {"problem": f"the log is damaged: {error.reason}"}
+            except (ReplayError, OSError, ValueError, ModuleNotFoundError, trio.ClosedResourceError) as error:
                 told[route] = {"problem": f"the log can't be opened: {type(error).__name__}"}
         return json.dumps({"sources": told}, separators=(",", ":")).encode()
 
@@ -101,26 +116,21 @@ def is_like(route: str, pattern: str) -> bool:
 def read_sources(answer: bytes) -> list[Source]:
     """Return the sources that a server listed, by route. Raise ``ValueError`` for a malformed answer."""
     try:
-        said = json.loads(answer)
-        listed = {str(route): dict(one) for route, one in said["sources"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        listed = msgspec.json.decode(answer, type=_Answer).sources
+    except (ValueError, RecursionError):
         raise ValueError(f"not a list of sources: {readable(answer[:200])}") from None
     return [_source(route, listed[route]) for route in sorted(listed)]
 
 
-def _source(route: str, said: Mapping[str, Any]) -> Source:
-    problem = said.get("problem")
-    partitions = said.get("partitions", {})
-    if not isinstance(partitions, dict) or not (partitions or isinstance(problem, str)):
+def _source(route: str, said: _Listed) -> Source:
+    if not said.partitions and said.problem is None:
         raise ValueError(f"source {readable(route)!r} has no partitions")
     found = {}
-    for name, bounds in partitions.items():
-        earliest, latest = (bounds.get(which) if isinstance(bounds, dict) else None for which in ("earliest", "latest"))
-        if not (name.isascii() and name.isdigit() and len(name) < 10) or not (
-            type(earliest) is type(latest) is int and 0 <= earliest <= latest <= LARGEST
-        ):
+    for name, bounds in said.partitions.items():
+        if bounds.latest < bounds.earliest:
             raise ValueError(
-                f"partition {readable(name)} of source {readable(route)!r} from {earliest} to {latest}: not possible"
+                f"partition {readable(name)} of source {readable(route)!r} from {bounds.earliest} to {bounds.latest}: "
+                "not possible"
             )
-        found[int(name)] = earliest, latest
-    return Source(route, dict(sorted(found.items())), readable(problem) if isinstance(problem, str) else None)
+        found[int(name)] = bounds.earliest, bounds.latest
+    return Source(route, dict(sorted(found.items())), None if said.problem is None else readable(said.problem))

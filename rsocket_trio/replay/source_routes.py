@@ -12,14 +12,13 @@ import attrs
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
+from rsocket_trio.replay.bodies import OVERHEAD
 from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
 from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
-from rsocket_trio.replay.memory_log import OVERHEAD
 from rsocket_trio.replay.named_readers import Reader
-from rsocket_trio.replay.pack_formats import chosen_format, encoded_pack
-from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, Pack, rows_of
+from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack, arrow, has_arrow
 from rsocket_trio.replay.retention import Retention
 from rsocket_trio.replay.route_requests import (
     Acknowledgement,
@@ -57,8 +56,8 @@ def add_source(
 
     ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
     no longer needs the records below ``end``; ``log.trim`` is one. A reader that gives its name is known to the log:
-    then ``end`` is the lowest that all named readers have reached. ``retention`` is the rule by which a ``FileLog``
-    drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory, fewer while it is
+    then ``end`` is the lowest that all named readers have reached. ``retention`` is the rule by which a ``Log`` in a
+    file drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory, fewer while it is
     slow. Raise ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of log.
     """
     if retention is not None:
@@ -75,13 +74,12 @@ def add_source(
     async def read(request: Payload, out: Outgoing) -> None:
         await log.open()
         wanted = read_range(request.data)
-        log.check_range(wanted.partition, wanted.start, wanted.end)
         try:
+            log.check_range(wanted.partition, wanted.start, wanted.end)
             await send_range(log, out, wanted, read_bytes)
         except CorruptLog as error:
-            raise DamagedPartition(
-                f"partition {wanted.partition} is damaged at position {error.position}: {error.reason}"
-            ) from error
+            where = "" if error.position is None else f" at position {error.position}"
+            raise DamagedPartition(f"partition {wanted.partition} is damaged{where}: {error.reason}") from error
 
     async def ack(request: Payload) -> bytes:
         await log.open()
@@ -139,15 +137,15 @@ def errors_for_readers() -> Iterator[None]:
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
     """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes.
 
-    They come in packs if the reader takes a format that is known here.
+    They come in packs if the reader takes them and pyarrow is installed.
     """
     partition, end = wanted.partition, wanted.end
     place = ReaderPosition(wanted.start)
-    form = chosen_format(wanted.packs)
+    packed = ARROW in wanted.packs and has_arrow()
     size = min(FIRST_BYTES, most)
     while end is None or place.position < end:
         before, began = place.position, trio.current_time()
-        if form is None:
+        if not packed:
             records = await log.read_some(partition, before, end, max_bytes=size)
             payloads = place.pass_by(
                 some_of(records, size, lambda one: one.element.size) if size < PACK_BYTES else records
@@ -155,14 +153,12 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
             del records
         else:
             packs = await log.read_packs(partition, before, end, max_bytes=size)
-            payloads = place.pass_packs(
-                some_of(packs, size, lambda one: one.size) if size < PACK_BYTES else packs, form
-            )
+            payloads = place.pass_packs(some_of(packs, size, lambda one: one.size) if size < PACK_BYTES else packs)
             del packs
         await out.send_many(payloads)
         if place.position == before:
             await log.wait_beyond(partition, before)
-            if form is not None and log.bounds(partition)[1] - before < PACK_ROWS:
+            if packed and log.bounds(partition)[1] - before < PACK_ROWS:
                 # More may come at once, and then shares a pack.
                 await trio.sleep(PACK_DELAY)
         elif trio.current_time() - began > SLOW_SECONDS:
@@ -171,28 +167,18 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
             size = min(size * 2, most)
 
 
-def some_of(stored: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterator[T]:
-    """Yield the first records or packs of about ``size`` bytes in memory, at least one if there is one.
+def some_of(stored: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterable[T]:
+    """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
 
-    A slow reader holds no more than these: the block of a file that they are decoded from may be much larger.
+    A slow reader holds no more than these: what they are decoded from may be much larger.
     """
     found: list[T] = []
-    damage: CorruptLog | None = None
-    try:
-        for one in stored:
-            found.append(one)
-            size -= OVERHEAD + size_of(one)
-            if size <= 0:
-                break
-    except CorruptLog as error:
-        damage = error  # behind those that were found, which are sent first
-    del stored
-    yield from found
-    if damage is not None:
-        try:
-            raise damage
-        finally:
-            del damage  # its traceback holds this frame
+    for one in stored:
+        found.append(one)
+        size -= OVERHEAD + size_of(one)
+        if size <= 0:
+            break
+    return found
 
 
 @attrs.define
@@ -210,14 +196,14 @@ class ReaderPosition:
             self.position = record.position + record.count
             yield payload
 
-    def pass_packs(self, packs: Iterable[Pack], form: str) -> Iterator[Payload]:
-        """Yield the payloads of packs in the format ``form``; a single row, and one that is large, is sent as it is."""
+    def pass_packs(self, packs: Iterable[Pack]) -> Iterator[Payload]:
+        """Yield the payloads of packs; a single row, and one that is large, is sent as it is."""
         for pack in packs:
-            if pack.count == 1 or (pack.rows == 1 and pack.size > PACK_BYTES):
-                yield from self.pass_by(rows_of(pack, pack.position, pack.end))
+            if pack.count == 1 or pack.size > 2 * PACK_BYTES:
+                yield from self.pass_by(arrow().rows_of(pack, pack.position, pack.end))
             else:
                 self.position = pack.end
-                yield pack_payload(pack, encoded_pack(pack, form), form)
+                yield pack_payload(pack)
 
 
 def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:

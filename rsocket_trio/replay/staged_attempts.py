@@ -1,253 +1,318 @@
-"""Staged attempts, in memory and on files: the rows that a task of a writer has sent and no commit has promoted.
-
-An attempt on files is a file of rows and, once they are all on the disk, a note that describes them. A file of rows
-without a note was left by a writer or a server that did not finish.
-"""
+"""Staged attempts: the rows that a task of a writer has sent and no commit has promoted, in a database."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
 
 from rsocket_trio.errors import Rejected
+from rsocket_trio.replay.bodies import (
+    COLUMNS,
+    OVERHEAD,
+    bodies_of,
+    check_numbers,
+    crc_of,
+    crc_of_body,
+    fetch,
+    stored,
+)
 from rsocket_trio.replay.elements import Element, check_element
-from rsocket_trio.replay.errors import CorruptLog
-from rsocket_trio.replay.filesystem import FileSystem
-from rsocket_trio.replay.log import READ_BYTES
-from rsocket_trio.replay.memory_log import OVERHEAD
-from rsocket_trio.replay.packs import Pack, pack_elements
-from rsocket_trio.replay.segment_reader import read_block
-from rsocket_trio.replay.segment_records import FORMER, LAYOUTS, PACKED, Damage, Layout, encode_record, records
-from rsocket_trio.replay.segments import WRITE_BYTES
+from rsocket_trio.replay.errors import CorruptLog, NotStaged
+from rsocket_trio.replay.packs import Pack
 
-ROWS = ".rows"
-NOTE = ".json"
-NEW = ".new"
+if TYPE_CHECKING:
+    from apsw import Connection
+
+    from rsocket_trio.replay.database import Database
+
+WRITER_BYTES = 2**20
+"""Bytes of an attempt that wait in memory, at most."""
+WAITING_BYTES = 16 * 2**20
+"""Bytes of all attempts that wait in memory: above, each writer writes what it has."""
+SWEPT_BODIES = 64
+"""Bodies of dropped attempts that are deleted in one transaction."""
+EPOCHS = 10_000
+"""Batches whose latest epoch is known, at most."""
+
+
+@attrs.define
+class Attempt:
+    """A row of ``attempts``: what is staged for a partition of a sink; ``id`` is 0 until it is stored.
+
+    ``batch`` and ``epoch`` are those of its write, -1 where it named none. ``deadline`` is in microseconds since 1970.
+    """
+
+    id: int
+    attempt: str
+    sink: str
+    partition: int
+    batch: int
+    epoch: int
+    rows: int
+    elements: int
+    bytes: int
+    sealed: int
+    deadline: int
+
+    def save(self, connection: Connection) -> None:
+        """Store the row."""
+        values = attrs.astuple(self)
+        connection.execute(
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, crc_of(*values))
+        )
+
+
+class Holder(Protocol):
+    """The view that an attempt has of its ledger."""
+
+    @property
+    def _database(self) -> Database:
+        """Return the database of what is staged."""
+
+    def _charge(self, size: int) -> None:
+        """Count bytes that wait in memory, or -``size`` fewer. Raise ``Rejected`` if there is no room for them."""
+
+    @property
+    def _is_full(self) -> bool:
+        """Return whether too much waits in memory."""
+
+    @property
+    def _is_shared(self) -> bool:
+        """Return whether other servers that have another database are shown what is complete."""
+
+    async def _share(self, row: Attempt) -> None:
+        """Show a complete attempt to them."""
 
 
 class StagedAttempt:
-    """One attempt in memory: its rows are not in the log until a commit names it.
+    """An attempt that a writer stages: its rows are not in the log until a commit names it.
 
-    ``charge`` counts bytes that are to be staged and raises ``Rejected`` if there is no room for them.
-    ``rows``, ``elements`` and ``size`` (bytes) count its content so far, ``sealed`` says whether it is complete.
+    ``rows`` and ``elements`` count its content so far, ``sealed`` says whether it is complete.
     """
 
-    def __init__(self, charge: Callable[[int], None], sink: str, attempt: str, partition: int, deadline: float) -> None:
-        self._charge = charge
-        self.sink = sink
-        self.attempt = attempt
-        self.partition = partition
-        self.deadline = deadline
-        self.rows = self.elements = self.size = 0
-        self.sealed = self.dropped = False
-        self.share: Callable[[StagedAttempt], Awaitable[None]] | None = None
-        """Shows the complete attempt to other servers, before it is sealed."""
-        self._kept: list[Element | Pack] = []
+    def __init__(self, holder: Holder, row: Attempt) -> None:
+        self._holder = holder
+        self._row = row
+        self._waiting: list[Element | Pack] = []
+        self._size = 0
+        self.attempt = row.attempt
+        self.sink = row.sink
+        self.rows = self.elements = 0
+        self.sealed = False
 
     async def add(self, element: Element | Pack) -> None:
         """Stage one element, or a pack of many.
 
-        Raise ``Rejected`` if there is no room for it or the attempt has expired, ``ValueError`` if it can't be a
-        record, ``OSError`` if the disk is full.
+        Raise ``Rejected`` if there is no room for it or the attempt has expired, ``NotStaged`` if its batch was planned
+        anew, ``ValueError`` if it can't be a record, ``OSError`` if the disk is full.
         """
         if isinstance(element, Element):
             check_element(element)
-        if self.dropped:
-            raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
         size = element.size + OVERHEAD
-        self._charge(size)
+        self._holder._charge(size)
+        self._waiting.append(element)
+        self._size += size
         self.rows += element.count
         self.elements += 1
-        self.size += size
-        await self.keep(element)
+        if self._size >= WRITER_BYTES or self._holder._is_full:
+            await self._store(sealed=False)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     async def seal(self) -> None:
         """Mark the attempt as complete: from now on a commit may name it. Raise as ``add`` does."""
-        await self.finish()
-        if self.share is not None:
-            await self.share(self)
-        if self.dropped:
-            raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
+        if self._holder._is_shared:
+            await self._store(sealed=False)
+            await self._holder._share(self._row)
+        await self._store(sealed=True)
         self.sealed = True
 
-    # Storage of the rows: subclasses override these
+    def release(self) -> None:
+        """Let go of what waits in memory."""
+        self._holder._charge(-self._size)
+        self._size = 0
+        self._waiting.clear()
 
-    async def keep(self, element: Element | Pack) -> None:
-        """Hold an element."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._kept.append(element)
+    async def _store(self, *, sealed: bool) -> None:
+        self._row = await self._holder._database.write(partial(self._store_in, sealed=sealed))
+        self.release()
 
-    async def finish(self) -> None:
-        """Make the held elements as durable as the ledger is."""
-        await trio.lowlevel.checkpoint()
+    def _store_in(self, connection: Connection, *, sealed: bool) -> Attempt:
+        row = attrs.evolve(self._row, rows=self.rows, elements=self.elements, sealed=int(sealed))
+        if not connection.execute("SELECT 1 FROM attempts WHERE id = ?1 AND attempt = ?2", (row.id, row.attempt)).get:
+            check_epoch(connection, row.sink, row.batch, row.epoch, row.deadline)
+            raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
+        [(first,)] = fetch(connection, "SELECT coalesce(max(number), -1) + 1 FROM staged WHERE attempt = ?", row.id)
+        for number, body in enumerate(bodies_of(self._waiting), first):
+            values = row.id, number, body.count, body.insert(connection), body.size, body.crc
+            connection.execute("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, crc_of(*values)))
+            row.bytes += body.size
+        row.save(connection)
+        return row
 
-    def remove(self) -> None:
-        """Drop the held elements. It runs in a place where it may block."""
-        self._kept.clear()
 
-    def content(self) -> Iterable[Element | Pack]:
-        """Return the elements in order; they can be read more than once."""
-        return self._kept
+# The tables, in a transaction of the caller
+
+
+def staged(connection: Connection, attempt: str) -> Attempt | None:
+    """Return an attempt by its name, ``None`` if it is not there. Raise ``CorruptLog``."""
+    rows = fetch(connection, "SELECT * FROM attempts WHERE attempt = ?", attempt)
+    if not rows:
+        return None
+    *values, crc = rows[0]
+    # A damaged index leads to another attempt.
+    if crc != crc_of(*values) or values[1] != attempt:
+        raise CorruptLog(None, "the row of a staged attempt is damaged")
+    return Attempt(*values)
+
+
+def begin(connection: Connection, row: Attempt, most: int) -> Attempt:
+    """Store a new attempt. Raise ``Rejected`` if it is staged already or ``most`` are, ``NotStaged`` if it is late."""
+    check_epoch(connection, row.sink, row.batch, row.epoch, row.deadline)
+    if staged(connection, row.attempt) is not None:
+        raise Rejected(f"attempt {row.attempt} is staged already")
+    [(count,)] = fetch(connection, "SELECT count(attempt) FROM attempts")
+    if count >= most:
+        raise Rejected(f"{count} attempts are staged: that is the limit")
+    row.id = next_number(connection, "attempt")  # no other's, not even of one that was dropped and had this name
+    row.save(connection)
+    return row
+
+
+def next_epoch(connection: Connection) -> int:
+    """Return a number above all before."""
+    return next_number(connection, "epoch")
+
+
+def next_number(connection: Connection, counter: str) -> int:
+    """Count one more. Return the number, which is above all before."""
+    connection.execute(
+        "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1", (counter,)
+    )
+    [(number,)] = fetch(connection, "SELECT value FROM counters WHERE name = ?", counter)
+    check_numbers(number)
+    return int(number)
+
+
+def check_epoch(connection: Connection, sink: str, batch: int, epoch: int, now: int) -> None:
+    """Raise ``NotStaged`` if a later write of the batch was planned; if this is the latest, drop what others staged."""
+    if batch < 0 or epoch < 0:
+        return
+    found = fetch(connection, "SELECT epoch FROM epochs WHERE sink = ? AND batch = ?", sink, batch)
+    check_numbers(*(known for (known,) in found))
+    if found and found[0][0] > epoch:
+        raise NotStaged(
+            f"batch {batch} of sink {sink} is written by epoch {found[0][0]}, which was planned after this one, {epoch}"
+        )
+    if not found or found[0][0] < epoch:
+        connection.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?)", (sink, batch, epoch, now))
+        connection.execute(
+            "DELETE FROM epochs WHERE time < (SELECT time FROM epochs ORDER BY time DESC LIMIT 1 OFFSET ?)", (EPOCHS,)
+        )
+        drop(
+            connection,
+            fetch(
+                connection,
+                "SELECT id FROM attempts WHERE sink = ? AND batch = ? AND epoch < ? AND attempt IS NOT NULL",
+                sink,
+                batch,
+                epoch,
+            ),
+        )
+
+
+def drop(connection: Connection, ids: Iterable[tuple[int]]) -> int:
+    """Drop attempts: their rows are deleted by ``sweep``. Return how many they were."""
+    dropped = list(ids)
+    connection.executemany("UPDATE attempts SET attempt = NULL, bytes = 0 WHERE id = ?", dropped)
+    return len(dropped)
+
+
+def drop_old(connection: Connection, now: int) -> int:
+    """Drop the attempts that are too old."""
+    return drop(
+        connection,
+        fetch(connection, "SELECT id FROM attempts WHERE deadline <= ? AND attempt IS NOT NULL", now),
+    )
+
+
+def sweep(connection: Connection) -> bool:
+    """Delete some of the rows of dropped attempts. Return whether there may be more."""
+    found = fetch(connection, "SELECT id FROM attempts WHERE attempt IS NULL LIMIT 1")
+    if not found:
+        return False
+    [(attempt,)] = found
+    some = fetch(
+        connection, "SELECT number, body FROM staged WHERE attempt = ? ORDER BY number LIMIT ?", attempt, SWEPT_BODIES
+    )
+    connection.executemany("DELETE FROM bodies WHERE id = ?", [(body,) for _, body in some])
+    connection.executemany("DELETE FROM staged WHERE attempt = ? AND number = ?", [(attempt, one) for one, _ in some])
+    if len(some) < SWEPT_BODIES:
+        connection.execute("DELETE FROM attempts WHERE id = ?", (attempt,))
+        if not connection.changes():
+            raise CorruptLog(None, "the index of staged attempts is damaged")
+    return True
+
+
+def checked(connection: Connection, sink: str, attempt: str, rows: int) -> Attempt:
+    """Return an attempt that a commit names. Raise ``NotStaged`` unless it is complete, and has so many rows."""
+    row = staged(connection, attempt)
+    if row is None or row.sink != sink:
+        raise NotStaged(f"attempt {attempt} is not staged for sink {sink}")
+    if not row.sealed:
+        raise NotStaged(f"attempt {attempt} is not complete")
+    if row.rows != rows:
+        raise NotStaged(f"attempt {attempt} has {row.rows} rows, not {rows}")
+    return row
 
 
 @attrs.frozen
-class StagedRows:
-    """The elements in a file of rows. To iterate blocks, and raises ``CorruptLog``."""
+class StagedBody:
+    """A row of ``staged``: ``count`` positions are in ``body``, whose CRC is ``crc``."""
 
-    path: Path
-    layout: Layout
+    count: int
+    body: int
     size: int
-    filesystem: FileSystem
-
-    def __iter__(self) -> Iterator[Element | Pack]:
-        fd = self.filesystem.open(self.path)
-        offset = position = 0
-        try:
-            while offset < self.size:
-                block = read_block(self.filesystem, fd, self.layout, offset, self.size, READ_BYTES)
-                found = records(self.layout, block, offset, self.size, position)
-                while True:
-                    try:
-                        record = next(found)
-                    except StopIteration as stop:
-                        offset, position = stop.value
-                        break
-                    yield record if isinstance(record, Pack) else record.element
-        except Damage as damage:
-            raise CorruptLog(self.path, damage.offset, damage.position, damage.reason) from None
-        finally:
-            self.filesystem.close(fd)
+    crc: int
 
 
-class FileStagedAttempt(StagedAttempt):
-    """An attempt whose rows are on the disk once it is sealed; before, up to 1 MiB of them is in memory."""
-
-    def __init__(
-        self,
-        charge: Callable[[int], None],
-        sink: str,
-        attempt: str,
-        partition: int,
-        deadline: float,
-        directory: Path,
-        filesystem: FileSystem,
-    ) -> None:
-        super().__init__(charge, sink, attempt, partition, deadline)
-        self._filesystem = filesystem
-        self._rows = directory / f"{attempt}{ROWS}"
-        self._note = directory / f"{attempt}{NOTE}"
-        self._buffer = bytearray()
-        self._end = 0
-        self._layout = PACKED
-        self._fd = -1
-        # An abort may come while a thread writes the rows.
-        self._busy = threading.Lock()
-
-    async def keep(self, element: Element | Pack) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        pack = element if isinstance(element, Pack) else pack_elements([element])
-        encode_record(self._buffer, self.rows - element.count, pack, 0)
-        if len(self._buffer) >= WRITE_BYTES:
-            await trio.to_thread.run_sync(self._flush)
-
-    async def finish(self) -> None:
-        await trio.to_thread.run_sync(self._finish)
-
-    def remove(self) -> None:
-        with self._busy:
-            self._close()
-            # The note goes first: rows without a note are no attempt.
-            self._filesystem.remove(self._note)
-            self._filesystem.remove(self._note.with_suffix(NEW))
-            self._filesystem.remove(self._rows)
-
-    def content(self) -> Iterable[Element | Pack]:
-        return StagedRows(self._rows, self._layout, self._end, self._filesystem)
-
-    def _flush(self) -> None:
-        with self._busy:
-            if self.dropped:
-                return
-            if self._fd < 0:
-                self._fd = self._filesystem.create(self._rows)
-            self._filesystem.write_all(self._fd, self._buffer, self._end)
-            self._end += len(self._buffer)
-            self._buffer.clear()
-
-    def _finish(self) -> None:
-        self._flush()
-        with self._busy:
-            if not self.dropped:
-                self._write_note()
-
-    def _write_note(self) -> None:
-        self._filesystem.sync(self._fd)
-        self._close()
-        note = {"sink": self.sink, "partition": self.partition, "rows": self.rows, "elements": self.elements}
-        note |= {"bytes": self._end, "size": self.size, "layout": self._layout.name.decode()}
-        new = self._note.with_suffix(NEW)
-        fd = self._filesystem.create(new)
-        try:
-            self._filesystem.write_all(fd, json.dumps(note).encode(), 0)
-            self._filesystem.sync(fd)
-        finally:
-            self._filesystem.close(fd)
-        self._filesystem.rename(new, self._note)
-        self._filesystem.sync_directory(self._note.parent)
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._filesystem.close(fd)
-
-    def restore(self) -> None:
-        """Load an attempt that an earlier process sealed.
-
-        Raise ``ValueError``, ``KeyError`` or ``TypeError`` for no note.
-        """
-        note = json.loads(self._note.read_bytes())
-        self.sink, self.partition = note["sink"], note["partition"]
-        self.rows, self.elements, self._end, self.size = (note[name] for name in ("rows", "elements", "bytes", "size"))
-        # A note without the name of a layout is older than the second one.
-        self._layout = LAYOUTS[note.get("layout", FORMER.name.decode()).encode()]
-        self.sealed = True
+def staged_bodies(connection: Connection, row: Attempt) -> list[StagedBody]:
+    """Return the bodies of an attempt in order. Raise ``CorruptLog`` unless they have its rows."""
+    found: list[StagedBody] = []
+    for *values, crc in connection.execute("SELECT * FROM staged WHERE attempt = ? ORDER BY number", (row.id,)):
+        if crc != crc_of(*values) or values[1] != len(found):
+            raise CorruptLog(None, f"a row of attempt {row.attempt} is damaged or missing")
+        found.append(StagedBody(*values[2:]))
+    if sum(one.count for one in found) != row.rows:
+        raise CorruptLog(None, f"rows of attempt {row.attempt} are missing")
+    return found
 
 
-def restored_attempts(
-    directory: Path, filesystem: FileSystem, charge: Callable[[int], None], epoch: float
-) -> Iterator[FileStagedAttempt]:
-    """Yield the attempts that an earlier process sealed, and delete its other files.
-
-    ``charge`` is theirs from now on. ``epoch`` is the clock's time, in seconds, of the deadline of an attempt that was
-    sealed at Unix time 0.
-    """
-    for attempt, sealed in sealed_attempts(directory, filesystem):
-        stage = FileStagedAttempt(charge, "", attempt, 0, epoch + sealed, directory, filesystem)
-        try:
-            stage.restore()
-        except (ValueError, KeyError, TypeError):
-            stage.remove()
-            continue
-        yield stage
-
-
-def sealed_attempts(directory: Path, filesystem: FileSystem) -> Iterator[tuple[str, float]]:
-    """Yield the attempts that an earlier process sealed, each with the Unix time of its seal; delete its other
-    files."""
-    notes = {path.stem: path for path in directory.glob(f"*{NOTE}")}
-    for path in directory.iterdir():
-        if path.suffix != NOTE and (path.suffix != ROWS or path.stem not in notes):
-            filesystem.remove(path)
-    for attempt, path in notes.items():
-        yield attempt, path.stat().st_mtime
+def content_of(connection: Connection, row: Attempt, number: int, max_bytes: int) -> list[Element | Pack]:
+    """Return elements of an attempt from its body ``number`` on, one for each body. Raise ``CorruptLog``."""
+    found: list[Element | Pack] = []
+    for count, crc, form, *contents in connection.execute(
+        f"SELECT s.count, s.body_crc, {COLUMNS} FROM staged s LEFT JOIN bodies b ON b.id = s.body "
+        "WHERE s.attempt = ? AND s.number >= ? ORDER BY s.number",
+        (row.id, number),
+    ):
+        if form is None or crc_of_body(form, contents) != crc:
+            raise CorruptLog(None, f"a row of attempt {row.attempt} is damaged")
+        one = stored(0, count, None, form, tuple(contents))
+        found.append(one if isinstance(one, Pack) else one.element)
+        max_bytes -= OVERHEAD + (one.size if isinstance(one, Pack) else one.element.size)
+        if max_bytes <= 0:
+            break
+    return found
 
 
-def remove_all(stages: Iterable[StagedAttempt]) -> None:
-    """Drop the rows of attempts. This blocks."""
-    for stage in stages:
-        stage.remove()
+def elements_of(database: Database, row: Attempt, max_bytes: int = 2**20) -> Iterator[Element | Pack]:
+    """Yield the elements of an attempt, read in parts. To iterate blocks."""
+    number = 0
+    while some := database.read_here(partial(content_of, row=row, number=number, max_bytes=max_bytes)):
+        yield from some
+        number += len(some)

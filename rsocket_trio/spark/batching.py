@@ -99,7 +99,7 @@ class Pending:
 
     def _add_pack(self, chunk: PackChunk) -> Iterator[pa.RecordBatch]:
         rows = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at, self._route, self._schema)
-        average = max(chunk.size // max(chunk.count, 1), 1)
+        average = max(chunk.size // max(chunk.pack.count, 1), 1)
         while rows.num_rows:
             room = max(min(self._max_rows - self.rows, -(-(self._max_bytes - self._size) // average)), 1)
             head = rows.slice(0, room)
@@ -141,6 +141,7 @@ class Pending:
 def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the wanted rows of an Arrow payload. Raise ``SchemaMismatchError`` if it is not as declared."""
     for data in chunk.datas:
+        assert data is not None
         if chunk.part is None:
             yield from arrow_batches(data, schema)
             continue

@@ -158,6 +158,11 @@ def _write(options: Options) -> None:
             raise OptionError("option 'batch' needs 'sinkId': the server keeps the last batch of each sink")
         if options.delivery != "exactlyOnce":
             raise OptionError(f"option 'batch' needs delivery=exactlyOnce, not {options.delivery}")
+    if options.take_over:
+        if options.sink_id is None:
+            raise OptionError("option 'takeOver' needs 'sinkId': the sink that passes to this query")
+        if options.delivery != "exactlyOnce":
+            raise OptionError(f"option 'takeOver' needs delivery=exactlyOnce, not {options.delivery}")
     if options.metadata_mime != COMPOSITE_METADATA:
         raise OptionError("a sink needs composite metadata: leave out 'metadataMimeType'")
     if options.delivery == "exactlyOnce":

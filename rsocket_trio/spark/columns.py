@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.records import RAW_SCHEMA, ROUTE_COMMENT, SchemaMismatchError
@@ -15,10 +16,11 @@ TAKEN: dict[str, tuple[type[DataType], ...]] = {
     "data": TEXT_OR_BYTES,
     "metadata": TEXT_OR_BYTES,
     "key": TEXT_OR_BYTES,
-    "headers": (MapType,),
+    "headers": (ArrayType, MapType),
     "route": (StringType,),
 }
 """The columns of raw rows, and their types. ``data`` must be there."""
+HEADERS_WANTED: Final = "ARRAY<STRUCT<NAME:STRING,VALUE:BINARY>> or MAP<STRING,BINARY>"
 IGNORED = frozenset(RAW_SCHEMA.names) - frozenset(TAKEN)
 """The other columns of a raw source: ignored, so that its rows can be written as they are."""
 
@@ -56,11 +58,16 @@ def is_of_source(field: StructField) -> bool:
     return field.name.lower() == "route" and (field.metadata or {}).get("comment") == ROUTE_COMMENT
 
 
-def is_header_map(found: DataType) -> bool:
-    """Return whether a map is one of names and contents; true of other types."""
-    if not isinstance(found, MapType):
+def are_headers(found: DataType) -> bool:
+    """Return whether a type is one of names and contents; true of types that are no arrays and no maps."""
+    if isinstance(found, MapType):
+        return isinstance(found.keyType, StringType) and isinstance(found.valueType, TEXT_OR_BYTES)
+    if not isinstance(found, ArrayType):
         return True
-    return isinstance(found.keyType, StringType) and isinstance(found.valueType, TEXT_OR_BYTES)
+    header = found.elementType
+    if not isinstance(header, StructType) or header.fieldNames() != ["name", "value"]:
+        return False
+    return isinstance(header["name"].dataType, StringType) and isinstance(header["value"].dataType, TEXT_OR_BYTES)
 
 
 def _problems(schema: StructType, names: Sequence[str], options: Options) -> list[str]:
@@ -76,8 +83,8 @@ def _problems(schema: StructType, names: Sequence[str], options: Options) -> lis
                 )
         elif names.count(name) > 1:
             problems.append(f"column {field.name!r} comes twice")
-        elif not isinstance(field.dataType, types) or not is_header_map(field.dataType):
-            wanted = "MAP<STRING,BINARY>" if name == "headers" else " or ".join(one.typeName().upper() for one in types)
+        elif not isinstance(field.dataType, types) or not are_headers(field.dataType):
+            wanted = HEADERS_WANTED if name == "headers" else " or ".join(one.typeName().upper() for one in types)
             problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
     if "route" in names and (options.delivery == "exactlyOnce" or options.interaction == "channel"):
         problems.append("column 'route' needs a request for each row: interaction response")

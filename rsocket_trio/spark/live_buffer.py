@@ -13,7 +13,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,17 +22,13 @@ from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.compaction import SUFFIX
-from rsocket_trio.replay.elements import Element, Record, now_us
-from rsocket_trio.replay.errors import LogLocked
-from rsocket_trio.replay.file_log import FileLog
-from rsocket_trio.replay.packs import flattened
-from rsocket_trio.replay.segment_records import PACKED, Damage, decode_segment_header, records
+from rsocket_trio.replay import CorruptLog, Element, Log, PositionExpired
+from rsocket_trio.replay.elements import now_us
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.live import chunk_of, subscribed
 from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
-from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.tallies import Tally
@@ -41,15 +37,13 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 OVERHEAD = 100
 """Bytes that an element takes beside its data and metadata, about: empty ones fill a store, too."""
-SEGMENT_BYTES = 8 * 2**20
-"""Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
+PART_BYTES = 8 * 2**20
+"""Bytes of a task's elements, about: they travel with its plan, for which Spark has a limit."""
 IDENTITY: Final = {"v": int, "id": str, "f": str, "epoch": int, "base": int}
 IDENTITY_FILE: Final = "wal.json"
-WAL_VERSION: Final = 2
-"""The version of ``wal.json``: that of the form before ``FileLog`` is 1."""
-PARTITION: Final = Path("log", "partition-0")
-LOCK_TIMEOUT = 10.0
-"""Seconds that a query waits for the process of the one before it to go."""
+WAL_VERSION: Final = 3
+"""The version of ``wal.json``: those before are of logs of other forms."""
+LOG_FILE: Final = "log.db"
 
 
 class Store(ABC):
@@ -102,9 +96,22 @@ class Store(ABC):
     async def write(self, batch: list[Payload]) -> None:
         """Keep elements, and move ``end``."""
 
+    async def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+        """Return the elements between two indexes, which were checked: for so many tasks, or more where they are large.
+
+        Raise ``DataLossError`` for elements that can't be read.
+        """
+        if start >= end:
+            return []
+        chunks = await self.between(start, end)
+        ranges = split([Range(0, start, end)], max(pieces or 1, -(-sum(one.size for one in chunks) // PART_BYTES)))
+        return [
+            ChunkPartition([part for chunk in chunks if (part := within(chunk, one)) is not None]) for one in ranges
+        ]
+
     @abstractmethod
-    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
-        """Return the elements between two indexes, for tasks; both were checked. For Spark's thread."""
+    async def between(self, start: int, end: int) -> list[Chunk]:
+        """Return the elements between two indexes, and maybe others beside them."""
 
     @abstractmethod
     async def release(self, before: int) -> None:
@@ -157,14 +164,11 @@ class MemoryStore(Store):
             self.begin += by
             self.end += by
 
-    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+    async def between(self, start: int, end: int) -> list[Chunk]:
         """Return the elements between two indexes."""
+        await trio.lowlevel.checkpoint()
         with self._lock:
-            buffered = [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
-        ranges = split([Range(0, start, end)], pieces) if end > start else []
-        return [
-            ChunkPartition([part for chunk in buffered if (part := within(chunk, one)) is not None]) for one in ranges
-        ]
+            return [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
 
     async def release(self, before: int) -> None:
         """Forget chunks that lie below an index."""
@@ -275,120 +279,44 @@ def check_buffered(store: Store, start: int, end: int) -> None:
         )
 
 
-# In a log on files
-
-
-def chunks_between(directory: Path, start: int, end: int, rows: int, base: int = 0) -> Iterator[Chunk]:
-    """Yield the elements between two indexes of a log, in chunks of at most ``rows``; ``base`` is the first index.
-
-    Raise ``DataLossError`` if one of them is missing or can't be read.
-    """
-    chunk: Chunk | None = None
-    for record in _records(directory / PARTITION, start - base, end - base):
-        received_at = record.timestamp or 0
-        if chunk is not None and (len(chunk.datas) >= rows or chunk.received_at != received_at):
-            yield chunk
-            chunk = None
-        if chunk is None:
-            chunk = Chunk(base + record.position, [], [], received_at)
-        assert chunk.metadatas is not None
-        chunk.datas.append(record.data)
-        chunk.metadatas.append(record.metadata)
-    if chunk is not None:
-        yield chunk
-
-
-def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
-    position = start
-    while position < end:
-        path = _segment_of(directory, position)
-        first = int(path.stem)
-        try:
-            block = path.read_bytes()
-        except OSError as error:
-            raise DataLossError(f"{path}: {error.strerror}, elements from {position} on can't be read") from error
-        try:
-            layout = decode_segment_header(block[: PACKED.header]).layout
-            found = records(layout, block[layout.header :], layout.header, len(block), first, position, end)
-            for record in flattened(found, position, end):
-                yield record
-                position = record.end
-        except ValueError as error:
-            raise DataLossError(f"{path} can't be read: {error}") from None
-        except Damage as damage:
-            raise DataLossError(
-                f"{path} can't be read at offset {damage.offset}, element {damage.position}: {damage.reason}"
-            ) from None
-        if position < end and _segment_of(directory, position) == path:
-            raise DataLossError(f"{path} ends at element {position}, planned was {end}")
-
-
-def _segment_of(directory: Path, position: int) -> Path:
-    """Return the file that holds an index. Raise ``DataLossError`` if no file does."""
-    found = [path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and int(path.stem) <= position]
-    if not found:
-        raise DataLossError(f"{directory} does not hold element {position} any more")
-    return max(found, key=lambda path: int(path.stem))
+# In a log
 
 
 class WalError(Exception):
     """Raised if the log can't be written: names its directory and the reason. The elements in it are whole."""
 
 
-class WalPartition(InputPartition):
-    """Elements that stand in the log, for one task."""
-
-    def __init__(self, directory: str, start: int, end: int, base: int = 0) -> None:
-        super().__init__((start, end))
-        self.directory = directory
-        self.start = start
-        self.end = end
-        self.base = base
-
-    def __repr__(self) -> str:
-        return f"WalPartition({self.start} to {self.end})"
-
-    def chunks(self, rows: int) -> Iterator[Chunk]:
-        """Return the elements, in chunks of up to so many."""
-        return chunks_between(Path(self.directory), self.start, self.end, rows, self.base)
-
-
 class WalStore(Store):
-    """Elements in a ``FileLog``, which tasks read as files; make one with ``opened``.
+    """Elements in a ``Log``; make one with ``opened``.
 
-    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. An element has the index of its
-    position and, where the log had to begin anew, a base that ``wal.json`` holds beside the log.
+    ``id`` names the log for checkpoints. An element has the index of its position and, where the log had to begin anew,
+    a base that ``wal.json`` holds beside the log.
     """
 
-    def __init__(self, directory: Path, options: Options, log: FileLog, said: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, options: Options, log: Log, said: dict[str, Any]) -> None:
         super().__init__(options.wal_max_bytes)
         self.directory = directory
         self._log = log
         self.id, self._epoch, self.base = said["id"], said["epoch"], said["base"]
-        self.truncated = log.truncated
         self._look()
         if self.end > self.begin:
-            self._count(self.end - self.begin, log.size)
+            files = [directory / LOG_FILE, directory / f"{LOG_FILE}-wal"]
+            self._count(self.end - self.begin, sum(file.stat().st_size for file in files if file.exists()))
 
     @classmethod
     async def opened(cls, directory: Path, options: Options) -> Self:
-        """Open the log of ``directory``, and cut off a torn tail.
+        """Open the log of ``directory``; a process that had it before can write no more.
 
-        Raise ``LogLocked`` while another process writes, ``CheckpointError`` for the log of another query or of the
-        former form, ``CorruptLog`` and ``OSError``.
+        Raise ``CheckpointError`` for the log of another query or of another version, ``OptionError`` for a place where
+        no log can be, and ``CorruptLog``.
         """
-        if any((directory / "log").glob(f"*{SUFFIX}")):
-            raise CheckpointError(
-                f"{directory} holds a log of the former form of positions=wal. Let the version that wrote it read it "
-                "to the end (trigger availableNow), then choose another walDir and another checkpointLocation"
-            )
-        log = await _open_unlocked(directory / "log")
+        log = Log(directory / LOG_FILE, 1)
         try:
-            return cls(directory, options, log, await trio.to_thread.run_sync(_claim, directory, options.fingerprint))
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await log.aclose()
-            raise
+            said = await trio.to_thread.run_sync(_claim, directory, options.fingerprint)
+            await log.open()
+        except OSError as error:
+            raise OptionError(f"option 'walDir' of {str(directory)!r}: {error.strerror}") from error
+        return cls(directory, options, log, said)
 
     def _look(self) -> None:
         earliest, latest = self._log.bounds(0)
@@ -397,81 +325,85 @@ class WalStore(Store):
     async def begin_anew(self, index: int) -> None:
         """Drop all elements, and number new ones from an index on. Only while nothing is added."""
         await trio.to_thread.run_sync(self.check_epoch)
-        await self._log.aclose()
-        await trio.to_thread.run_sync(_begin_at, self.directory, index)
-        self.base = index
-        self._log = await _open_unlocked(self.directory / "log")
+        latest = self._log.bounds(0)[1]
+        await self._log.trim(0, latest)
+        self.base = index - latest
+        # The elements first: should this process end here, the log ends before the checkpoint again, as it did.
+        said = _said(self.directory) | {"base": self.base}
+        await trio.to_thread.run_sync(_replace, self.directory / IDENTITY_FILE, json.dumps(said).encode())
         self._look()
         self._forget_sizes()
 
     async def write(self, batch: list[Payload]) -> None:
-        """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
+        """Write elements, and wait for the disk. Raise ``WalError`` where there is no room, and ``DataLossError`` where
+        another process has taken the log over.
+        """
         now = now_us()
         elements = [Element(payload.data, payload.metadata, timestamp=now) for payload in batch]
+        position = self.end - self.base
         try:
-            await self._log.append_all({0: elements})
+            await trio.to_thread.run_sync(self.check_epoch)
+            # Only if nobody else has written: a process that was taken over may be between two looks at the epoch.
+            await self._log.append_all({0: elements}, at={0: position})
         except OSError as error:
             # No OSError: the intake would take it for a lost connection, and each try would cost another credit.
             raise WalError(
                 f"option 'walDir': {self.directory} can't be written: {error.strerror or error}. What it holds "
                 "is read; start the query again when there is room"
             ) from error
-        self.end = self.base + self._log.bounds(0)[1]
+        except ValueError as error:
+            raise DataLossError(f"{self.directory} was taken over by another query: {error}") from error
+        self.end += len(elements)
 
-    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+    async def between(self, start: int, end: int) -> list[Chunk]:
         """Return the elements between two indexes."""
-        ranges = split([Range(0, start, end)], pieces) if end > start else []
-        return [WalPartition(str(self.directory), one.start, one.end, self.base) for one in ranges]
+        chunks: list[Chunk] = []
+        position = start
+        try:
+            while position < end:
+                found = list(await self._log.read_some(0, position - self.base, end - self.base))
+                for received_at, group in groupby(found, lambda record: record.timestamp or 0):
+                    some = list(group)
+                    datas = [record.data for record in some]
+                    chunks.append(Chunk(position, datas, [record.metadata for record in some], received_at))
+                    position += len(some)
+        except (CorruptLog, PositionExpired, OSError) as error:
+            raise DataLossError(f"{self.directory}: elements from {position} on can't be read: {error}") from error
+        return chunks
 
     async def release(self, before: int) -> None:
-        """Delete the files below an index. Raise ``DataLossError`` where another process has taken the log over."""
+        """Drop elements below an index. Raise ``DataLossError`` where another process has taken the log over."""
         await trio.to_thread.run_sync(self.check_epoch)
         await self._log.trim(0, max(before - self.base, 0))
         self.begin = self.base + self._log.bounds(0)[0]
 
     async def aclose(self) -> None:
-        """Close the files, and let others write."""
+        """Close the log."""
         await self._log.aclose()
 
     def check_epoch(self) -> None:
-        """Raise ``DataLossError`` if another process opened the log meanwhile: locks do not hold on every network."""
+        """Raise ``DataLossError`` if another process opened the log meanwhile."""
         if _said(self.directory)["epoch"] != self._epoch:
-            raise DataLossError(f"{self.directory / 'log'} was taken over by another query: two may not share a walDir")
-
-
-async def _open_unlocked(directory: Path) -> FileLog:
-    """Return the open log, as soon as the process that had it is gone."""
-    deadline = trio.current_time() + LOCK_TIMEOUT
-    while True:
-        log = FileLog(directory, segment_bytes=SEGMENT_BYTES)
-        try:
-            await log.open()
-        except LogLocked:
-            if trio.current_time() >= deadline:
-                raise
-        else:
-            return log
-        await trio.sleep(0.1)
+            raise DataLossError(f"{self.directory} was taken over by another query: two may not share a walDir")
 
 
 def _claim(directory: Path, fingerprint: str) -> dict[str, Any]:
     """Return what ``wal.json`` says, with an epoch of this process's own."""
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         found = _said(directory)
     except FileNotFoundError:
         found = {"v": WAL_VERSION, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0, "base": 0}
+    if found["v"] != WAL_VERSION:
+        raise CheckpointError(
+            f"{directory} holds a log of another version of this program. Let that version read it to the end (trigger "
+            "availableNow), then choose another walDir and another checkpointLocation"
+        )
     if found["f"] != fingerprint:
         raise CheckpointError(f"{directory} holds the log of a query with other options: choose another walDir")
     found["epoch"] += 1
     _replace(directory / IDENTITY_FILE, json.dumps(found).encode())
     return found
-
-
-def _begin_at(directory: Path, index: int) -> None:
-    for path in sorted((directory / PARTITION).glob(f"*{SUFFIX}"), reverse=True):
-        path.unlink()
-    # The files first: should this process end here, the log ends before the checkpoint again, as it did.
-    _replace(directory / IDENTITY_FILE, json.dumps(_said(directory) | {"base": index}).encode())
 
 
 def _said(directory: Path) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from rsocket_trio.spark.live_buffer import (
     Intake,
     MemoryStore,
     Store,
-    WalPartition,
     WalStore,
     check_buffered,
 )
@@ -127,15 +126,12 @@ class LiveStreamReader(StreamReader):
             if self._options.fail_on_data_loss:
                 raise
             first, last = max(first, store.begin), min(last, store.end)
-        return store.planned(first, max(first, last), self._options.min_partitions)
+        return self._background.run(partial(store.planned, first, last, self._options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the elements of a partition, in a task."""
-        assert isinstance(partition, ChunkPartition | WalPartition)
-        if isinstance(partition, ChunkPartition):
-            chunks = iter(partition.chunks)
-        else:
-            chunks = partition.chunks(self._options.batch_rows)
+        assert isinstance(partition, ChunkPartition)
+        chunks = iter(partition.chunks)
 
         def take(timeout: float | None) -> Chunk:
             return next(chunks)
@@ -200,11 +196,6 @@ class WalStreamReader(LiveStreamReader):
 
     def _from_offset(self, offset: Mapping[str, Any]) -> int:
         check_offset(offset, self._options.fingerprint)
-        if "wal" in offset:
-            raise CheckpointError(
-                "the checkpoint is of the former form of positions=wal. Let the version that wrote it read its log to "
-                "the end (trigger availableNow), then choose another checkpointLocation and another walDir"
-            )
         if offset.get("log") != self._store.id:
             raise CheckpointError(
                 f"the checkpoint belongs to the log {offset.get('log')!r}, option 'walDir' holds {self._store.id!r}"

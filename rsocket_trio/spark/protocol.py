@@ -17,6 +17,7 @@ from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone
 OFFSETS_ROUTE: Final = ".offsets"
 ACK_ROUTE: Final = ".ack"
 PACK_ROUTE: Final = ".pack"
+EPOCH_ROUTE: Final = ".epoch"
 
 EXPIRED: Final = PositionExpired.default_code
 AHEAD: Final = PositionAhead.default_code

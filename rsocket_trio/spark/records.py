@@ -14,11 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
-from rsocket_trio.errors import readable
-from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, TIME, batch_of, constant, fixed, read_batch
+from rsocket_trio.replay.arrow_packs import TIME, constant, fixed, placed_batch
 from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.pack_formats import ARROW
-from rsocket_trio.replay.packs import PLAIN, Pack
+from rsocket_trio.replay.packs import ARROW, Pack
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 
@@ -35,6 +33,8 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 """The columns of raw rows."""
+HEADERS_TYPE: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+"""The type of headers in Spark: that of packs, but that Spark takes names for such as may be null."""
 HEADERS_FIELD = pa.field("headers", HEADERS_TYPE)
 """One more, with the option ``includeHeaders``."""
 ROUTE_COMMENT: Final = "the route that the row was read from"
@@ -43,7 +43,7 @@ RAW_DDL = (
     "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP, "
     f"route STRING COMMENT '{ROUTE_COMMENT}', key BINARY, timestamp TIMESTAMP"
 )
-HEADERS_DDL = "headers MAP<STRING, BINARY>"
+HEADERS_DDL = "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
 
 
 def raw_schema(options: Options) -> pa.Schema:
@@ -60,13 +60,14 @@ def raw_ddl(options: Options) -> str:
 class Chunk:
     """Elements that came together: positions from ``start`` on, without gaps.
 
-    ``metadatas`` is ``None`` where none of them has metadata. ``received_at`` is UTC in microseconds. An Arrow payload
-    is a chunk by itself: ``part`` says which of its rows are wanted, from the first to behind the last, and how many it
-    is said to have. ``records`` have the keys, headers and times, ``None`` where none has any.
+    ``datas`` has ``None`` for null, and then there are ``records``. ``metadatas`` is ``None`` where none of them has
+    metadata. ``received_at`` is UTC in microseconds. An Arrow payload is a chunk by itself: ``part`` says which of its
+    rows are wanted, from the first to behind the last, and how many it is said to have. ``records`` have the keys,
+    headers and times, ``None`` where none has any.
     """
 
     start: int
-    datas: list[bytes]
+    datas: list[bytes | None]
     metadatas: list[bytes | None] | None
     received_at: int
     part: tuple[int, int, int] | None = None
@@ -87,10 +88,9 @@ class Chunk:
         if self.records is not None:
             return [record.element.size for record in self.records]
         if self.metadatas is None:
-            return map(len, self.datas)
+            return [len(data or b"") for data in self.datas]
         return [
-            len(data) + (0 if metadata is None else len(metadata))
-            for data, metadata in zip(self.datas, self.metadatas, strict=True)
+            len(data or b"") + len(metadata or b"") for data, metadata in zip(self.datas, self.metadatas, strict=True)
         ]
 
     def split(self, rows: int) -> tuple[Chunk, Chunk]:
@@ -105,33 +105,26 @@ class Chunk:
 
 @attrs.define(slots=True)
 class PackChunk:
-    """A received pack: ``data`` in the format ``form``, which spans ``count`` positions from ``position`` on.
+    """A received pack, of which the rows from ``start`` to below ``end`` are wanted.
 
-    The rows from ``start`` to below ``end`` are wanted. ``timestamp`` is that of the rows without one of their own,
-    ``received_at`` when it came; both in microseconds since 1970, UTC. ``has_gaps`` says that the server announced
-    positions without a row.
+    ``received_at`` is when it came, in microseconds since 1970, UTC.
     """
 
     start: int
     end: int
-    data: bytes
-    form: str
-    position: int
-    count: int
-    timestamp: int | None
+    pack: Pack
     received_at: int
-    has_gaps: bool = False
 
     @property
     def rows(self) -> int:
         """Return the number of rows, at most."""
         span = self.end - self.start
-        return min(span, int.from_bytes(self.data[:4], "big")) if self.form == PLAIN else span
+        return min(span, number_of_rows(self.pack.data)) if self.pack.has_gaps else span
 
     @property
     def size(self) -> int:
         """Return the bytes of the pack."""
-        return len(self.data)
+        return self.pack.size
 
     def rows_wanted(self) -> pa.RecordBatch:
         """Return the wanted rows in the columns of a pack.
@@ -139,61 +132,36 @@ class PackChunk:
         Raise ``RemoteProtocolError`` for a pack that is torn or is not as its metadata says, and
         ``SchemaMismatchError`` for a record of several rows.
         """
+        pack = self.pack
         try:
-            batch = self._decoded()
+            batch = placed_batch(pack)
         except ValueError as error:
-            raise RemoteProtocolError(f"the pack at position {self.position}: {error}") from None
-        if not batch.num_rows:
-            self._check_number(0)
-            return batch
+            raise RemoteProtocolError(f"the pack at position {pack.position}: {error}") from None
         positions, counts = batch.column("position"), batch.column("count")
-        if self.form != PLAIN:
-            self._check_order(batch)
-        first, last = positions[0].as_py(), positions[-1].as_py()
-        if pc.max(counts).as_py() != 1:
+        if batch.num_rows and pc.max(counts).as_py() != 1:
             index = pc.index(pc.greater(counts, 1), True).as_py()
             raise SchemaMismatchError(
                 f"the element at position {positions[index]} holds {counts[index]} rows: set payload=arrow"
             )
-        if first < self.position or last >= self.position + self.count or last - first < batch.num_rows - 1:
-            raise RemoteProtocolError(
-                f"the pack at position {self.position} spans {self.count} positions, and its {batch.num_rows} rows are "
-                f"those from {first} to {last}"
-            )
-        self._check_number(batch.num_rows)
-        if last - first == batch.num_rows - 1:
-            low, high = max(self.start - first, 0), min(self.end - first, batch.num_rows)
-        else:
-            low, high = (pc.sum(pc.less(positions, place)).as_py() for place in (self.start, self.end))
-        return batch if high - low == batch.num_rows else batch.slice(low, max(high - low, 0))
+        if self.end - self.start == pack.count:
+            return batch
+        low, high = (pc.sum(pc.less(positions, place)).as_py() or 0 for place in (self.start, self.end))
+        return batch.slice(low, high - low)
 
-    def _check_order(self, batch: pa.RecordBatch) -> None:
-        """Raise ``RemoteProtocolError`` for rows that have no data or no position, or are not in order."""
-        for name in ("position", "count", "data"):
-            if batch.column(name).null_count:
-                raise RemoteProtocolError(f"the pack at position {self.position} has rows without {name!r}")
-        positions = batch.column("position")
-        if pc.any(pc.less_equal(positions[1:], positions[:-1])).as_py():
-            raise RemoteProtocolError(f"the rows of the pack at position {self.position} are not in order")
 
-    def _check_number(self, rows: int) -> None:
-        if rows < self.count and not self.has_gaps:
-            raise RemoteProtocolError(
-                f"the pack at position {self.position} has {rows} rows, its metadata says {self.count}"
-            )
-
-    def _decoded(self) -> pa.RecordBatch:
-        if self.form == PLAIN:
-            return batch_of(Pack(self.data, self.count, self.position, self.timestamp))
-        if self.form == ARROW:
-            return read_batch(self.data)
-        raise ValueError(f"it is in the format {readable(self.form[:100])!r}, asked for were {', '.join(WANTED)}")
+def number_of_rows(data: bytes) -> int:
+    """Return how many rows a pack has, 0 if it is damaged."""
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            return sum(batch.num_rows for batch in stream)
+    except (pa.ArrowException, OSError):
+        return 0  # the error is raised once its rows are wanted
 
 
 Rows: TypeAlias = Chunk | PackChunk
 """Rows that came together, as single elements or as a pack."""
-WANTED = (PLAIN, ARROW)
-"""The formats of packs, in the order in which they are asked for: the first is a copy of the server's file."""
+WANTED = (ARROW,)
+"""The formats of packs that are asked for."""
 
 
 class Weights:
@@ -233,7 +201,7 @@ def raw_batch(
 ) -> pa.RecordBatch:
     """Return one batch of the rows of all chunks, in the columns of ``schema``, which are some of the raw ones."""
     positions, times = array.array("q"), array.array("q")
-    datas: list[bytes] = []
+    datas: list[bytes | None] = []
     metadatas: list[bytes | None] = []
     has_metadata = any(chunk.metadatas is not None for chunk in chunks)
     for chunk in chunks:
@@ -273,7 +241,9 @@ def raw_batch_of(
 ) -> pa.RecordBatch:
     """Return one batch of rows of a pack that came at ``received_at``, in the columns of ``schema``."""
     count = rows.num_rows
-    columns = {name: rows.column(name) for name in ("position", "data", "metadata", "key", "timestamp", "headers")}
+    columns = {name: rows.column(name) for name in ("position", "data", "metadata", "key", "timestamp")}
+    if "headers" in schema.names:
+        columns["headers"] = rows.column("headers").cast(HEADERS_TYPE)
     if "partition" in schema.names:
         columns["partition"] = fixed(pa.int32(), array.array("i", [partition]) * count)
     if "received_at" in schema.names:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError
+from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
 from rsocket_trio.replay.elements import Record, now_us
+from rsocket_trio.replay.packs import Pack
 from rsocket_trio.spark.asking import bounds_at
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import Pool, Tries, target_of
@@ -72,7 +73,7 @@ class Cursor:
                 chunks += self._take_one(payload, received_at)
             return chunks
         head, pack, position, end = POSITION_HEAD, UINT64.pack, self.position, self.end
-        datas: list[bytes] = []
+        datas: list[bytes | None] = []
         for index, payload in enumerate(batch):
             # The usual element: one row, the next one, and no metadata of its own.
             if payload.metadata == head + pack(position) and position < end:
@@ -120,22 +121,19 @@ class Cursor:
             return []  # taken before, or beyond the end
         start, self.position = self.position, place.position + high
         if placed.form is not None:
-            if self._arrow:
-                raise RemoteProtocolError(f"the element at position {place.position} is a pack: none was asked for")
-            return [
-                PackChunk(
-                    start,
-                    self.position,
-                    *(payload.data, placed.form, place.position, place.count, place.timestamp, received_at),
-                    has_gaps=placed.gap is not None,
+            if self._arrow or placed.form not in WANTED:
+                raise RemoteProtocolError(
+                    f"the element at position {place.position} is a pack in the format "
+                    f"{readable(placed.form[:100])!r}, asked for was {'none' if self._arrow else ', '.join(WANTED)}"
                 )
-            ]
+            pack = Pack(payload.data, place.count, place.position, place.timestamp, placed.gap is not None)
+            return [PackChunk(start, self.position, pack, received_at)]
         if self._arrow:
             return [Chunk(start, [payload.data], None, received_at, (low, high, place.count))]
         self._check_single(place)
-        if place.key is None and place.headers is None and place.timestamp is None:
-            return [Chunk(start, [payload.data], None if place.metadata is None else [place.metadata], received_at)]
-        return [Chunk(start, [payload.data], [place.metadata], received_at, records=[place])]
+        if place.key is None and place.headers is None and place.timestamp is None and place.data is not None:
+            return [Chunk(start, [place.data], None if place.metadata is None else [place.metadata], received_at)]
+        return [Chunk(start, [place.data], [place.metadata], received_at, records=[place])]
 
     def _pass_gap(self, placed: Placed) -> None:
         """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is

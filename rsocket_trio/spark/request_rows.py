@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,10 +15,12 @@ from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
-from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, arrow_of, pack_rows, plain_of
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
+from rsocket_trio.replay.arrow_packs import elements_of, encoded, pack_of
 from rsocket_trio.replay.element_metadata import (
     HEADERS,
     KEY,
+    NULL,
     PACK,
     RECORD_METADATA,
     ROWS,
@@ -26,11 +28,12 @@ from rsocket_trio.replay.element_metadata import (
     read_sink_payload,
     sink_payload,
 )
-from rsocket_trio.replay.elements import LONGEST_ENTRY, LONGEST_NAME
-from rsocket_trio.replay.packs import PLAIN, Pack, elements_of, encode_headers
+from rsocket_trio.replay.elements import LONGEST_ENTRY, LONGEST_NAME, encode_headers
+from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.records import HEADERS_TYPE
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 2**20
@@ -44,6 +47,8 @@ _WRITE_HEAD = encode_mime(WRITE)
 _KEY_HEAD = encode_mime(KEY)
 _HEADERS_HEAD = encode_mime(HEADERS)
 _METADATA_HEAD = encode_mime(RECORD_METADATA)
+_NULL = encode_composite([Entry(NULL, b"")])
+_PACK = encode_composite([Entry(PACK, ARROW.encode())])
 
 
 class RowError(Explained, ValueError):
@@ -86,8 +91,9 @@ class Encoder:
     """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
 
     ``is_staged`` leaves out the origin of each request: a stage names it once. ``is_routed`` puts the route
-    in front, for requests of their own. ``form`` is the format of packs, ``None`` for rows one by one. Rows without
-    data are an error, or are counted in ``skipped`` if the options say so; ``problem`` describes the first of them.
+    in front, for requests of their own. ``packs`` says whether rows go in packs or one by one. Rows that can't be sent
+    are an error, or are counted in ``skipped`` if the options say so; ``problem`` describes the first of them. Those
+    without data can be staged only.
     """
 
     def __init__(
@@ -98,14 +104,14 @@ class Encoder:
         *,
         is_staged: bool,
         is_routed: bool,
-        form: str | None = None,
+        packs: bool = False,
     ) -> None:
         self._columns = columns
         self._options = options
         self._prefix = None if is_staged else origin.prefix
         self._routes: dict[bytes | None, bytes] = {None: route_entry(options.route) if is_routed else b""}
         self._is_routed = is_routed
-        self._form = form
+        self._takes_packs = packs
         self._seq = 0
         self._row = 0
         self.rows = 0
@@ -124,8 +130,8 @@ class Encoder:
                 self.rows += part.num_rows
                 yield self._arrow(part)
             return
-        if self._form is not None and (encoded := list(self._packs(batch, self._columns, self._form))):
-            yield from encoded
+        if self._takes_packs and (packs := list(self._packs(batch, self._columns))):
+            yield from packs
             return
         rows = max(min(PIECE_ROWS, PIECE_BYTES // average), 1)
         for start in range(0, batch.num_rows, rows):
@@ -135,41 +141,40 @@ class Encoder:
                 yield piece
 
     def _arrow(self, batch: pa.RecordBatch) -> Piece:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        data = sink.getvalue().to_pybytes()
+        data = encoded(batch)
         metadata = (
             self._routes[None] + self._write() + encode_composite([Entry(ROWS, batch.num_rows.to_bytes(4, "big"))])
         )
         return Piece([Payload(data, metadata)], batch.num_rows, len(data) + OVERHEAD)
 
-    def _packs(self, batch: pa.RecordBatch, columns: Columns, form: str) -> Iterator[Piece]:
+    def _packs(self, batch: pa.RecordBatch, columns: Columns) -> Iterator[Piece]:
         """Yield the rows of a batch in packs; none where a row has to be looked at alone."""
-        data = binary(batch, columns.data)
-        others = [None if index is None else binary(batch, index) for index in (columns.metadata, columns.key)]
-        headers = None if columns.headers is None else header_maps(batch, columns.headers)
-        if headers is not None and not are_sendable(headers):
+        wanted = {
+            name: binary(batch, index)
+            for name in ("data", "metadata", "key")
+            if (index := getattr(columns, name)) is not None
+        }
+        longest = [pc.max(pc.binary_length(wanted[name])).as_py() or 0 for name in wanted if name != "data"]
+        if max(longest, default=0) > LONGEST_ENTRY:
             return
-        others.append(headers)
-        longest = (pc.max(pc.binary_length(one)).as_py() or 0 for one in others[:2] if one is not None)
-        if data.null_count or max(longest, default=0) > LONGEST_ENTRY:
-            return
-        rows = pack_rows(data, *others)
-        said = encode_composite([Entry(PACK, form.encode())])
-        encode = plain_of if form == PLAIN else arrow_of
+        if columns.headers is not None:
+            headers = header_lists(batch, columns.headers)
+            if not are_sendable(headers):
+                return
+            wanted["headers"] = headers.cast(PACK_HEADERS)
+        size = sum(column.nbytes for column in wanted.values())
+        rows = max(min(PACK_ROWS, PACK_BYTES * batch.num_rows // max(size, 1)), 1)
         for start in range(0, batch.num_rows, rows):
-            part = data.slice(start, rows)
-            if len(part) == 1:
+            count = min(rows, batch.num_rows - start)
+            if count == 1:
                 # A server older than packs would take a pack of one row for that row, and its count would be right.
                 piece = self._raw(batch.slice(start, 1), columns)
-                self.rows += piece.rows
-                yield piece
-                continue
-            content = encode(part, *(None if one is None else one.slice(start, rows) for one in others))
-            self._row += len(part)
-            self.rows += len(part)
-            yield Piece([Payload(content, said)], len(part), len(content) + OVERHEAD)
+            else:
+                pack = pack_of({name: column.slice(start, rows) for name, column in wanted.items()}, count=count)
+                self._row += count
+                piece = Piece([Payload(pack.data, _PACK)], count, pack.size + OVERHEAD)
+            self.rows += piece.rows
+            yield piece
 
     def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
         datas = values(batch, columns.data)
@@ -200,13 +205,15 @@ class Encoder:
             nothing if index is None else values(batch, index)
             for index in (columns.key, columns.metadata, columns.route)
         )
-        maps = nothing if columns.headers is None else header_maps(batch, columns.headers).to_pylist()
-        for data, key, metadata, route, headers in zip(datas, keys, metadatas, routes, maps, strict=True):
+        lists = nothing if columns.headers is None else header_lists(batch, columns.headers).to_pylist()
+        for data, key, metadata, route, headers in zip(datas, keys, metadatas, routes, lists, strict=True):
             self._row += 1
             try:
-                if data is None:
-                    raise RowError("column 'data' is null")
+                if data is None and self._prefix is not None:
+                    raise RowError("column 'data' is null, which needs delivery=exactlyOnce")
                 said = self._route(route)
+                if data is None:
+                    said += _NULL
                 if key is not None:
                     said += entry(_KEY_HEAD, fitting("key", key))
                 if headers is not None:
@@ -221,7 +228,7 @@ class Encoder:
                 self.problem = self.problem or problem
             else:
                 said += self._write()
-                yield Payload(data, said or None)
+                yield Payload(data or b"", said or None)
 
     def _write(self) -> bytes:
         if self._prefix is None:
@@ -261,26 +268,29 @@ def binary(batch: pa.RecordBatch, index: int) -> pa.Array:
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
 
-def header_maps(batch: pa.RecordBatch, index: int) -> pa.Array:
-    """Return a column of headers as maps of text to bytes."""
-    column = batch.column(index)
-    return column if column.type.equals(HEADERS_TYPE) else column.cast(HEADERS_TYPE)
+def header_lists(batch: pa.RecordBatch, index: int) -> pa.Array:
+    """Return a column of headers, maps among them, as lists of names and bytes."""
+    return batch.column(index).cast(HEADERS_TYPE)
 
 
 def are_sendable(headers: pa.Array) -> bool:
     """Return whether all headers can be sent, as far as a look at the whole column tells."""
-    names = pc.max(pc.binary_length(headers.keys)).as_py() or 0
-    return headers.items.null_count == 0 and names <= LONGEST_NAME and headers.nbytes <= LONGEST_ENTRY
+    each = headers.flatten()
+    names = pc.struct_field(each, "name")
+    longest = pc.max(pc.binary_length(names)).as_py() or 0
+    return not each.null_count and not names.null_count and longest <= LONGEST_NAME and headers.nbytes <= LONGEST_ENTRY
 
 
-def encoded_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """Encode the headers of a row. Raise ``RowError`` for a name that is too long, or that has no content."""
-    for name, content in headers:
-        if (length := len(name.encode())) > LONGEST_NAME:
+def encoded_headers(headers: Sequence[Mapping[str, Any] | None]) -> bytes:
+    """Encode the headers of a row. Raise ``RowError`` for one that has no name, or one that is too long."""
+    pairs: list[tuple[str, bytes | None]] = []
+    for one in headers:
+        if one is None or one["name"] is None:
+            raise RowError("column 'headers' has a header without a name")
+        if (length := len(one["name"].encode())) > LONGEST_NAME:
             raise RowError(f"column 'headers' has a name of {length} bytes, the limit is {LONGEST_NAME}")
-        if content is None:
-            raise RowError(f"column 'headers' has null for {name!r}")
-    return encode_headers({name: content for name, content in headers if content is not None})
+        pairs.append((one["name"], one["value"]))
+    return encode_headers(pairs)
 
 
 def values(batch: pa.RecordBatch, index: int) -> list[Any]:

@@ -19,11 +19,12 @@ import trio
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload
 from rsocket_trio.errors import RSocketError, StreamError, readable
 from rsocket_trio.replay.errors import NotStaged
+from rsocket_trio.replay.packs import ARROW
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, passes
 from rsocket_trio.spark.mistakes import PASSING, SinkError, unwritten
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.protocol import PACK_ROUTE
+from rsocket_trio.spark.protocol import EPOCH_ROUTE, PACK_ROUTE
 from rsocket_trio.spark.request_rows import Origin, Piece, one_by_one
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -54,12 +55,13 @@ class PacksRefused(Exception):
 
 
 class Staging(Delivery):
-    """The rows of one task, staged attempt after attempt."""
+    """The rows of one task, staged attempt after attempt; ``epoch`` is that of the planning, if the server has them."""
 
-    def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin) -> None:
+    def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin, epoch: int | None = None) -> None:
         super().__init__(pool, options, pieces)
         self.route = Routes.of(options).stage
         self._origin = origin
+        self._epoch = epoch
         self._kept: list[Piece] = []
         self._refuses_packs = False
         self._orphans: list[str] = []
@@ -118,6 +120,7 @@ class Staging(Delivery):
 
     async def _stage(self, connection: Connection, attempt: str, patience: trio.CancelScope) -> None:
         said = {"sink": self._origin.sink, "attempt": attempt, "partition": self._origin.partition}
+        said |= {"batch": self._origin.batch, "epoch": self._epoch}
         async with connection.request_channel(json.dumps(said).encode(), route=self.route) as channel:
             for kept in self._kept:
                 await self._send(channel, kept, patience)
@@ -161,20 +164,27 @@ class Staging(Delivery):
 
 
 async def commit(
-    pool: Pool, options: Options, sink: str, batch: int, attempts: Sequence[tuple[str, int]], once: bool = False
+    pool: Pool,
+    options: Options,
+    sink: str,
+    batch: int,
+    attempts: Sequence[tuple[str, int]],
+    *,
+    once: bool = False,
+    query: str | None = None,
+    epoch: int | None = None,
 ) -> bool:
     """Commit attempts, each with its number of rows, as one batch. Return false if the batch counted before.
 
-    ``once``: the sink has no other batch, and the server may forget it some day.
+    ``once``: the sink has no other batch, and the server may forget it some day. ``query`` is the id of the query, and
+    ``epoch`` that of the planning.
 
-    Raise ``SinkError`` when the server does not have them, or had a later batch of this sink already; a batch whose
-    number the option ``batch`` gave counted before then.
+    Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
     route = Routes.of(options).commit
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
-    said: dict[str, Any] = {"sink": sink, "batch": batch, "attempts": named}
-    if once:
-        said["once"] = True
+    said: dict[str, Any] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
+    said |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
         told = await ask(pool, options, route, said)
     except RSocketError as error:
@@ -190,37 +200,46 @@ async def commit(
     wanted = sum(number for _, number in attempts)
     if promoted and rows != wanted:
         raise SinkError(f"route {route!r} promoted {rows} rows of {wanted}")
-    # A batch promoted now is the last one, and a batch not promoted now must have been promoted before.
-    if last != batch and (promoted or last < batch):
+    # A batch promoted now is the last one, and so is one that was promoted before.
+    if last != batch:
         raise SinkError(
             f"route {route!r} says that it {'promoted' if promoted else 'had'} batch {batch} of sink {sink!r}, and yet "
             f"that the last is {last}: it is not known whether the rows count"
         )
-    if not promoted and last > batch and options.batch is None:
-        raise SinkError(
-            f"batch {batch} of sink {sink!r} was not written: the server has batch {last} of that sink already. "
-            "Another checkpoint wrote to it: set another 'sinkId'"
-        )
     return promoted
 
 
-async def packs_taken(pool: Pool, options: Options) -> tuple[str, ...]:
-    """Ask the server for the formats of packs that its stage takes; none where it does not know the question.
+async def takes_packs(pool: Pool, options: Options) -> bool:
+    """Ask the server whether its stage takes packs. Raise ``SinkError`` if it can't be reached."""
+    formats = await _ask_if_known(pool, options, PACK_ROUTE, {}, "pack", list)
+    return formats is not None and ARROW in formats
 
-    Raise ``SinkError`` if it can't be reached.
+
+async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
+    """Take an epoch for a write that is being planned; ``None`` from a server without epochs.
+
+    What is staged with a higher epoch takes the place of what a writer that was killed has staged for the same batch.
+    Raise ``SinkError`` if the server can't be reached.
     """
-    route = options.route + PACK_ROUTE
+    epoch: int | None = await _ask_if_known(pool, options, EPOCH_ROUTE, {"sink": sink}, "epoch", int)
+    return epoch
+
+
+async def _ask_if_known(
+    pool: Pool, options: Options, suffix: str, said: Mapping[str, Any], name: str, kind: type
+) -> Any:
+    """Return a field of an answer, ``None`` where the server does not know the question."""
+    route = options.route + suffix
     try:
-        told = await ask(pool, options, route, {})
+        told = await ask(pool, options, route, said)
     except StreamError as error:
-        logger.info("%s takes no packs: %s", options.route, str(error))
-        return ()
+        logger.info("%s is not answered: %s", route, str(error))
+        return None
     except RSocketError as error:
         raise unwritten(error, options, route) from error
-    formats = told.get("pack")
-    if not isinstance(formats, list) or not all(isinstance(form, str) for form in formats):
-        raise SinkError(f"route {route!r} answered with {readable(json.dumps(told))}: 'pack' is a list of names")
-    return tuple(formats)
+    if type(told.get(name)) is not kind:
+        raise SinkError(f"route {route!r} answered with {readable(json.dumps(told))}, without {name!r}")
+    return told[name]
 
 
 async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> bool:

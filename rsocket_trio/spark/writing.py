@@ -14,7 +14,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rsocket_trio.replay.pack_formats import chosen_format
 from rsocket_trio.spark.acked_sink import Acknowledged, Requests
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
@@ -23,7 +22,7 @@ from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin
-from rsocket_trio.spark.staged_sink import Staging, abort, commit, packs_taken
+from rsocket_trio.spark.staged_sink import Staging, abort, commit, next_epoch, takes_packs
 
 if TYPE_CHECKING:
     from rsocket_trio.spark.connections import Pool
@@ -35,56 +34,87 @@ WAITING_BYTES = 4 * PIECE_BYTES
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Local properties that Spark sets for the tasks of a stream; neither is a public name."""
+ANY_QUERY = "*"
+"""The sink for which an epoch is taken where only tasks know the id of the query: such sinks share one counter."""
 
 
 @attrs.define(slots=False)
 class Written(WriterCommitMessage):
-    """A task's report to the driver: rows written, rows skipped, the reason for the first, and its staged attempts."""
+    """A task's report to the driver: rows written, rows skipped, the reason for the first, and its staged attempts.
+
+    ``query`` is the id of the query that it belongs to, ``epoch`` that of the planning.
+    """
 
     sink: str
     rows: int
     skipped: int = 0
     problem: str | None = None
     attempts: tuple[tuple[str, int], ...] = ()
+    query: str | None = None
+    epoch: int | None = None
+
+
+@attrs.frozen
+class Plan:
+    """What the server answered when a write was planned: whether it takes packs, and the epoch, if it has them."""
+
+    packs: bool = False
+    epoch: int | None = None
 
 
 class Writer:
-    """The common part of batch and stream writers. Can be pickled; ``sink`` is the id that is known at planning."""
+    """The common part of batch and stream writers. Can be pickled.
 
-    def __init__(self, options: Options, schema: StructType, sink: str | None) -> None:
+    ``sink`` and ``batch`` are those that are known at planning, ``counter`` is the sink for which an epoch is taken.
+    """
+
+    def __init__(
+        self, options: Options, schema: StructType, sink: str | None, batch: int | None, counter: str | None
+    ) -> None:
         self._options = options
         self._columns = sink_columns(schema, options)
         self._sink = sink
-        self._form: str | None = None
+        self._batch = batch
+        self._counter = counter
+        self._plan: Plan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer once for each batch, when it has planned it: the server is asked then, by the driver.
-        return self.__dict__ | {"_form": self._form or self._pack_format()}
+        # Spark makes and pickles a writer for each batch that it plans: the driver asks the server then, once, so that
+        # all attempts of all tasks have one epoch.
+        if self._plan is None:
+            self._plan = self._planned()
+        return self.__dict__
 
     @in_one_line
-    def _pack_format(self) -> str | None:
-        """Return the format of packs in which rows are staged, ``None`` for rows one by one."""
-        if self._options.delivery != "exactlyOnce" or self._columns is None:
-            return None
+    def _planned(self) -> Plan:
+        if self._options.delivery != "exactlyOnce":
+            return Plan()
         here = background()
-        return chosen_format(here.run(partial(packs_taken, here.pool, self._options)))
+        return here.run(partial(self._ask, here.pool))
+
+    async def _ask(self, pool: Pool) -> Plan:
+        packs = self._columns is not None and await takes_packs(pool, self._options)
+        return Plan(packs, None if self._counter is None else await next_epoch(pool, self._options, self._counter))
 
     @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send the rows of a task. Raise ``SinkError`` or ``RowError``."""
         options = self._options
-        origin = origin_of(TaskContext.get(), self._sink)
         stages = options.delivery == "exactlyOnce"
+        origin = origin_of(TaskContext.get(), self._sink, self._batch if stages else None)
+        plan = self._plan or Plan()
         encoder = Encoder(
             self._columns,
             options,
             origin,
             is_staged=stages,
             is_routed=options.interaction == "response",
-            form=self._form,
+            packs=plan.packs,
         )
         here = background()
-        feed: Feed[Any, Report] = Feed(here, partial(deliver, here.pool, options, origin), WAITING_BYTES)
+        feed: Feed[Any, Report] = Feed(
+            here, partial(deliver, here.pool, options, origin, epoch=plan.epoch), WAITING_BYTES
+        )
         try:
             for batch in iterator:
                 for piece in encoder.pieces(batch):
@@ -98,22 +128,21 @@ class Writer:
             encoder.skipped + report.skipped,
             encoder.problem or report.problem,
             tuple(report.attempts),
+            origin.query,
+            plan.epoch,
         )
 
     def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int, once: bool = False) -> None:
         """Commit the rows that tasks staged, if they did, and log those that they skipped."""
         options = self._options
         written = finished(messages)
-        if options.delivery == "exactlyOnce":
-            sink = self._sink or next((one.sink for one in written), None)
-            # If no task ran, the query's id is unknown: nothing is to be promoted, and the next batch is later.
-            if sink is not None:
-                here = background()
-                attempts = [attempt for one in written for attempt in one.attempts]
-                if not here.run(partial(commit, here.pool, options, sink, batch, attempts, once)):
-                    logger.warning(
-                        "batch %d of sink %s had been committed before, or a later one: it is skipped", batch, sink
-                    )
+        # If no task ran, the query's id is unknown: nothing is to be promoted, and the next batch is later.
+        if options.delivery == "exactlyOnce" and written:
+            here, task = background(), written[0]
+            attempts = [attempt for one in written for attempt in one.attempts]
+            done = partial(commit, here.pool, options, task.sink, batch, attempts, once=once)
+            if not here.run(partial(done, query=task.query, epoch=task.epoch)):
+                logger.warning("batch %d of sink %s had been committed before: it is skipped", batch, task.sink)
         skipped = sum(one.skipped for one in written)
         if skipped:
             first = next(one.problem for one in written if one.skipped)
@@ -137,17 +166,20 @@ class Writer:
 class BatchWriter(Writer, DataSourceArrowWriter):
     """The writer of ``df.write``. Each write is a sink with one batch; under a ``sinkId`` it counts once for ever.
 
-    With the option ``batch`` the sink goes on, and a batch counts that is above the last.
+    With the option ``batch`` the sink goes on, and a batch counts once.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
-        super().__init__(options, schema, options.sink_id or f"batch-{uuid.uuid4()}")
+        sink = options.sink_id or f"batch-{uuid.uuid4()}"
+        # A sink without a name is planned once, and needs no epoch.
+        super().__init__(options, schema, sink, options.batch or 0, options.sink_id)
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch: all tasks have succeeded."""
-        self._commit(messages, self._options.batch or 0, once=self._options.sink_id is None)
+        assert self._batch is not None
+        self._commit(messages, self._batch, once=self._options.sink_id is None)
 
     @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -160,7 +192,7 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
-        super().__init__(options, schema, options.sink_id)
+        super().__init__(options, schema, options.sink_id, None, options.sink_id or ANY_QUERY)
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -173,13 +205,18 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         self._abort(messages)
 
 
-def origin_of(context: TaskContext | None, sink: str | None) -> Origin:
-    """Return the origin of the rows, as far as Spark tells it. Raise ``OptionError`` if nothing names the sink."""
-    query = batch = None
+def origin_of(context: TaskContext | None, sink: str | None, batch: int | None = None) -> Origin:
+    """Return the origin of the rows, as far as Spark tells it; ``batch`` is that of a batch write.
+
+    Raise ``OptionError`` if nothing names the sink.
+    """
+    query = None
     partition = 0
     if context is not None:
         partition = context.partitionId()
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        query, number = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if batch is None and number and number.isdigit():
+            batch = int(number)
     name = sink or query
     if not name:
         raise OptionError("option 'sinkId' must be set: this Spark does not tell its tasks the id of the query")
@@ -187,15 +224,15 @@ def origin_of(context: TaskContext | None, sink: str | None) -> Origin:
         sink=name,
         partition=partition,
         query=query or None,
-        batch=int(batch) if batch and batch.isdigit() else None,
+        batch=batch,
     )
 
 
-async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) -> Report:
+async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces, *, epoch: int | None = None) -> Report:
     """Deliver the rows of a task as the options say. Raise ``SinkError``."""
     delivery: Delivery
     if options.delivery == "exactlyOnce":
-        delivery = Staging(pool, options, pieces, origin)
+        delivery = Staging(pool, options, pieces, origin, epoch)
     else:
         delivery = (Acknowledged if options.interaction == "channel" else Requests)(pool, options, pieces)
     return await delivery.run()

@@ -7,20 +7,19 @@ import json
 import pytest
 
 from rsocket_trio import Responder
-from rsocket_trio.replay import MemoryLog, Reader, add_source
+from rsocket_trio.replay import Log, add_source
 from tests.cli.commands import run
 from tests.cli.test_routes import serving
 
 
-async def test_readers_are_shown_by_partition_and_one_is_forgotten() -> None:
-    responder, log = Responder(), MemoryLog(2)
+async def test_readers_are_shown_by_partition_and_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    responder, log = Responder(), Log(partitions=2)
+    await log.open()
     for number in range(12):
         await log.append(b"%d" % number, partition=1)
+    monkeypatch.setattr("rsocket_trio.replay.log.now_us", lambda: 1_700_000_000_000_000)
     await log.acknowledge("billing", {1: 10})
     await log.acknowledge("b", {0: 0, 1: 12})
-    log._reader_table.readers = {
-        name: Reader(name, one.ends, 1_700_000_000_000_000) for name, one in log.readers().items()
-    }
     add_source(responder, "orders", log)
     async with serving(responder) as uri:
         shown = await run("readers", uri, "orders")
@@ -28,10 +27,10 @@ async def test_readers_are_shown_by_partition_and_one_is_forgotten() -> None:
         none = await run("readers", uri, "orders", "--forget", "billing")
 
     lines = [
-        "billing  0   -  0  2023-11-14 22:13:20",
-        "billing  1  10  2  2023-11-14 22:13:20",
         "b        0   0  0  2023-11-14 22:13:20",
         "b        1  12  0  2023-11-14 22:13:20",
+        "billing  0   -  0  2023-11-14 22:13:20",
+        "billing  1  10  2  2023-11-14 22:13:20",
     ]
     assert (shown.code, shown.stdout.splitlines(), shown.stderr) == (0, lines, "")
     reader = {"ends": {"0": 0, "1": 12}, "behind": {"0": 0, "1": 0}, "seen": 1_700_000_000_000_000}

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 
 from rsocket_trio import Responder
-from rsocket_trio.replay import MemoryLog, add_source
+from rsocket_trio.replay import Log, add_source
 from tests.cli.commands import run
 from tests.cli.test_routes import serving
 
 
 async def test_sources_are_shown_by_partition_and_as_json() -> None:
-    responder, log = Responder(), MemoryLog(2)
+    responder, log = Responder(), Log(partitions=2)
+    await log.open()
     for number in range(12):
         await log.append(b"%d" % number, partition=1)
     await log.trim(1, 3)
     add_source(responder, "orders", log)
-    add_source(responder, "sensors.a", MemoryLog())
+    add_source(responder, "sensors.a", Log())
     async with serving(responder) as uri:
         shown = await run("sources", uri)
         some = await run("sources", uri, "--pattern", "sensors.*", "--json")

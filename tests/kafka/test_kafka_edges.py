@@ -16,8 +16,9 @@ import trio.testing
 
 from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, PositionAhead, TopicGone
+from rsocket_trio.replay.appending import Appending
 from rsocket_trio.replay.kafka_client import Cluster, Topics
-from rsocket_trio.replay.kafka_writing import Rows, TransactionalProducer, write_rows
+from rsocket_trio.replay.kafka_writing import TransactionalProducer
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -59,7 +60,7 @@ async def test_a_log_that_is_closed_ends_what_waits_for_it(broker: Broker, topic
     assert len(found) == 5
     assert set(found) <= {trio.ClosedResourceError, NotWritten}
     async with KafkaLog(broker.servers, topic) as log:
-        [end] = (await trio.to_thread.run_sync(log._open_topics.ends, topic, [0])).values()
+        [end] = (await trio.to_thread.run_sync(log._topics.ends, topic, [0])).values()
         # An append that was ended is aborted, which leaves its rows, unseen, and a marker.
         await log.wait_beyond(0, end - 1)
         assert [record async for record in log.read(0, 0, end)] == []
@@ -92,6 +93,9 @@ async def test_a_producer_with_a_fatal_error_is_closed(topic: str, monkeypatch: 
         def __init__(self, settings: object) -> None:
             pass
 
+        def init_transactions(self, seconds: float) -> None:
+            pass
+
         def purge(self) -> None:
             pass
 
@@ -100,9 +104,10 @@ async def test_a_producer_with_a_fatal_error_is_closed(topic: str, monkeypatch: 
 
     monkeypatch.setattr("confluent_kafka.Producer", Fatal)
     producer = TransactionalProducer(Cluster("127.0.0.1:1"), topic, 1)
-    await trio.to_thread.run_sync(producer.close)
-    with pytest.raises(NotWritten, match="nothing was written: the log was closed"):
-        await write_rows(producer, [])
+    await producer.begin()
+    await producer.aclose()
+    with pytest.raises(trio.ClosedResourceError, match="nothing was written: the log was closed"):
+        await producer.write([])
 
 
 class Lost(KafkaLog):
@@ -110,9 +115,7 @@ class Lost(KafkaLog):
 
     writes = 0
 
-    async def _write_once(
-        self, groups: Sequence[Sequence[Rows]], at: Sequence[Mapping[int, int] | None]
-    ) -> list[dict[int, int]]:
+    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         self.writes += 1
         await trio.sleep(1)
         raise NotWritten("nobody knows what was written")
@@ -130,8 +133,7 @@ async def test_appends_together_are_not_tried_again_when_they_may_be_written(
             nursery.start_soon(outcome_of, lambda number=number: log.append(b"%d" % number), found)
 
     assert found == [NotWritten] * 5
-    # The first alone, and those that came meanwhile together.
-    assert log.writes == 2
+    assert log.writes == 1
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,20 @@ async def test_a_topic_that_is_none_of_batches_is_named(broker: Broker, topic: s
             await KafkaLedger(log).open()
 
 
+async def test_a_server_that_died_in_a_commit_holds_nobody_up_for_long(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
+        assert (await ledger.commit("s", 0, {})).promoted
+        other = TransactionalProducer(log._cluster, f"rsocket-trio.{topic}.batches.s", 60)
+        await other.begin()
+        other._producer.begin_transaction()
+        other._producer.produce(f"{topic}.batches", b"{}", b"s", ledger._place_of("s"))
+        await trio.to_thread.run_sync(other._producer.flush)
+
+        with trio.fail_after(15):  # of 60 s, after which the broker aborts it
+            assert (await ledger.commit("s", 1, {})).promoted
+        await other.aclose()
+
+
 async def test_a_closed_ledger_takes_nothing(broker: Broker, topic: str) -> None:
     async with KafkaLog(broker.servers, topic, 1) as log:
         ledger = KafkaLedger(log)
@@ -181,10 +197,16 @@ async def test_a_closed_ledger_takes_nothing(broker: Broker, topic: str) -> None
             await ledger.commit("s", 0, {})
         async with ledger:
             pass
-        for work in (ledger.open(), ledger.begin("s", "a", 0), ledger.commit("s", 0, {}), ledger.forget("s")):
+        for work in (
+            ledger.open(),
+            ledger.begin("s", "a", 0),
+            ledger.commit("s", 0, {}),
+            ledger.forget("s"),
+            ledger.abort("s", ["a"]),
+            ledger.epoch("s"),
+        ):
             with pytest.raises(trio.ClosedResourceError, match="the ledger was closed"):
                 await work
-        assert await ledger.abort("s", ["a"]) == 0
 
 
 def delete(broker: Broker, topic: str) -> None:

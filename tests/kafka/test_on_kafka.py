@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import uuid
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from rsocket_trio import ApplicationError, Connection, Rejected, Responder, open_connection, serve
+from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder, open_connection, serve
 from rsocket_trio.replay import (
     Commit,
     Element,
-    FileLedger,
     KafkaLedger,
     KafkaLog,
+    Ledger,
+    Log,
     NotStaged,
     PositionAhead,
     PositionExpired,
@@ -29,7 +31,7 @@ from rsocket_trio.replay import (
     add_source,
     read_source_payload,
 )
-from rsocket_trio.replay.packs import flattened, pack_elements
+from rsocket_trio.replay.packs import arrow
 from tests.blocks import page, snippets
 from tests.kafka.broker import Broker, free_ports
 
@@ -61,16 +63,18 @@ def producer(broker: Broker, name: str | None = None) -> Producer:
 
 
 async def everything(log: KafkaLog, partition: int = 0, start: int = 0) -> list[Record]:
-    [end] = (await trio.to_thread.run_sync(log._open_topics.ends, log.topic, [partition])).values()
+    [end] = (await trio.to_thread.run_sync(log._topics.ends, log.topic, [partition])).values()
     # A commit returns before its records can be read.
     await log.wait_beyond(partition, end - 1)
     return [record async for record in log.read(partition, start, end)]
 
 
-async def stage(ledger: KafkaLedger, sink: str, attempt: str, rows: Iterable[bytes], partition: int = 0) -> None:
-    staged = await ledger.begin(sink, attempt, partition)
+async def stage(
+    ledger: KafkaLedger, sink: str, attempt: str, rows: Iterable[bytes | Element], partition: int = 0, **terms: int
+) -> None:
+    staged = await ledger.begin(sink, attempt, partition, **terms)
     for row in rows:
-        await staged.add(Element(row))
+        await staged.add(Element(row) if isinstance(row, bytes) else row)
     await staged.seal()
 
 
@@ -81,14 +85,14 @@ async def test_what_is_appended_is_read_with_key_headers_metadata_and_the_broker
     broker: Broker, topic: str
 ) -> None:
     async with KafkaLog(broker.servers, topic, 2) as log:
-        first = await log.append(b"one", b"meta", key=b"k", headers={"h": b"1", "i": b""})
+        first = await log.append(b"one", b"meta", key=b"k", headers=[("h", b"1"), ("i", b"")])
         begins = await log.append_all({0: [Element(b"two"), Element(b"three")], 1: [Element(b"four", key=b"")]})
 
         [one, two, three] = await everything(log)
         [four] = await everything(log, 1)
 
     assert (first, one.position) == (0, 0)
-    assert one == Record(0, b"one", b"meta", 1, b"k", {"h": b"1", "i": b""})
+    assert one == Record(0, b"one", b"meta", 1, b"k", [("h", b"1"), ("i", b"")])
     # A transaction ends with a marker, which takes a position.
     assert begins == {0: two.position, 1: four.position} == {0: 2, 1: 0}
     assert (two, three) == (Record(2, b"two"), Record(3, b"three"))
@@ -119,7 +123,10 @@ async def test_an_existing_topic_is_a_route_in_one_line(broker: Broker, topic: s
         nursery.cancel_scope.cancel()
 
     assert bounds == {"0": {"earliest": 0, "latest": 2}}
-    assert found == [Record(0, b"theirs", None, 1, b"key", {"a": b"2", "b": b""}), Record(1, b"", None, 1, b"gone")]
+    assert found == [
+        Record(0, b"theirs", None, 1, b"key", [("a", b"1"), ("a", b"2"), ("b", None)]),
+        Record(1, None, None, 1, b"gone"),
+    ]
 
 
 async def test_gaps_of_aborted_transactions_and_markers_are_no_loss(broker: Broker, topic: str) -> None:
@@ -143,7 +150,7 @@ async def test_gaps_of_aborted_transactions_and_markers_are_no_loss(broker: Brok
             (1, b"1 of 2"),
             (7, b"0 of 1"),
         ]
-        assert [one for one in flattened(packs, 0, FOREVER) if one.count] == records
+        assert [one for pack in packs for one in arrow().records_of(pack)] == records
         # A range of markers and aborted rows only: nothing is there up to its end.
         assert [(one.position, one.count) for one in tail] == [(12, 0)]
         assert [(pack.position, pack.end) for pack in tail_packs] == [(8, 12)]
@@ -169,10 +176,10 @@ async def test_rows_of_an_open_transaction_are_not_there(broker: Broker, topic: 
 
 
 async def test_a_reader_at_the_end_gets_what_comes_and_twenty_share_one_consumer(broker: Broker, topic: str) -> None:
-    found: list[list[bytes]] = []
+    found: list[list[bytes | None]] = []
 
     async def follow(log: KafkaLog) -> None:
-        mine: list[bytes] = []
+        mine: list[bytes | None] = []
         found.append(mine)
         async with aclosing(log.read(0, 0)) as records:
             async for record in records:
@@ -262,7 +269,7 @@ async def test_appends_of_many_tasks_share_transactions(broker: Broker, topic: s
         records = await everything(log)
         assert log.bounds(0)[1] < 300, "a marker for each of few transactions"
 
-    assert sorted(int(record.data) for record in records) == list(range(200))
+    assert sorted(int(record.data or b"") for record in records) == list(range(200))
 
 
 async def test_without_the_topic_or_a_broker_the_error_says_so(
@@ -276,9 +283,11 @@ async def test_without_the_topic_or_a_broker_the_error_says_so(
     assert f"no answer from Kafka at 127.0.0.1:{port}" in caplog.text
 
 
-def test_a_ledger_on_files_refuses_a_log_with_gaps(broker: Broker, topic: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="for one on Kafka there is KafkaLedger"):
-        FileLedger(tmp_path, KafkaLog(broker.servers, topic))
+def test_each_ledger_refuses_the_log_of_the_other(broker: Broker, topic: str) -> None:
+    with pytest.raises(TypeError, match="for Kafka there is KafkaLedger"):
+        Ledger(KafkaLog(broker.servers, topic))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a KafkaLedger writes to a KafkaLog, not to a Log"):
+        KafkaLedger(Log())  # type: ignore[arg-type]
 
 
 # The ledger
@@ -318,7 +327,7 @@ async def test_any_server_commits_what_others_have_staged(broker: Broker, topic:
             staged = await a.begin("s", "packs", 0)
             for first in (0, 3):
                 await staged.add(
-                    pack_elements([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)])
+                    arrow().pack_elements([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)])
                 )
             await staged.seal()
             assert (await b.commit("s", 0, {"a0": 2, "b0": 1, "packs": 6})).promoted
@@ -365,18 +374,24 @@ async def test_a_ledger_knows_the_last_batches_after_a_restart(broker: Broker, t
         assert len(await everything(log)) == 6
 
 
-async def test_attempts_in_a_directory_survive_a_restart(
-    broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory
+async def test_attempts_in_a_file_survive_a_restart_and_others_leave_nothing(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("staged")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with KafkaLog(broker.servers, topic, 1) as log:
-        async with KafkaLedger(log, directory=folder) as ledger:
+        async with KafkaLedger(log, path=tmp_path / "staged.db", share=False) as ledger:
             await stage(ledger, "s", "kept", [b"1", b"2"])
-            await ledger.begin("s", "unfinished", 0)
-        async with KafkaLedger(log, directory=folder) as ledger:
-            assert ledger.staged == ["kept"]
+            unfinished = await ledger.begin("s", "unfinished", 0)
+            await unfinished.add(Element(b"3"))
+        async with KafkaLedger(log, path=tmp_path / "staged.db", share=False) as ledger:
             assert (await ledger.commit("s", 0, {"kept": 2})).promoted
-            assert ledger.staged == []
+            assert ledger.staged == ["unfinished"]
+            with pytest.raises(NotStaged, match="attempt unfinished is not complete"):
+                await ledger.commit("s", 1, {"unfinished": 1})
+        async with KafkaLedger(log) as ledger:
+            await stage(ledger, "s", "gone", [b"4"])
+            assert any(name.startswith("rsocket-trio-") for name in os.listdir(tmp_path))
+        assert not any(name.startswith("rsocket-trio-") for name in os.listdir(tmp_path))
         assert [record.data for record in await everything(log)] == [b"1", b"2"]
 
 
@@ -392,6 +407,129 @@ async def test_a_commit_that_fails_writes_nothing_and_can_be_repeated(broker: Br
         assert (await ledger.commit("s", 0, {"good": 1})).promoted
         assert [record.data for record in await everything(log)] == [b"good"]
         assert await everything(log, 1) == []
+
+
+async def test_null_and_headers_stay_as_they_are_whoever_writes(broker: Broker, topic: str) -> None:
+    rows = [
+        Element(None, key=b"a"),
+        Element(b"", b"about it", key=b"b", headers=[("h", b"2"), ("g", None), ("h", b"1"), ("h", b"2")]),
+        Element(None, headers=[("h", b"")]),
+    ]
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
+        await log.append_all({0: rows})
+        await log.append_all({0: [arrow().pack_elements(rows)]})
+        for number, row in enumerate(rows):
+            await stage(a, "s", f"a{number}", [row])
+        await stage(a, "s", "together", rows)
+        assert (await b.commit("s", 0, {"a0": 1, "a1": 1, "a2": 1, "together": 3})).promoted
+
+        found = await everything(log)
+        packs = list(await log.read_packs(0, 0))
+
+    assert [record.element for record in found] == rows * 4
+    assert [one.element for pack in packs for one in arrow().records_of(pack)] == rows * 4
+    from confluent_kafka import Consumer, TopicPartition
+
+    reader = Consumer({"bootstrap.servers": broker.servers, "group.id": topic, "log_level": 0})
+    reader.assign([TopicPartition(topic, 0, 0)])
+    theirs = reader.consume(3, 30)
+    reader.close()
+    assert [message.value() for message in theirs] == [None, b"", None]
+    assert theirs[1].headers()[:4] == rows[1].headers  # type: ignore[index]
+
+
+async def test_a_later_planning_of_a_batch_is_the_only_one_at_every_server(broker: Broker, topic: str) -> None:
+    async with (
+        KafkaLog(broker.servers, topic, 1) as log,
+        KafkaLog(broker.servers, topic) as same,
+        KafkaLedger(log) as a,
+        KafkaLedger(same) as b,
+    ):
+        epochs = [await one.epoch("s") for one in (a, b, a, b)]
+        assert epochs == sorted(set(epochs))
+        first, early, late, latest = epochs
+        await stage(a, "s", "early", [b"early"], batch=0, epoch=early)
+        await stage(a, "s", "other", [b"other"], batch=1, epoch=early)
+        unfinished = await a.begin("s", "unfinished", 0, batch=0, epoch=early)
+        await stage(b, "s", "late", [b"late"], batch=0, epoch=late)
+        for ledger in (a, b):
+            with pytest.raises(NotStaged, match=f"batch 0 of sink s is written by epoch {late}, which was planned"):
+                await ledger.commit("s", 0, {"early": 1}, epoch=early)
+        assert a.staged == ["other"]
+        with pytest.raises(NotStaged, match="planned after this one"):
+            await unfinished.seal()
+        with pytest.raises(NotStaged, match="planned after this one"):
+            await stage(a, "s", "again", [b"again"], batch=0, epoch=early)
+        # Attempts of one planning stand beside each other, and one without an epoch is in nobody's way.
+        await stage(a, "s", "more", [b"more"], batch=0, epoch=late)
+        assert (await a.commit("s", 0, {"late": 1, "more": 1}, epoch=late)).rows == 2
+        with pytest.raises(NotStaged):
+            await b.commit("s", 0, {"late": 1}, epoch=early)
+        assert not (await b.commit("s", 0, {"late": 1}, epoch=latest)).promoted
+        assert (await b.commit("s", 1, {"other": 1}, epoch=early)).promoted
+        # A server that was not there knows it, too.
+        async with KafkaLedger(log) as c:
+            with pytest.raises(NotStaged):
+                await c.commit("s", 1, {}, epoch=first)
+        assert [record.data for record in await everything(log)] == [b"late", b"more", b"other"]
+
+
+async def test_a_sink_belongs_to_one_query_at_every_server(broker: Broker, topic: str) -> None:
+    async with (
+        KafkaLog(broker.servers, topic, 1) as log,
+        KafkaLog(broker.servers, topic) as same,
+        KafkaLedger(log) as a,
+        KafkaLedger(same) as b,
+    ):
+        assert (await a.commit("s", 7, {}, query="one")).promoted
+        with pytest.raises(Invalid, match=r"sink 's' belongs to query one, not to query two: .* takeOver=true"):
+            await b.commit("s", 8, {}, query="two")
+        with pytest.raises(Invalid, match="belongs to query one, not to writes outside of queries"):
+            await b.commit("s", 8, {})
+        with pytest.raises(Invalid, match="batch 6 of sink 's' is below the last one, 7"):
+            await b.commit("s", 6, {}, query="one")
+        assert not (await b.commit("s", 7, {}, query="one")).promoted
+        assert (await b.commit("s", 0, {}, query="two", take_over=True)).promoted
+        assert not (await a.commit("s", 0, {}, query="two", take_over=True)).promoted
+        assert (await a.commit("s", 1, {}, query="two")).promoted
+        for ledger in (a, b):
+            for take_over in (False, True):
+                with pytest.raises(Invalid, match="sink 's' was taken over from query one by query two"):
+                    await ledger.commit("s", 9, {}, query="one", take_over=take_over)
+    async with KafkaLog(broker.servers, topic) as log, KafkaLedger(log) as c:
+        with pytest.raises(Invalid, match="was taken over"):
+            await c.commit("s", 9, {}, query="one")
+
+
+async def test_a_batch_larger_than_memory_is_committed_by_any_server(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("staged_attempts.WRITER_BYTES", "ledger.WAITING_BYTES", "kafka_ledger.SHARED_BYTES"):
+        monkeypatch.setattr(f"rsocket_trio.replay.{name}", 50_000)
+    rows = [b"%d" % row * 200 for row in range(2_000)]
+    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
+        await stage(a, "s", "one", rows)
+        await stage(b, "s", "two", rows, partition=1)
+        assert (await b.commit("s", 0, {"one": 2_000, "two": 2_000})).rows == 4_000
+
+        assert a.staged_bytes > 10 * 50_000 > 0 == b.staged_bytes
+        for partition in (0, 1):
+            assert [record.data for record in await everything(log, partition)] == rows
+
+
+async def test_a_commit_of_an_attempt_that_is_dropped_meanwhile_writes_nothing(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log, share=False) as ledger:
+        await stage(ledger, "s", "one", [b"1", b"2"])
+        monkeypatch.setattr(
+            "rsocket_trio.replay.staged_attempts.elements_of", lambda database, row: iter([Element(b"1")])
+        )
+        with pytest.raises(NotStaged, match="attempt one was dropped: stage the batch again"):
+            await ledger.commit("s", 0, {"one": 2})
+        monkeypatch.undo()
+        assert (await ledger.commit("s", 0, {"one": 2})).promoted
+        assert [record.data for record in await everything(log)] == [b"1", b"2"]
 
 
 async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic: str) -> None:

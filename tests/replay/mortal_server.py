@@ -1,7 +1,7 @@
-"""A server with a source and a sink on files that kills itself, with SIGKILL, in the middle of a write or a sync.
+"""A server of a log in a file that kills itself, with SIGKILL, in the middle of a write or a sync.
 
-``python mortal_server.py FOLDER``: says where it listens. The route ``die`` takes the number of the call to the disk
-with which it dies.
+``python mortal_server.py FOLDER``: says where it listens. The route ``die`` takes the call to the disk with which it
+dies: ``write 3`` is the third from then on.
 """
 
 from __future__ import annotations
@@ -10,43 +10,56 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import apsw
 import trio
 
 from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.replay import FileLedger, FileLog, Ledger, Retention, add_sink, add_source
-from rsocket_trio.replay.filesystem import FileSystem
+from rsocket_trio.replay import Ledger, Log, add_sink, add_source
 
 
-class KillingDisk(FileSystem):
+class KillingDisk(apsw.VFS):
     """Counts the calls that change something, once it is told to."""
 
-    left = -1
+    call = b""
+    left = 0
 
-    def count(self) -> bool:
-        self.left -= 1
-        return self.left == 0
+    def __init__(self) -> None:
+        super().__init__("killing disk", "unix", makedefault=True)
 
-    def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
-        if self.count():
-            super().write(fd, data[: len(data) // 2], offset)
+    def count(self, call: bytes) -> bool:
+        """Return whether this call is the last."""
+        self.left -= self.call == call
+        return self.call == call and not self.left
+
+    def xOpen(self, name: Any, flags: list[int]) -> KillingFile:  # noqa: N802
+        return KillingFile(self, name, flags)
+
+
+class KillingFile(apsw.VFSFile):
+    """A file on it, which may be read only: SQLite takes no notice that it then can't be locked to be closed."""
+
+    def __init__(self, disk: KillingDisk, name: Any, flags: list[int]) -> None:
+        self._disk = disk
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        if self._disk.count(b"write"):
+            super().xWrite(data[: len(data) // 2], offset)
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().write(fd, data, offset)
+        super().xWrite(data, offset)
 
-    def sync(self, fd: int) -> None:
-        if self.count():
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        if self._disk.count(b"sync"):
             os.kill(os.getpid(), signal.SIGKILL)
-        super().sync(fd)
+        super().xSync(flags)
 
-    def remove(self, path: Path) -> None:
-        if self.count():
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().remove(path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        if self.count():
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().rename(old, new)
+    def xLock(self, level: int) -> None:  # noqa: N802
+        try:
+            super().xLock(level)
+        except apsw.IOError:
+            raise apsw.BusyError from None
 
 
 async def run(folder: Path) -> None:
@@ -54,19 +67,13 @@ async def run(folder: Path) -> None:
 
     @responder.request_response("die")
     def die(request: Payload) -> bytes:
-        disk.left = int(request.data)
+        disk.call, number = request.data.split()
+        disk.left = int(number)
         return b""
 
-    async with (
-        FileLog(folder / "log", 2, filesystem=disk) as log,
-        FileLedger(folder / "ledger", log, filesystem=disk) as ledger,
-        FileLog(folder / "states", segment_bytes=4000, filesystem=disk) as states,
-        trio.open_nursery() as nursery,
-    ):
-        add_source(responder, "states", states, retention=Retention(compact=True))
-        add_sink(responder, "states", Ledger(states))
+    async with Log(folder / "rows.log", 2) as log, trio.open_nursery() as nursery:
         add_source(responder, "rows", log)
-        add_sink(responder, "sink", ledger)
+        add_sink(responder, "sink", Ledger(log))
         [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
         print(uri, flush=True)
 

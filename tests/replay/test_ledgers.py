@@ -1,13 +1,9 @@
-"""Ledgers in memory and on files: a batch counts once, whole, and whatever is killed in between."""
+"""Ledgers in memory and in files: a batch counts once, whole, for one query."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,87 +11,96 @@ import pytest
 import trio
 import trio.testing
 
-from rsocket_trio import Rejected
-from rsocket_trio.replay import (
-    Commit,
-    CorruptLog,
-    Element,
-    FileLedger,
-    FileLog,
-    Ledger,
-    LedgerMismatch,
-    LogLocked,
-    MemoryLog,
-    NotStaged,
-)
-from rsocket_trio.replay import journal as journal_module
-from rsocket_trio.replay.segments import Segments
-from tests.each_row import ALL_CASES, each_row
-from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
+from rsocket_trio import Invalid, Rejected
+from rsocket_trio.replay import Commit, Element, Ledger, Log, NotStaged, Pack, ReplayableLog
+from rsocket_trio.replay.arrow_packs import pack_elements
+from rsocket_trio.replay.staged_attempts import SWEPT_BODIES, WAITING_BYTES, WRITER_BYTES
+from tests.each_row import each_row
+from tests.replay.stored import KINDS, data_of, new_ledger, new_log
 
-KINDS = ["memory", "files"]
+HOUR = 3_600_000_000
 
 
-def new_ledger(kind: str, directory: Path, **options: Any) -> Ledger:
-    if kind == "memory":
-        return Ledger(MemoryLog(2), **options)
-    return FileLedger(directory, **{"partitions": 2, "filesystem": QuickDisk(), **options})
-
-
-async def stage(ledger: Ledger, attempt: str, rows: Iterable[bytes], *, sink: str = "sink", partition: int = 0) -> None:
-    staged = await ledger.begin(sink, attempt, partition)
+async def stage(
+    ledger: Ledger, attempt: str, rows: Iterable[bytes], *, sink: str = "sink", partition: int = 0, **plan: Any
+) -> None:
+    staged = await ledger.begin(sink, attempt, partition, **plan)
     for row in rows:
         await staged.add(Element(row))
     await staged.seal()
 
 
-async def rows_of(ledger: Ledger, partition: int = 0) -> list[bytes]:
-    earliest, latest = ledger.log.bounds(partition)
-    async with aclosing(ledger.log.read(partition, earliest, latest)) as records:
-        return [record.data async for record in records]
+def stored(ledger: Ledger, table: str) -> int:
+    [(found,)] = ledger._database.ask(f"SELECT count(*) FROM {table}")
+    return int(found)
 
 
-# What holds for both
+class Clock:
+    """Microseconds since 1970 that a test sets."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.now = 10**15
+        ledger._clock = lambda: self.now
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_commit_promotes_the_attempts_that_it_names_in_order(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
+@pytest.fixture(params=KINDS)
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
+    """Return a ledger of two partitions of each kind, whose log the test opens."""
+    return new_ledger(request.param, tmp_path, 2)
+
+
+# What is staged, and what a commit does with it
+
+
+async def test_a_commit_promotes_the_attempts_that_it_names_in_order(ledger: Ledger) -> None:
+    async with ledger.log:
         await stage(ledger, "loser", [b"never"])
         await stage(ledger, "b", [b"3", b"4"])
         await stage(ledger, "a", [b"1", b"2"])
         await stage(ledger, "c", [b"5"], partition=3)
-        assert await rows_of(ledger) == []
+        assert await data_of(ledger.log) == []
 
         assert await ledger.commit("sink", 7, {"a": 2, "b": 2, "c": 1}) == Commit(promoted=True, rows=5, last=7)
 
-        assert await rows_of(ledger) == [b"1", b"2", b"3", b"4"]
-        assert await rows_of(ledger, 1) == [b"5"]
+        assert await data_of(ledger.log) == [b"1", b"2", b"3", b"4"]
+        assert await data_of(ledger.log, 1) == [b"5"]
         assert (list(ledger.staged), ledger.last("sink"), ledger.last("other")) == (["loser"], 7, None)
         assert await ledger.abort("sink", ["loser", "a", "unknown"]) == 1
         assert (list(ledger.staged), ledger.staged_bytes) == ([], 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_batch_counts_once_for_its_sink(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
+async def test_bodies_are_neither_copied_nor_read_by_a_commit(tmp_path: Path) -> None:
+    async with new_log("file", tmp_path) as log:
+        ledger = Ledger(log)
+        await stage(ledger, "a", [b"1", b"2"])
+        before = ledger._database.ask("SELECT id, data FROM bodies")
+        ledger._database.ask("UPDATE bodies SET data = x'00'")
+        await ledger.commit("sink", 1, {"a": 2})
+        assert [body for body, _ in before] == [body for (body,) in ledger._database.ask("SELECT body FROM places")]
+        ledger._database.ask("UPDATE bodies SET data = ?", before[0][1])
+        assert await data_of(log) == [b"1", b"2"]
+
+
+async def test_a_batch_counts_once_for_its_sink(ledger: Ledger) -> None:
+    async with ledger.log:
         await stage(ledger, "a", [b"1"])
         await ledger.commit("sink", 5, {"a": 1})
         await stage(ledger, "again", [b"1"])
         await stage(ledger, "other", [b"2"], sink="other")
 
         assert await ledger.commit("sink", 5, {"again": 1}) == Commit(promoted=False, rows=0, last=5)
-        assert await ledger.commit("sink", 4, {}) == Commit(promoted=False, rows=0, last=5)
         assert list(ledger.staged) == ["other"]
+        with pytest.raises(Invalid, match="batch 4 of sink 'sink' is below the last one, 5: another checkpoint wrote"):
+            await ledger.commit("sink", 4, {})
         assert await ledger.commit("other", 5, {"other": 1}) == Commit(promoted=True, rows=1, last=5)
-        assert await ledger.commit("sink", 6, {}) == Commit(promoted=True, rows=0, last=6)
-        assert await ledger.commit("sink", 6, {}) == Commit(promoted=False, rows=0, last=6)
-        assert await rows_of(ledger) == [b"1", b"2"]
+        # A function of foreachBatch may skip batches.
+        assert await ledger.commit("sink", 9, {}) == Commit(promoted=True, rows=0, last=9)
+        assert await ledger.commit("sink", 9, {}) == Commit(promoted=False, rows=0, last=9)
+        assert await data_of(ledger.log) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_commit_that_does_not_fit_what_is_staged_promotes_nothing(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
+async def test_a_commit_that_does_not_fit_what_is_staged_promotes_nothing(ledger: Ledger) -> None:
+    async with ledger.log:
         await stage(ledger, "a", [b"1", b"2"])
         await stage(ledger, "foreign", [b"3"], sink="other")
         open_one = await ledger.begin("sink", "open", 0)
@@ -110,14 +115,180 @@ async def test_a_commit_that_does_not_fit_what_is_staged_promotes_nothing(kind: 
             with pytest.raises(NotStaged, match=reason) as caught:
                 await ledger.commit("sink", 1, attempts)
             assert caught.value.code == 0x320
-        assert (await rows_of(ledger), ledger.last("sink")) == ([], None)
+        assert (await data_of(ledger.log), ledger.last("sink")) == ([], None)
         assert (await ledger.commit("sink", 1, {"a": 2})).promoted
         await ledger.discard(open_one)
 
 
+async def test_an_attempt_that_was_aborted_takes_no_more_rows(ledger: Ledger) -> None:
+    async with ledger.log:
+        unfinished = await ledger.begin("sink", "a", 0)
+        await unfinished.add(Element(b"1"))
+        assert await ledger.abort("sink", ["a"]) == 1
+        # Its name may be used again, and is another attempt then.
+        await stage(ledger, "a", [b"2"])
+        with pytest.raises(Rejected, match="attempt a is staged no longer: it was too old, or was aborted"):
+            await unfinished.seal()
+        await ledger.discard(unfinished)
+        assert ledger.staged_bytes == 0
+
+
+async def test_a_commit_that_is_cancelled_promotes_whole_or_not_at_all(ledger: Ledger) -> None:
+    async with ledger.log:
+        await stage(ledger, "a", [b"1", b"2"])
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await ledger.commit("sink", 1, {"a": 2})
+        assert (await data_of(ledger.log), ledger.last("sink")) == ([], None)
+        assert (await ledger.commit("sink", 1, {"a": 2})).promoted
+
+
+async def test_a_commit_is_one_transaction(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ledger.log:
+        await stage(ledger, "a", [b"1"])
+        await stage(ledger, "b", [b"2"], partition=1)
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object) -> None:
+                raise OSError(5, "the disk has gone")
+
+            # The last step: rows have their places by then, and the staged are gone.
+            broken.setattr(ledger, "_remember", fail)
+            with pytest.raises(OSError, match="the disk has gone"):
+                await ledger.commit("sink", 1, {"a": 1, "b": 1})
+        assert (await data_of(ledger.log), await data_of(ledger.log, 1), ledger.last("sink")) == ([], [], None)
+        assert sorted(ledger.staged) == ["a", "b"]
+        assert (await ledger.commit("sink", 1, {"a": 1, "b": 1})).promoted
+        assert (await data_of(ledger.log), await data_of(ledger.log, 1)) == ([b"1"], [b"2"])
+
+
+async def test_plain_writes_and_commits_at_once_lose_nothing(ledger: Ledger) -> None:
+    async with ledger.log:
+        for number in range(10):
+            await stage(ledger, f"a{number}", [b"staged"] * 10, sink=f"sink{number}")
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(ledger.write, {number: [Element(b"plain")] * 3})
+                nursery.start_soon(ledger.commit, f"sink{number}", 1, {f"a{number}": 10})
+        found = await data_of(ledger.log) + await data_of(ledger.log, 1)
+        assert (found.count(b"plain"), found.count(b"staged")) == (30, 100)
+
+
+# To which query the batches of a sink belong
+
+
+async def test_the_batches_of_a_sink_belong_to_one_query(ledger: Ledger) -> None:
+    async with ledger.log:
+        await stage(ledger, "a", [b"1"])
+        assert (await ledger.commit("sink", 3, {"a": 1}, query="one")).promoted
+        await stage(ledger, "b", [b"2"])
+        for query, batch in (("two", 4), ("two", 3), ("two", 0), (None, 4)):
+            name = "query two" if query else "writes outside of queries"
+            with pytest.raises(
+                Invalid, match=f"belongs to query one, not to {name}: use another sinkId, or .*takeOver"
+            ):
+                await ledger.commit("sink", batch, {"b": 1}, query=query)
+        # Nobody outside of queries takes it over.
+        with pytest.raises(Invalid, match="belongs to query one"):
+            await ledger.commit("sink", 4, {"b": 1}, take_over=True)
+        assert (list(ledger.staged), ledger.last("sink")) == (["b"], 3)
+        assert (await ledger.commit("sink", 4, {"b": 1}, query="one")).promoted
+        assert await data_of(ledger.log) == [b"1", b"2"]
+
+
+async def test_writes_outside_of_queries_go_on_with_a_sink_of_their_own(ledger: Ledger) -> None:
+    async with ledger.log:
+        assert (await ledger.commit("sink", 1, {})).promoted
+        assert (await ledger.commit("sink", 2, {})).promoted
+        with pytest.raises(Invalid, match="belongs to writes outside of queries, not to query one"):
+            await ledger.commit("sink", 3, {}, query="one")
+        assert (await ledger.commit("sink", 0, {}, query="one", take_over=True)).promoted
+        with pytest.raises(Invalid, match="belongs to query one, not to writes outside of queries"):
+            await ledger.commit("sink", 4, {})
+
+
+async def test_a_sink_that_was_taken_over_begins_anew_and_never_goes_back(ledger: Ledger) -> None:
+    async with ledger.log:
+        await ledger.commit("sink", 7, {}, query="one")
+        assert await ledger.commit("sink", 0, {}, query="two", take_over=True) == Commit(True, 0, 0)
+        # The option of the query that has it by now changes nothing: its rules are those of every sink.
+        assert not (await ledger.commit("sink", 0, {}, query="two", take_over=True)).promoted
+        assert (await ledger.commit("sink", 1, {}, query="two", take_over=True)).promoted
+        with pytest.raises(Invalid, match="batch 0 of sink 'sink' is below the last one, 1"):
+            await ledger.commit("sink", 0, {}, query="two", take_over=True)
+        for take_over in (False, True):
+            with pytest.raises(Invalid, match="was taken over from query one by query two: write to another sink"):
+                await ledger.commit("sink", 8, {}, query="one", take_over=take_over)
+        await ledger.commit("sink", 5, {}, query="three", take_over=True)
+        for query in ("one", "two"):
+            with pytest.raises(Invalid, match=f"taken over from query {query} by query three"):
+                await ledger.commit("sink", 9, {}, query=query, take_over=True)
+        assert ledger.last("sink") == 5
+        # Before it has sent its rows, if it says who it is.
+        with pytest.raises(Invalid, match="taken over from query two by query three"):
+            await ledger.begin("sink", "a", 0, query="two")
+        await ledger.discard(await ledger.begin("sink", "a", 0, query="four"))
+
+
+# A writer that was killed is in nobody's way
+
+
+async def test_a_later_epoch_drops_what_lower_ones_have_staged_for_the_batch(ledger: Ledger) -> None:
+    async with ledger.log:
+        first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
+        assert first < second
+        await stage(ledger, "killed", [b"old"] * 10, batch=3, epoch=first)
+        await stage(ledger, "other-batch", [b"other"], batch=4, epoch=first)
+        await stage(ledger, "other-sink", [b"other"], sink="other", batch=3, epoch=first)
+        await stage(ledger, "no-batch", [b"other"])
+        unfinished = await ledger.begin("sink", "unfinished", 0, batch=3, epoch=first)
+
+        await stage(ledger, "new", [b"new"], batch=3, epoch=second)
+        assert list(ledger.staged) == ["other-batch", "other-sink", "no-batch", "new"]
+        # Attempts of one epoch, such as those of speculation, stand beside each other.
+        await stage(ledger, "beside", [b"new"], batch=3, epoch=second)
+
+        for late in (
+            partial(ledger.begin, "sink", "late", 0, batch=3, epoch=first),
+            partial(ledger.commit, "sink", 3, {"killed": 10}, epoch=first),
+        ):
+            with pytest.raises(NotStaged, match=f"is written by epoch {second}, which was planned after this one"):
+                await late()
+        with pytest.raises(NotStaged, match="which was planned after this one"):
+            await unfinished.seal()
+        await ledger.discard(unfinished)
+        assert (await ledger.commit("sink", 3, {"new": 1}, epoch=second)).promoted
+        assert await data_of(ledger.log) == [b"new"]
+
+
+async def test_a_commit_of_a_later_epoch_drops_the_lower_ones_too(ledger: Ledger) -> None:
+    async with ledger.log:
+        first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
+        await stage(ledger, "killed", [b"old"], batch=1, epoch=first)
+        assert (await ledger.commit("sink", 1, {}, epoch=second)).promoted
+        assert ledger.staged == []
+
+
+async def test_epochs_grow_over_restarts_and_are_forgotten_with_their_batch(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(2):
+        async with new_log("file", tmp_path) as log:
+            epochs += [await Ledger(log).epoch("sink"), await Ledger(log).epoch("other")]
+    assert epochs == sorted(set(epochs))
+    async with new_log("file", tmp_path) as log:
+        ledger = Ledger(log)
+        for batch in range(5):
+            await ledger.commit("sink", batch, {}, epoch=await ledger.epoch("sink"))
+        assert stored(ledger, "epochs") == 1
+
+
+# Bounds
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_staged_is_bounded(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path, staged_bytes=5000, staged_attempts=2) as ledger:
+    ledger = new_ledger(kind, tmp_path, staged_bytes=5000, staged_attempts=2)
+    async with ledger.log:
         await stage(ledger, "a", [bytes(1000)])
         staged = await ledger.begin("sink", "b", 0)
         await staged.add(Element(bytes(2000)))
@@ -129,106 +300,112 @@ async def test_what_is_staged_is_bounded(kind: str, tmp_path: Path) -> None:
             await ledger.begin("sink", "c", 0)
         await ledger.discard(staged)
         await stage(ledger, "c", [bytes(2000)])
+        await ledger.abort("sink", ["a"])
+        last = await ledger.begin("sink", "last", 0)
         with pytest.raises(ValueError, match="a record of"):
-            await (await new_stage_after_abort(ledger)).add(Element(bytes(64 * 2**20 + 1)))
+            await last.add(Element(bytes(64 * 2**20 + 1)))
         await ledger.abort("sink", ["c", "last"])
         assert ledger.staged_bytes == 0
 
 
-async def new_stage_after_abort(ledger: Ledger) -> Any:
-    await ledger.abort("sink", ["a"])
-    return await ledger.begin("sink", "last", 0)
+async def test_little_of_what_is_staged_waits_in_memory(tmp_path: Path) -> None:
+    async with new_log("file", tmp_path) as log:
+        ledger = Ledger(log)
+        one = await ledger.begin("sink", "one", 0)
+        for _ in range(30):
+            await one.add(Element(bytes(100_000)))
+            assert ledger._waiting <= WRITER_BYTES
+        stages = [one]
+        for number in range(40):
+            stages.append(await ledger.begin("sink", f"a{number}", 0))
+            for _ in range(9):
+                await stages[-1].add(Element(bytes(100_000)))
+                assert ledger._waiting <= WAITING_BYTES
+        assert ledger.staged_bytes > 39_000_000
+        for each in stages:
+            await ledger.discard(each)
+        assert (ledger._waiting, ledger.staged_bytes, stored(ledger, "bodies")) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_attempts_expire(kind: str, tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    async with new_ledger(kind, tmp_path, staged_seconds=100) as ledger:
+async def test_attempts_expire(ledger: Ledger) -> None:
+    clock = Clock(ledger)
+    async with ledger.log:
         await stage(ledger, "old", [b"1"])
         unfinished = await ledger.begin("sink", "unfinished", 0)
-        await trio.sleep(60)
+        clock.now += HOUR // 2
         await stage(ledger, "young", [b"2"])
-        await trio.sleep(60)
+        clock.now += HOUR // 2
         with pytest.raises(NotStaged, match="attempt old is not staged"):
             await ledger.commit("sink", 1, {"old": 1})
-        with pytest.raises(Rejected, match="is staged no longer"):
-            await unfinished.add(Element(b"late"))
+        assert (await ledger.commit("sink", 1, {"young": 1})).rows == 1
+        await unfinished.add(Element(b"late"))
         with pytest.raises(Rejected, match="is staged no longer"):
             await unfinished.seal()
-        assert (await ledger.commit("sink", 1, {"young": 1})).rows == 1
+        await ledger.discard(unfinished)
+        assert (ledger.staged_bytes, stored(ledger, "attempts"), stored(ledger, "bodies")) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_sink_reaches_no_attempts_but_its_own(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
-        await stage(ledger, "a", [b"1", b"2"])
-        unfinished = await ledger.begin("sink", "b", 0)
-        assert await ledger.abort("other", ["a", "b"]) == 0
-        with pytest.raises(NotStaged, match="attempt a is not staged for sink other"):
-            await ledger.commit("other", 1, {"a": 2})
-        await ledger.commit("other", 1, {})
-        # What comes after its batch drops the attempts that it names: those of this sink.
-        assert not (await ledger.commit("other", 1, {"a": 2, "b": 0})).promoted
-        assert (list(ledger.staged), await rows_of(ledger)) == (["a", "b"], [])
-
-        await unfinished.add(Element(b"3"))
-        await unfinished.seal()
-        assert (await ledger.commit("sink", 1, {"a": 2, "b": 1})).promoted
-        assert await rows_of(ledger) == [b"1", b"2", b"3"]
+async def test_what_was_dropped_is_deleted_in_portions(ledger: Ledger) -> None:
+    async with ledger.log:
+        staged = await ledger.begin("sink", "a", 0)
+        for _ in range(3 * SWEPT_BODIES):
+            await staged.add(Pack(pack_elements([Element(b"x")] * 2).data, 2))
+        await staged.seal()
+        assert stored(ledger, "staged") == 3 * SWEPT_BODIES
+        assert await ledger.abort("sink", ["a"]) == 1
+        assert [stored(ledger, table) for table in ("attempts", "staged", "bodies")] == [0, 0, 0]
 
 
-async def test_attempts_belong_to_their_sink_in_the_next_process_too(tmp_path: Path) -> None:
-    async with new_ledger("files", tmp_path) as ledger:
+async def test_a_commit_is_none_the_worse_for_what_can_not_be_deleted_behind_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(ledger)
+    async with ledger.log:
+        await stage(ledger, "old", [b"1"])
+        clock.now += HOUR // 2
+        await stage(ledger, "young", [b"2"])
+        clock.now += HOUR // 2
+        with monkeypatch.context() as patches:
+
+            def fail(*_: object) -> None:
+                raise OSError(5, "the disk has gone")
+
+            patches.setattr("rsocket_trio.replay.ledger.sweep", fail)
+            assert (await ledger.commit("sink", 1, {"young": 1})).promoted
+        assert "could not be deleted: [Errno 5] the disk has gone" in caplog.text
+        await ledger.discard(await ledger.begin("sink", "next", 0))
+        assert [stored(ledger, table) for table in ("attempts", "bodies")] == [0, 1]
+
+
+async def test_sealed_attempts_and_last_batches_survive_the_process(tmp_path: Path) -> None:
+    async with new_log("file", tmp_path, 2) as log:
+        ledger = Ledger(log)
         await stage(ledger, "a", [b"1"])
-        await ledger.commit("other", 1, {})
-    async with new_ledger("files", tmp_path) as ledger:
-        assert await ledger.abort("other", ["a"]) == 0
-        assert not (await ledger.commit("other", 1, {"a": 1})).promoted
-        assert (await ledger.commit("sink", 1, {"a": 1})).promoted
-        assert await rows_of(ledger) == [b"1"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_commit_that_is_cancelled_promotes_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
-        await stage(ledger, "a", [b"1", b"2"])
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await ledger.commit("sink", 1, {"a": 2})
-        assert (await rows_of(ledger), ledger.last("sink")) == ([], None)
-        assert (await ledger.commit("sink", 1, {"a": 2})).promoted
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_plain_writes_and_commits_at_once_lose_nothing(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path) as ledger:
-        for number in range(10):
-            await stage(ledger, f"a{number}", [b"staged"] * 10, sink=f"sink{number}")
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(ledger.write, {number: [Element(b"plain")] * 3})
-                nursery.start_soon(ledger.commit, f"sink{number}", 1, {f"a{number}": 10})
-        found = await rows_of(ledger) + await rows_of(ledger, 1)
-        assert (found.count(b"plain"), found.count(b"staged")) == (30, 100)
+        await ledger.commit("sink", 3, {"a": 1})
+        await ledger.commit("owned", 1, {}, query="one")
+        await stage(ledger, "sealed", [b"2", b"3"], partition=1)
+        size = ledger.staged_bytes
+    async with new_log("file", tmp_path) as log:
+        ledger = Ledger(log)
+        assert (ledger.last("sink"), list(ledger.staged), ledger.staged_bytes) == (3, ["sealed"], size)
+        assert await ledger.abort("other", ["sealed"]) == 0
+        with pytest.raises(Invalid, match="belongs to query one"):
+            await ledger.commit("owned", 2, {})
+        assert (await ledger.commit("sink", 4, {"sealed": 2})).promoted
+        assert (await data_of(log), await data_of(log, 1)) == ([b"1"], [b"2", b"3"])
 
 
 # Sinks are remembered up to a number of bytes: here a name of one character counts 101
 
 
-class Calendar:
-    """The time of the day, which a test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1.7e9
-        monkeypatch.setattr(time, "time", lambda: self.now)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path, sink_bytes=2 * 101) as ledger:
+    ledger = new_ledger(kind, tmp_path, sink_bytes=2 * 101)
+    async with ledger.log:
         await ledger.commit("a", 5, {})
         await ledger.commit("b", 6, {})
         await stage(ledger, "staged", [b"1"], sink="c")
-        with pytest.raises(Rejected, match="2 sinks have committed, their names take 202 bytes: the limit"):
+        with pytest.raises(Rejected, match="names of the sinks that have committed take 202 bytes: the limit"):
             await ledger.commit("c", 0, {"staged": 1})
         assert (await ledger.commit("a", 6, {})).promoted
         assert ledger.sinks == {"a": 6, "b": 6}
@@ -237,26 +414,21 @@ async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(kind: str, t
         assert not await ledger.forget("a")
         assert (await ledger.commit("c", 0, {"staged": 1})).promoted
         assert ledger.sinks == {"b": 6, "c": 0}
-    if kind == "files":
-        async with new_ledger(kind, tmp_path) as ledger:
-            assert ledger.sinks == {"b": 6, "c": 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_sink_that_has_not_committed_for_long_makes_room_for_a_new_one(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calendar = Calendar(monkeypatch)
-    limits = {"sink_bytes": 3 * 101, "sink_seconds": 60.0}
-    async with new_ledger(kind, tmp_path, **limits) as ledger:
+    ledger = new_ledger(kind, tmp_path, sink_bytes=3 * 101, sink_seconds=60.0)
+    clock = Clock(ledger)
+    async with ledger.log:
         for sink in "abc":
+            clock.now += 1
             await ledger.commit(sink, 1, {})
-        calendar.now += 50
+        clock.now += 50_000_000
         await ledger.commit("a", 2, {})
-    async with new_ledger(kind, tmp_path, **limits) as ledger:
-        if kind == "memory":
-            return
-        calendar.now += 20
+        clock.now += 20_000_000
         await ledger.commit("d", 1, {})
 
         assert ledger.sinks == {"c": 1, "a": 2, "d": 1}
@@ -269,7 +441,8 @@ async def test_a_sink_that_has_not_committed_for_long_makes_room_for_a_new_one(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_sinks_that_write_but_once_never_run_out(kind: str, tmp_path: Path) -> None:
-    async with new_ledger(kind, tmp_path, sink_bytes=106 + 3 * 104) as ledger:
+    ledger = new_ledger(kind, tmp_path, sink_bytes=106 + 3 * 104)
+    async with ledger.log:
         await ledger.commit("stream", 7, {})
         for number in range(10):
             await stage(ledger, f"a{number}", [b"%d" % number], sink=f"job{number}")
@@ -280,327 +453,31 @@ async def test_sinks_that_write_but_once_never_run_out(kind: str, tmp_path: Path
         with pytest.raises(NotStaged):
             await ledger.commit("job0", 0, {"a0": 1}, once=True)
         assert [ledger.last(sink) for sink in ("stream", "job0", "job7")] == [7, None, 0]
-        assert await rows_of(ledger) == [b"%d" % number for number in range(10)]
-    if kind == "files":
-        async with new_ledger(kind, tmp_path) as ledger:
-            assert [ledger.last(sink) for sink in ("stream", "job7", "job9")] == [7, 0, 0]
+        assert ledger.sinks == {"stream": 7}
+        assert await data_of(ledger.log) == [b"%d" % number for number in range(10)]
 
 
-async def test_many_sinks_with_long_names_survive_a_journal_that_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "JOURNAL_BYTES", 5000)
-    monkeypatch.setattr(journal_module, "ENTRY_SINKS", 7)
-    names = ["\u0000" * 200 + str(number) for number in range(60)]
-    async with new_ledger("files", tmp_path) as ledger:
-        for batch in range(3):
-            for name in names:
-                await ledger.commit(name, batch, {}, once=name.endswith("0"))
-        sinks, times = ledger.sinks, dict(ledger._committed.times)
-    async with new_ledger("files", tmp_path) as ledger:
-        assert ledger.sinks == sinks
-        assert ledger._committed.times == pytest.approx(times, abs=5)
-        assert ledger.last(names[0]) == 2
+# Its log
 
 
-async def test_a_journal_without_times_is_read(tmp_path: Path) -> None:
-    write_journal(tmp_path, {"last": {"a": 3}})
-    write_journal(tmp_path, {"once": {"b": 0}})
-    write_journal(tmp_path, {"done": {"sink": "c", "batch": 4}})
-    async with new_ledger("files", tmp_path) as ledger:
-        assert ledger.sinks == {"a": 3, "c": 4}
-        assert ledger.last("b") == 0
-
-
-# On files: what survives
-
-
-async def test_sealed_attempts_and_last_batches_survive_the_process(tmp_path: Path) -> None:
-    async with new_ledger("files", tmp_path) as ledger:
-        await stage(ledger, "a", [b"1"])
-        await ledger.commit("sink", 3, {"a": 1})
-        await stage(ledger, "sealed", [b"2", b"3"], partition=1)
-        size = ledger.staged_bytes
-        unfinished = await ledger.begin("sink", "unfinished", 0)
-        await unfinished.add(Element(bytes(2 * 2**20)))
-        assert (tmp_path / "staged/unfinished.rows").exists()
-        with pytest.raises(LogLocked, match=f"process {os.getpid()}"):
-            await FileLedger(tmp_path, ledger.log).open()
-    (tmp_path / "staged/left.rows").write_bytes(b"by a process that was killed")
-    (tmp_path / "staged/left.new").write_bytes(b"")
-    (tmp_path / "staged/odd.json").write_bytes(b"[]")
-    async with new_ledger("files", tmp_path) as ledger:
-        assert (ledger.last("sink"), list(ledger.staged), ledger.staged_bytes) == (3, ["sealed"], size)
-        assert sorted(os.listdir(tmp_path / "staged")) == ["sealed.json", "sealed.rows"]
-        assert (await ledger.commit("sink", 4, {"sealed": 2})).promoted
-        assert (await rows_of(ledger), await rows_of(ledger, 1)) == ([b"1"], [b"2", b"3"])
-        assert os.listdir(tmp_path / "staged") == []
-
-
-async def test_the_journal_begins_anew_before_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "JOURNAL_BYTES", 2000)
-    async with new_ledger("files", tmp_path) as ledger:
-        for number in range(100):
-            await ledger.commit(f"sink{number % 3}", number, {})
-            if number < 3:
-                await ledger.commit(f"job{number}", 0, {}, once=True)
-        await ledger.forget("sink2")
-        assert sum(path.stat().st_size for path in (tmp_path / "journal").iterdir()) < 3000
-    async with new_ledger("files", tmp_path) as ledger:
-        assert [ledger.last(f"sink{number}") for number in range(3)] == [99, 97, None]
-        assert [ledger.last(f"job{number}") for number in range(3)] == [0, 0, 0]
-        assert ledger.sinks == {"sink0": 99, "sink1": 97}
-
-
-async def test_a_staged_file_that_is_damaged_is_told_and_promotes_nothing(tmp_path: Path) -> None:
-    async with new_ledger("files", tmp_path) as ledger:
-        await stage(ledger, "a", [b"1"] * 100)
-        path = tmp_path / "staged/a.rows"
-        content = bytearray(path.read_bytes())
-        content[500] ^= 1
-        path.write_bytes(content)
-        with pytest.raises(CorruptLog, match=r"a\.rows is damaged"):
-            await ledger.commit("sink", 1, {"a": 100})
-        content[500] ^= 1
-        path.write_bytes(content)
-        assert (await ledger.commit("sink", 1, {"a": 100})).promoted
-        assert await rows_of(ledger) == [b"1"] * 100
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(restarts: bool, tmp_path: Path) -> None:
-    failures, step = 0, 13 if ALL_CASES else 39
-    for room in range(0, 900, step):
-        disk, folder = FullDisk(), tmp_path / str(room)
-        async with new_ledger("files", folder, filesystem=disk) as ledger:
-            await stage(ledger, "a", [b"first"] * 3)
-            await stage(ledger, "b", [b"second"] * 3, partition=1)
-            disk.room = room
-            try:
-                await ledger.commit("sink", 1, {"a": 3, "b": 3})
-            except OSError as error:
-                failures += 1
-                if error.errno != errno.ENOSPC:
-                    raise
-                assert (await rows_of(ledger), await rows_of(ledger, 1), ledger.last("sink")) == ([], [], None)
-                disk.room = 2**40
-                if not restarts:
-                    assert (await ledger.commit("sink", 1, {"a": 3, "b": 3})).promoted
-        async with new_ledger("files", folder) as ledger:
-            if restarts and disk.room == 2**40:
-                # What was told to have failed is not done behind the writer's back.
-                assert (list(ledger.staged), await rows_of(ledger), ledger.last("sink")) == (["a", "b"], [], None)
-                await ledger.commit("sink", 1, {"a": 3, "b": 3})
-            assert (await rows_of(ledger), await rows_of(ledger, 1)) == ([b"first"] * 3, [b"second"] * 3)
-            assert not (await ledger.commit("sink", 1, {})).promoted
-    assert 260 < failures * step < 780
-
-
-async def test_a_full_disk_while_rows_are_staged_leaves_no_file(tmp_path: Path) -> None:
-    disk = FullDisk()
-    async with new_ledger("files", tmp_path, filesystem=disk) as ledger:
-        for room in (0, 50, 130, 200):
-            disk.room = room
-            staged = await ledger.begin("sink", "a", 0)
-            await staged.add(Element(bytes(100)))
-            with pytest.raises(OSError, match="No space left"):
-                await staged.seal()
-            await ledger.discard(staged)
-            assert os.listdir(tmp_path / "staged") == []
-            assert ledger.staged_bytes == 0
-
-
-async def test_a_disk_that_fails_under_the_journal_ends_the_commits(tmp_path: Path) -> None:
-    disk = BadDisk()
-    async with (
-        FileLog(tmp_path / "log", filesystem=QuickDisk()) as log,
-        FileLedger(tmp_path, log, filesystem=disk) as ledger,
-    ):
-        await stage(ledger, "a", [b"1"])
-        disk.failing = {"sync": errno.EIO}
-        for _ in range(2):
-            with pytest.raises(OSError, match=r"Input/output error"):
-                await ledger.commit("sink", 1, {"a": 1})
-            disk.failing = {}
-        assert await rows_of(ledger) == []
-    async with FileLog(tmp_path / "log") as log, FileLedger(tmp_path, log) as ledger:
-        assert (await ledger.commit("sink", 1, {"a": 1})).promoted
-
-
-@each_row("failing", [["sync"], ["sync", "truncate"], ["write", "truncate"]])
-async def test_a_log_that_fails_after_the_decision_gets_the_rows_once_when_it_is_opened_anew(
-    failing: list[str], tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    disk = BadDisk()
-    folder = tmp_path / "ledger"
-    async with FileLog(tmp_path / "log", filesystem=disk) as log, FileLedger(folder, log, staged_seconds=10) as ledger:
-        await stage(ledger, "a", [b"1", b"2"])
-        disk.failing = dict.fromkeys(failing, errno.EIO)
-        with pytest.raises(OSError, match="Input/output error"):
-            await ledger.commit("sink", 0, {"a": 2})
-        disk.failing = {}
-        # Neither the writer's despair nor time may take away what was decided.
-        assert await ledger.abort("sink", ["a"]) == 0
-        await trio.sleep(20)
-        with pytest.raises(OSError, match="can't be written since a failure, open it anew"):
-            await ledger.commit("sink", 0, {"a": 2})
-
-    async with FileLog(tmp_path / "log") as log, FileLedger(folder, log) as ledger:
-        assert await rows_of(ledger) == [b"1", b"2"]
-        assert await ledger.commit("sink", 0, {"a": 2}) == Commit(promoted=False, rows=0, last=0)
-        assert list(ledger.staged) == []
-
-
-async def test_nothing_is_decided_once_the_log_has_failed(tmp_path: Path) -> None:
-    disk = BadDisk()
-    folder = tmp_path / "ledger"
-    async with FileLog(tmp_path / "log", filesystem=disk) as log, FileLedger(folder, log) as ledger:
-        await stage(ledger, "a", [b"staged"])
-        disk.failing = dict.fromkeys(["sync", "truncate"], errno.EIO)
-        with pytest.raises(OSError, match="Input/output error"):
-            await ledger.write({0: [Element(b"plain")]})
-        disk.failing = {}
-        with pytest.raises(OSError, match="can't be written since a failure"):
-            await ledger.commit("sink", 0, {"a": 1})
-
-    async with FileLog(tmp_path / "log") as log, FileLedger(folder, log) as ledger:
-        assert await rows_of(ledger) == [b"plain"]
-        assert (await ledger.commit("sink", 0, {"a": 1})).promoted
-        assert await rows_of(ledger) == [b"plain", b"staged"]
-
-
-# Killed at any moment
-
-
-@asynccontextmanager
-async def killed_with(ledger: FileLedger) -> AsyncGenerator[None, None]:
-    """Let the process of a ledger die in the block: afterwards only its files are left."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(only(error), Died):
-            raise
-    finally:
-        disk_is_left(ledger)
-
-
-def only(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-def disk_is_left(ledger: FileLedger) -> None:
-    """Let go of the folder as the system does when a process ends: descriptors are closed, nothing else happens."""
-    log = ledger.log
-    assert isinstance(log, FileLog)
-    for segments in [*log._partitions, *([ledger._journal] if ledger._journal else [])]:
-        segments._close_file()
-    for stage in ledger._stages.values():
-        stage._close()  # type: ignore[attr-defined]
-    for lock in (log._lock, ledger._directory_lock):
-        if lock is not None:
-            lock.release()
-
-
-async def run_batches(ledger: Ledger, first: int, life: str) -> None:
-    """Write batches as a writer does: stage and commit, and after a crash the whole batch anew under other names."""
-    for batch in range(first, 3):
-        for partition in range(3):
-            rows = [b"%d-%d-%d" % (batch, partition, row) for row in range(2)]
-            await stage(ledger, f"{life}-{batch}-{partition}", rows, partition=partition)
-        await ledger.commit("sink", batch, {f"{life}-{batch}-{partition}": 2 for partition in range(3)})
-
-
-@pytest.mark.parametrize("disks", [MortalDisk, UnpluggedDisk])
-async def test_a_process_killed_at_any_call_to_its_disk_leaves_each_row_once(
-    disks: type[MortalDisk], tmp_path: Path
-) -> None:
-    wanted = sorted(b"%d-%d-%d" % (batch, part, row) for batch in range(3) for part in range(3) for row in range(2))
-    first, step = (1, 1) if ALL_CASES else (1 + (disks is UnpluggedDisk), 3)
-    for life in range(first, 1000, step):
-        disk, folder = disks(life), tmp_path / str(life)
-        ledger = FileLedger(folder, partitions=2, filesystem=disk)
-        async with killed_with(ledger):
-            await ledger.open()
-            await run_batches(ledger, 0, "first")
-        async with FileLedger(folder, partitions=2, filesystem=QuickDisk()) as ledger:
-            # The writer does not know whether its last commit came through: it does that batch again.
-            last = ledger.last("sink")
-            await run_batches(ledger, 0 if last is None else last, "second")
-            found = sorted(await rows_of(ledger) + await rows_of(ledger, 1))
-            assert found == wanted, f"killed at call {life}"
-        if not disk.is_dead:
-            break
-    assert life > 80
-
-
-async def test_a_process_killed_while_it_recovers_recovers_the_next_time(tmp_path: Path) -> None:
-    folder = tmp_path / "ledger"
-    async with new_ledger("files", folder) as ledger:
-        await stage(ledger, "a", [b"%d" % row for row in range(5)])
-        await stage(ledger, "b", [b"%d" % row for row in range(5, 10)], partition=1)
-    # Decided, and one and a half of ten rows appended.
-    decided = {"sink": "sink", "batch": 1, "attempts": ["a", "b"], "begins": {"0": 0, "1": 0}, "ends": {"0": 5, "1": 5}}
-    write_journal(folder, {"decided": decided})
-    async with FileLog(folder / "log", 2, filesystem=QuickDisk()) as log:
-        await log.append(b"0")
-    for life in range(1, 30):
-        ledger = FileLedger(folder, partitions=2, filesystem=MortalDisk(life))
-        async with killed_with(ledger):
-            await ledger.open()
-    async with new_ledger("files", folder) as ledger:
-        assert ledger.last("sink") == 1
-        assert await rows_of(ledger) == [b"%d" % row for row in range(5)]
-        assert await rows_of(ledger, 1) == [b"%d" % row for row in range(5, 10)]
-
-
-@each_row(
-    ("there", "begin", "complaint"),
-    [
-        ([b"0", b"not ours"], 0, "somebody else wrote to partition 0 from 0 on"),
-        ([], 3, "ends at 0 and lost rows"),
-        ([b"0"], 0, None),
-    ],
-)
-async def test_a_log_that_is_not_as_the_journal_left_it_is_told(
-    there: list[bytes], begin: int, complaint: str | None, tmp_path: Path
-) -> None:
-    async with new_ledger("files", tmp_path) as ledger:
-        await stage(ledger, "a", [b"0", b"1", b"2"])
-    decided = {"sink": "sink", "batch": 1, "attempts": ["a"], "begins": {"0": begin}, "ends": {"0": begin + 3}}
-    write_journal(tmp_path, {"decided": decided})
-    async with FileLog(tmp_path / "log", 2, filesystem=QuickDisk()) as log:
-        for row in there:
-            await log.append(row)
-    ledger = new_ledger("files", tmp_path)
-    if complaint is None:
-        async with ledger:
-            assert await rows_of(ledger) == [b"0", b"1", b"2"]
-    else:
-        with pytest.raises(LedgerMismatch, match=complaint):
-            await ledger.open()
-        with pytest.raises(trio.ClosedResourceError, match="the ledger was closed"):
-            await ledger.open()
-
-
-async def test_a_decision_whose_attempts_are_gone_is_told(tmp_path: Path) -> None:
-    async with new_ledger("files", tmp_path):
-        pass
-    decided = {"sink": "sink", "batch": 1, "attempts": ["a"], "begins": {"0": 0}, "ends": {"0": 3}}
-    write_journal(tmp_path, {"decided": decided})
-    with pytest.raises(LedgerMismatch, match="lacks rows, and their attempts are gone"):
-        await new_ledger("files", tmp_path).open()
-
-
-def write_journal(folder: Path, entry: object) -> None:
-    journal = Segments(folder / "journal", filesystem=QuickDisk())
-    journal.append([Element(json.dumps(entry).encode())])
-    journal.close()
-
-
-async def test_a_ledger_that_is_not_open_says_so(tmp_path: Path) -> None:
-    ledger = FileLedger(tmp_path)
+async def test_a_ledger_has_a_log_in_memory_where_none_is_given() -> None:
+    ledger = Ledger()
     with pytest.raises(trio.ClosedResourceError, match="use it under 'async with'"):
         await ledger.begin("sink", "a", 0)
-    await ledger.aclose()
+    async with ledger:
+        await stage(ledger, "a", [b"1"])
+        await ledger.commit("sink", 1, {"a": 1})
+        assert await data_of(ledger.log) == [b"1"]
+    with pytest.raises(trio.ClosedResourceError, match="the log was closed"):
+        ledger.log.bounds(0)
+    async with Log() as given:
+        async with Ledger(given):
+            pass
+        assert given.bounds(0) == (0, 0)
+
+
+@each_row("log", [object(), "rows.log"])
+def test_another_kind_of_log_is_refused(log: Any) -> None:
+    with pytest.raises(TypeError, match=f"writes to a Log, not to a {type(log).__name__}: for Kafka there is"):
+        Ledger(log)
+    assert issubclass(Log, ReplayableLog)

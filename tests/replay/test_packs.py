@@ -1,133 +1,114 @@
-"""Packs: many rows in one element, in the documented layout, and refused whole where they are torn."""
+"""Packs: many rows in one element, as an Arrow IPC stream, and refused whole where they are torn."""
 
 from __future__ import annotations
 
-import re
-import shutil
 import struct
-import zlib
-from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio import Invalid, Payload, RemoteProtocolError, Responder
 from rsocket_trio.metadata import Entry, decode_composite, encode_composite
-from rsocket_trio.replay import (
-    CorruptLog,
-    Element,
-    FileLedger,
-    FileLog,
-    Ledger,
-    MemoryLog,
-    Pack,
-    Record,
-    ReplayableLog,
-    add_sink,
-    add_source,
-    read_source_payload,
-)
-from rsocket_trio.replay.arrow_packs import from_arrow, to_arrow
-from rsocket_trio.replay.packs import (
-    PACK_ROWS,
-    check_pack,
-    cut,
+from rsocket_trio.replay import Element, Ledger, Log, Pack, Record, ReplayableLog, add_sink, add_source
+from rsocket_trio.replay.arrow_packs import (
+    checked,
+    decompressed_size,
+    divided,
     elements_of,
-    encode_headers,
-    flattened,
     pack_elements,
     pack_records,
     packed,
+    placed_batch,
     records_of,
-    validated,
+    rows_of,
+    split_into_packs,
 )
+from rsocket_trio.replay.element_metadata import read_source_payload
+from rsocket_trio.replay.packs import PACK_ROWS, SMALL_PACK
 from rsocket_trio.testing import connected_pair
-from tests.blocks import ROOT
 from tests.each_row import each_row
-from tests.replay.disks import QuickDisk
+from tests.replay import stored
+from tests.replay.stored import data_of
 
 POSITION, PACK, ROWS, TIME = (f"message/x.rsocket-trio.{name}.v0" for name in ("position", "pack", "rows", "timestamp"))
-EXAMPLE = bytes.fromhex(re.search(r"```hex\n(.*?)```", (ROOT / "docs/replay.md").read_text(), re.DOTALL)[1])  # type: ignore[index]
+PAIR = [Element(b"hello", key=b"k"), Element(None, headers=[("n", b"1"), ("n", None)])]
 
 
-def sealed(body: str | bytes) -> bytes:
-    content = bytes.fromhex(body) if isinstance(body, str) else body
-    return content + struct.pack(">I", zlib.crc32(content))
+def stream(columns: dict[str, Any], *, batches: int = 1, **options: Any) -> bytes:
+    """Return columns as an Arrow IPC stream."""
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for _ in range(batches):
+            writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
 
 
-# The layout
+def column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind)
 
 
-def test_the_example_of_the_documentation_is_what_is_written() -> None:
-    pack = pack_elements([Element(b"hello", key=b"k"), Element(b"hi")])
-
-    assert (pack.data, pack.count) == (EXAMPLE, 2)
-    assert list(elements_of(Pack(EXAMPLE, 2))) == [Element(b"hello", key=b"k"), Element(b"hi")]
+def data(*values: bytes | None) -> pa.Array:
+    return column(list(values), pa.binary())
 
 
-def test_every_column_is_where_the_documentation_says() -> None:
-    rows = [
-        Record(7, b"ab", b"m", 2, None, {"n": b"c"}, 5),
-        Record(12, b"", None, 1, b"", None, 6),
-    ]
-    pack = pack_records(rows, 5)
-
-    assert pack == Pack(
-        sealed(
-            "00000002 3f"
-            "00000002 00000007"
-            "00000002 00000001"
-            "00000002 00000000 6162"
-            "00000001 ffffffff 6d"
-            "ffffffff 00000000"
-            "0000000000000005 0000000000000006"
-            "00000008 ffffffff 0001 6e 00000001 63"
-        ),
-        8,
-        5,
-    )
-    assert list(records_of(pack)) == rows
-    assert [record.timestamp for record in records_of(pack)] == [5, 6]
+def int32(*values: int | None) -> pa.Array:
+    return column(list(values), pa.int32())
 
 
+def int64(*values: int | None) -> pa.Array:
+    return column(list(values), pa.int64())
+
+
+# Rows to packs and back
+
+contents = st.none() | st.binary(max_size=5)
 elements = st.builds(
     Element,
-    st.binary(max_size=20),
-    st.none() | st.binary(max_size=5),
+    st.none() | st.binary(max_size=20),
+    contents,
     st.integers(1, 5),
-    st.none() | st.binary(max_size=5),
-    st.none() | st.dictionaries(st.text(max_size=4), st.binary(max_size=4), max_size=3),
-    st.none() | st.integers(0, 2**62),
+    contents,
+    st.none() | st.lists(st.tuples(st.text(max_size=4), contents), max_size=3),
 )
 
 
 @given(st.lists(elements, min_size=1, max_size=20), st.integers(0, 30), st.integers(0, 30))
-def test_any_rows_come_back_whole_and_cut(rows: list[Element], start: int, length: int) -> None:
+def test_any_rows_come_back_whole_and_from_any_place(rows: list[Element], start: int, length: int) -> None:
     pack = pack_elements(rows)
-    found = list(elements_of(pack))
 
-    assert found == rows
-    assert [one.timestamp for one in found] == [one.timestamp for one in rows]
-    start, end = min(start, pack.count - 1), min(start, pack.count - 1) + 1 + length
-    part = cut(pack, start, end)
-    assert list(records_of(part)) == list(records_of(pack, start, end))
-    assert part.position <= start
-    assert part.end >= min(end, pack.end)
+    assert list(elements_of(pack)) == rows
+    assert checked(pack.data, pack.count) == Pack(pack.data, pack.count)
+    whole = list(records_of(pack))
+    found = list(records_of(pack, start, start + length))
+    assert found == [one for one in whole if one.position < start + length and one.end > start]
 
 
-@given(st.lists(elements, min_size=1, max_size=20))
-def test_arrow_and_plain_packs_are_made_of_each_other(rows: list[Element]) -> None:
-    timed = [Element(one.data, one.metadata, one.count, one.key, one.headers, one.timestamp) for one in rows]
-    pack = pack_elements(timed)
+def test_columns_that_are_null_in_all_rows_are_left_out_but_data() -> None:
+    [batch] = pa.ipc.open_stream(pack_elements([Element(b"a"), Element(None)]).data)
+    assert batch.schema.names == ["data"]
+    [batch] = pa.ipc.open_stream(pack_elements([Element(None)]).data)
+    assert batch.to_pydict() == {"data": [None]}
+    [batch] = pa.ipc.open_stream(pack_elements(PAIR).data)
+    assert batch.to_pydict() == {
+        "data": [b"hello", None],
+        "key": [b"k", None],
+        "headers": [None, [{"name": "n", "value": b"1"}, {"name": "n", "value": None}]],
+    }
 
-    again = from_arrow(to_arrow(pack).to_pybytes(), pack.count)
-    assert list(elements_of(again)) == rows
-    # The times are the log's to give.
-    assert {one.timestamp for one in elements_of(again)} == {None}
+
+def test_times_of_one_moment_are_that_of_the_pack_and_others_a_column() -> None:
+    records = [Record(number, b"x", timestamp=5) for number in range(3)]
+    assert (pack_records(records, 0).timestamp, list(records_of(pack_records(records, 0)))) == (5, records)
+    mixed = [*records, Record(3, b"y", timestamp=6)]
+    pack = pack_records(mixed, 0)
+    assert (pack.timestamp, [one.timestamp for one in records_of(pack)]) == (None, [5, 5, 5, 6])
+    assert placed_batch(pack).column("timestamp").cast(pa.int64()).to_pylist() == [5, 5, 5, 6]
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=10), st.integers(0, 10))
@@ -137,150 +118,178 @@ def test_gaps_within_a_pack_and_behind_it_are_told(gaps: list[int], behind: int)
         position += gap
         rows.append(Record(position, b"%d" % position))
         position += 1
-    rows.append(Record(position + behind, b"", count=0))
-    [pack] = packed(rows, 100, 10_000)
+    [pack] = split_into_packs([*rows, Record(position + behind, b"", count=0)], 100)
 
-    assert (pack.position, pack.end) == (100, position + behind)
-    found = list(flattened([pack], 100, 10_000))
-    assert [one for one in found if one.count] == rows[:-1]
+    assert (pack.position, pack.end, pack.has_gaps) == (100, position + behind, True)
+    found = list(rows_of(pack, 100))
+    assert [one for one in found if one.count] == rows
     assert found[-1].end == position + behind
+    assert placed_batch(pack).column("position").to_pylist() == [one.position for one in rows]
 
 
-@each_row(
-    ("data", "count", "problem"),
-    [
-        (b"", 1, "a pack of 0 bytes: it has at least 9"),
-        (EXAMPLE[:-1], 2, "the CRC of a pack of 32 bytes is wrong"),
-        (EXAMPLE[:9] + b"\x01" + EXAMPLE[10:], 2, "the CRC of a pack of 33 bytes is wrong"),
-        (EXAMPLE, 3, "a pack of 2 rows, its metadata says 3"),
-        (sealed("00000001 40 00000000"), 1, "a pack with columns 0x40: known are those below 0x40"),
-        (sealed("00000001 00 00000005 61"), 1, "a pack of 14 bytes and 1 rows ends within its data"),
-        (sealed("ffffffff 00"), 2**32 - 1, "a pack of 9 bytes and 4294967295 rows ends within its data"),
-        (sealed("00000001 04 00000001 61 00000002 62"), 1, "ends within its metadata"),
-        (sealed("00000001 10 00000001 61 00"), 1, "ends within its timestamps"),
-        (sealed("00000001 00 00000001 61 62"), 1, "a pack of 15 bytes has 1 behind its 1 rows"),
-        (sealed("00000002 02 00000000 00000001 00000000 00000000"), 1, "a row of 0 to 1 positions"),
-        (sealed("00000002 01 00000001 00000001 00000000 00000000"), 5, "rows overlap at offset 1"),
-        (sealed("00000001 01 00000005 00000000"), 5, "a pack whose rows end at offset 6, its metadata says 5"),
-    ],
-)
-def test_a_pack_that_is_torn_or_has_other_rows_is_refused(data: bytes, count: int, problem: str) -> None:
+def test_small_packs_and_rows_are_joined_and_large_packs_stay_as_they_are() -> None:
+    large = Pack(pack_elements([Element(bytes(SMALL_PACK))] * 3).data, 3, 5)
+    small = [Pack(pack_elements([Element(b"%d" % n)] * 2).data, 2, 2 * n) for n in range(2)]
+
+    found = list(packed([*small, Record(4, b"single"), large, Record(8, b"last")], 1, 9))
+    assert found[1] is large
+    assert [(one.position, one.end) for one in found] == [(1, 5), (5, 8), (8, 9)]
+    assert [one.data for one in records_of(found[0])] == [b"0", b"1", b"1", b"single"]
+    [cut] = packed([large], 6, 8)
+    assert (cut.position, cut.count) == (6, 2)
+
+
+def test_a_large_pack_is_divided_and_all_rows_are_there() -> None:
+    rows = [Element(b"%d" % number, count=number % 3 + 1) for number in range(3 * PACK_ROWS)]
+    parts = list(divided(pack_elements(rows)))
+
+    assert len(parts) >= 3
+    assert sum(part.count for part in parts) == sum(row.count for row in rows)
+    assert [row for part in parts for row in elements_of(part)] == rows
+    assert list(divided(parts[0])) == parts[:1]
+
+
+def test_many_rows_are_checked_by_arrow_and_not_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 1_000_000
+    counts = pa.concat_arrays([int32(*[1] * 1000)] * (count // 1000))
+    rows = pa.concat_arrays([data(*[b"x"] * 1000)] * (count // 1000))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a row was looked at by Python")
+
+    for name in ("Record", "Element", "pairs"):
+        monkeypatch.setattr(f"rsocket_trio.replay.arrow_packs.{name}", refuse)
+    pack = checked(stream({"data": rows, "count": counts}), count)
+    assert sum(part.count for part in divided(pack)) == count
+    assert placed_batch(pack).num_rows == count
+
+
+# What a peer may send
+
+BAD = [
+    ({"data": data(b"a"), "text": ["a"]}, 1, "a pack in arrow/1 with the column 'text'"),
+    ({"data": ["a"]}, 1, "column 'data' of a pack in arrow/1 is string"),
+    ({"data": data(b"a"), "headers": pa.array([[("a", b"1")]], pa.map_(pa.string(), pa.binary()))}, 1, "'headers' of"),
+    ({"count": int32(1)}, 1, "without the column 'data'"),
+    ({"data": data()}, 1, "with 0 record batches|without rows"),
+    ({"data": data(b"a"), "count": int32(0)}, 1, "less than 1"),
+    ({"data": data(b"a", b"b"), "count": int32(1, None)}, 2, "without a number of positions"),
+    ({"data": data(b"a"), "count": int32(2)}, 1, "a pack of 2 rows, its metadata says 1"),
+    ({"data": data(b"a", b"b"), "count": int32(2**31 - 1, 1)}, None, "a pack of 2147483648 rows: the limit is"),
+    ({"data": data(b"a", b"b"), "position": int64(5, 5)}, 2, "its rows are not in order, or overlap"),
+    ({"data": data(b"a", b"b"), "position": int64(5, 6), "count": int32(2, 1)}, 3, "not in order, or overlap"),
+    ({"data": data(b"a", b"b"), "position": int64(5, None)}, 2, "it has rows without a position"),
+    ({"data": data(b"a"), "key": data(bytes(2**24))}, 1, "a pack with key of 16777216 bytes"),
+]
+
+
+@each_row(("columns", "count", "problem"), BAD, ids=range(len(BAD)))
+def test_a_pack_of_other_columns_or_rows_is_refused(columns: dict[str, Any], count: int | None, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        check_pack(data, count)
+        checked(stream(columns), count)
 
 
-def test_headers_that_are_torn_are_refused_with_their_pack() -> None:
-    said = encode_headers({"name": b"content"})
-    for broken in (said[:1], said[:-1], b"\0\1\xff\0\0\0\0"):
-        body = struct.pack(">IBIBI", 1, 0x20, 1, 0x61, len(broken)) + broken
-        with pytest.raises(ValueError, match="header"):
-            validated(sealed(body), 1)
+def test_positions_and_times_of_a_writer_are_the_logs_to_give() -> None:
+    pack = checked(stream({"position": int64(7, 9), "data": data(b"a", b"b")}), None)
+    assert list(records_of(pack)) == [Record(0, b"a"), Record(1, b"b")]
+    assert [batch.schema.names for batch in pa.ipc.open_stream(pack.data)] == [["data"]]
 
 
-@each_row(
-    ("columns", "problem"),
-    [
-        ({"text": ["a"]}, "the column 'text'"),
-        ({"data": ["a"]}, "column 'data' of a pack in arrow/1 is string"),
-        ({"count": pa.array([1], pa.int32())}, "without the column 'data'"),
-        ({"data": pa.array([None], pa.binary())}, "1 rows without data"),
-        ({"data": pa.array([], pa.binary())}, "with 0 record batches"),
-        ({"data": pa.array([b"a"]), "count": pa.array([0], pa.int32())}, "a row that has no number of positions"),
-        ({"data": pa.array([b"a"]), "count": pa.array([2], pa.int32())}, "a pack of 2 rows, its metadata says 1"),
-    ],
-)
-def test_an_arrow_pack_of_other_columns_is_refused(columns: dict[str, list[str]], problem: str) -> None:
-    batch = pa.record_batch(columns)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    with pytest.raises(ValueError, match=problem):
-        from_arrow(sink.getvalue().to_pybytes(), 1)
+def test_headers_may_be_declared_with_names_that_may_be_null_but_none_is() -> None:
+    loose = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+    named = column([[{"name": "a", "value": None}]], loose)
+    [row] = elements_of(checked(stream({"data": data(b"x"), "headers": named}), 1))
+    assert row.headers == [("a", None)]
+    nameless = column([[{"name": None, "value": b"1"}]], loose)
+    with pytest.raises(ValueError, match=r"is damaged|has no name"):
+        checked(stream({"data": data(b"x"), "headers": nameless}), 1)
+    for headers in ([{"name": "a" * 2**16, "value": b""}], [{"name": "a", "value": bytes(2**24)}]):
+        with pytest.raises(ValueError, match=r"a header.s name of 65536 bytes|a pack with headers of"):
+            checked(stream({"data": data(b"x"), "headers": column([headers], loose)}), 1)
 
 
-def test_bytes_that_are_no_arrow_stream_are_refused() -> None:
+def test_a_stream_has_one_batch_with_rows() -> None:
+    with pytest.raises(ValueError, match="with 2 record batches that have rows"):
+        checked(stream({"data": data(b"a")}, batches=2), None)
     with pytest.raises(ValueError, match="a pack of 5 bytes is not in arrow/1"):
-        from_arrow(b"hello", 1)
+        checked(b"hello", 1)
 
 
-# Logs
+def test_a_compressed_pack_is_as_large_as_it_decompresses() -> None:
+    small, bomb = (stream({"data": data(bytes(size))}, compression="zstd") for size in (10_000, 65 * 2**20))
+    assert decompressed_size(small) >= 10_000 > len(small)
+    assert [len(row.data or b"") for row in elements_of(checked(small, 1))] == [10_000]
+    assert len(bomb) < 2**20
+    with pytest.raises(ValueError, match=r"a pack of \d{8} bytes, compressed: the limit is 67108864"):
+        checked(bomb, 1)
 
 
-LOGS: dict[str, Callable[[Path], ReplayableLog]] = {
-    "memory": lambda path: MemoryLog(2),
-    "file": lambda path: FileLog(path, 2, filesystem=QuickDisk()),
-}
+def test_a_pack_that_is_cut_or_changed_is_refused_or_holds_rows() -> None:
+    whole = pack_elements([Element(b"%d" % number, key=b"k") for number in range(50)]).data
+    refused = 0
+    for place in range(0, len(whole), 7):
+        for torn in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :]):
+            try:
+                pack = checked(torn, 50)
+            except ValueError:
+                refused += 1
+            else:
+                assert len(list(elements_of(pack))) == 50
+    assert refused > len(whole) // 7
 
 
-@pytest.fixture(params=LOGS)
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> ReplayableLog:
-    return LOGS[request.param](tmp_path)
+@each_row(
+    ("pack", "problem"),
+    [
+        (Pack(stream({"data": data(b"a", b"b")}), 3, 5), "it has 2 rows, its metadata says 3"),
+        (Pack(stream({"data": data(b"a", b"b"), "position": int64(5, 9)}), 2, 5), "it spans 2 positions"),
+        (Pack(stream({"data": data(b"a"), "position": int64(4)}), 1, 5), "are those from 4 to 4"),
+        (Pack(stream({"data": data(b"a", b"b"), "position": int64(6, 5)}), 2, 5), "not in order, or overlap"),
+        (Pack(b"torn", 1), "is not in arrow/1"),
+    ],
+)
+def test_a_pack_of_a_server_that_is_elsewhere_than_it_says_is_refused(pack: Pack, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        placed_batch(pack)
 
 
-async def rows_of(log: ReplayableLog, partition: int = 0) -> list[Record]:
-    return [record async for record in log.read(partition, *log.bounds(partition))]
+def test_rows_of_a_pack_are_placed() -> None:
+    batch = placed_batch(Pack(stream({"data": data(b"a", None), "count": int32(2, 1)}), 3, 5, 7))
+    assert batch.select(["position", "count", "data", "key"]).to_pydict() == {
+        "position": [5, 7],
+        "count": [2, 1],
+        "data": [b"a", None],
+        "key": [None, None],
+    }
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [7, 7]
 
 
-async def test_a_log_takes_packs_beside_single_rows_and_gives_both(log: ReplayableLog) -> None:
-    async with log:
+# Logs and routes
+
+
+@pytest.mark.parametrize("kind", stored.KINDS)
+async def test_a_log_takes_packs_beside_single_rows_and_gives_both(kind: str, tmp_path: Any) -> None:
+    async with stored.new_log(kind, tmp_path, 2) as log:
         pack = pack_elements([Element(b"%d" % n, key=b"k%d" % n) for n in range(3)])
-        assert await log.append_all({0: [Element(b"first"), pack, Element(b"last")], 1: [pack]}) == {0: 0, 1: 0}
+        assert await log.append_all({0: [Element(b"first"), pack, Element(None)], 1: [pack]}) == {0: 0, 1: 0}
 
-        wanted = [
-            Record(0, b"first"),
-            *(Record(n + 1, b"%d" % n, key=b"k%d" % n) for n in range(3)),
-            Record(4, b"last"),
-        ]
-        assert await rows_of(log) == wanted
-        packs = [one for position in (0,) for one in await log.read_packs(0, position)]
-        assert [record for one in packs for record in records_of(one)] == wanted
-        assert await rows_of(log, 1) == [Record(n, b"%d" % n, key=b"k%d" % n) for n in range(3)]
+        middle = [Record(n + 1, b"%d" % n, key=b"k%d" % n) for n in range(3)]
+        wanted = [Record(0, b"first"), *middle, Record(4, None)]
+        assert await stored.rows_of(log) == wanted
+        assert [record for one in await log.read_packs(0, 0) for record in records_of(one)] == wanted
+        assert await stored.rows_of(log, 1) == [Record(n, b"%d" % n, key=b"k%d" % n) for n in range(3)]
 
 
-async def test_rows_that_were_appended_together_are_read_from_any_place(log: ReplayableLog) -> None:
-    async with log:
+@pytest.mark.parametrize("kind", stored.KINDS)
+async def test_rows_that_were_appended_together_are_read_from_any_place(kind: str, tmp_path: Any) -> None:
+    async with stored.new_log(kind, tmp_path) as log:
         count = 2 * PACK_ROWS + 10
         await log.append_all({0: [Element(b"%d" % n) for n in range(count)]})
         for start in (0, 1, PACK_ROWS - 1, PACK_ROWS, PACK_ROWS + 1, count - 1):
             record = next(iter(await log.read_some(0, start, start + 1)))
             assert (record.position, record.data) == (start, b"%d" % start)
             pack = next(iter(await log.read_packs(0, start, start + 1)))
-            assert [one.data for one in records_of(pack)] == [b"%d" % start]
-
-
-async def test_a_time_finds_its_position_and_never_goes_back(tmp_path: Path) -> None:
-    times = [100, 300, 200, 400]
-    for log in (
-        MemoryLog(clock=iter(times).__next__),
-        FileLog(tmp_path, segment_bytes=120, filesystem=QuickDisk(), clock=iter(times).__next__),
-    ):
-        async with log:
-            for _ in times:
-                await log.append(b"x" * 30)
-            assert [record.timestamp for record in await rows_of(log)] == [100, 300, 300, 400]
-            found = [await log.position_at(0, time) for time in (0, 100, 101, 300, 301, 400, 401)]
-            assert found == [0, 0, 1, 1, 3, 3, 4]
-
-
-async def test_times_of_their_own_are_kept_in_order_and_survive_the_process(tmp_path: Path) -> None:
-    async with FileLog(tmp_path, filesystem=QuickDisk(), clock=lambda: 50) as log:
-        await log.append_all({0: [Element(b"a", timestamp=10), Element(b"b"), Element(b"c", timestamp=20)]})
-    async with FileLog(tmp_path, filesystem=QuickDisk(), clock=lambda: 30) as log:
-        await log.append(b"d")
-        assert [record.timestamp for record in await rows_of(log)] == [10, 50, 50, 50]
-        assert await log.position_at(0, 11) == 1
-
-
-async def test_a_range_of_packs_from_files_is_a_copy_of_the_file(tmp_path: Path) -> None:
-    async with FileLog(tmp_path, filesystem=QuickDisk()) as log:
-        await log.append_all({0: [Element(bytes(100))] * 5000})
-        [path] = (tmp_path / "partition-0").glob("*.segment")
-        content = path.read_bytes()
-        for pack in await log.read_packs(0, 0, 5000):
-            assert pack.data in content
-
-
-# Routes
+            assert [one.data for one in records_of(pack, start, start + 1)] == [b"%d" % start]
 
 
 async def asked(log: ReplayableLog, request: str) -> list[Payload]:
@@ -293,105 +302,34 @@ async def asked(log: ReplayableLog, request: str) -> list[Payload]:
         return [item async for item in items]
 
 
-async def test_a_reader_gets_packs_in_the_first_format_that_is_known(log: ReplayableLog) -> None:
-    async with log:
-        await log.append_all({0: [Element(b"%d" % n) for n in range(10)]})
-        for form in ("plain/1", "arrow/1"):
-            [item] = await asked(log, f'{{"partition":0,"from":0,"to":10,"pack":["zstd/9","{form}","plain/1"]}}')
-            entries = {entry.mime: entry.content for entry in decode_composite(item.metadata or b"")}
-            assert (entries[POSITION], entries[PACK]) == (struct.pack(">QI", 0, 10), form.encode())
-            assert len(entries[TIME]) == 8
-            if form == "arrow/1":
-                [batch] = pa.ipc.open_stream(item.data)
-                assert batch.column("data").to_pylist() == [b"%d" % n for n in range(10)]
-                assert batch.column("position").to_pylist() == list(range(10))
-                assert batch.column("timestamp").null_count == 0
-            with pytest.raises(RemoteProtocolError, match="the element at position 0 is a pack"):
-                read_source_payload(item)
+async def test_a_reader_that_asks_for_arrow_gets_packs() -> None:
+    async with Log() as log:
+        await log.append_all({0: [Element(b"%d" % n if n else None) for n in range(10)]})
+        [item] = await asked(log, '{"partition":0,"from":0,"to":10,"pack":["zstd/9","arrow/1"]}')
+        entries = {entry.mime: entry.content for entry in decode_composite(item.metadata or b"")}
+        assert (entries[POSITION], entries[PACK]) == (struct.pack(">QI", 0, 10), b"arrow/1")
+        assert len(entries[TIME]) == 8
+        [batch] = pa.ipc.open_stream(item.data)
+        assert batch.to_pydict() == {"data": [None, *(b"%d" % n for n in range(1, 10))]}
+        with pytest.raises(RemoteProtocolError, match="the element at position 0 is a pack"):
+            read_source_payload(item)
 
 
-@each_row("asking", ["", ',"pack":[]', ',"pack":["zstd/9"]'])
-async def test_a_reader_that_asks_for_no_known_format_gets_rows(asking: str) -> None:
-    async with MemoryLog() as log:
-        await log.append_all({0: [Element(b"%d" % n) for n in range(3)]})
+@each_row("asking", ["", ',"pack":[]', ',"pack":["zstd/9","plain/1"]', ',"pack":["arrow/1"]'])
+async def test_others_get_rows_and_so_do_all_without_arrow(asking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "arrow" in asking:
+        monkeypatch.setattr("rsocket_trio.replay.source_routes.has_arrow", lambda: False)
+    async with Log() as log:
+        await log.append_all({0: [Element(b"0"), Element(None), Element(b"2")]})
         found = await asked(log, f'{{"partition":0,"from":1,"to":3{asking}}}')
-        assert [read_source_payload(item) for item in found] == [Record(1, b"1"), Record(2, b"2")]
-
-
-async def test_a_request_whose_formats_are_no_names_is_invalid() -> None:
-    async with MemoryLog() as log:
-        await log.append(b"x")
-        with pytest.raises(Invalid, match="'pack' is a list of names"):
-            await asked(log, '{"partition":0,"from":0,"to":1,"pack":"plain/1"}')
-
-
-async def test_the_bounds_say_where_a_time_begins() -> None:
-    log = MemoryLog(2, clock=iter([10, 20, 30]).__next__)
-    responder = Responder()
-    add_source(responder, "rows", log)
-    for partition in (0, 1, 0):
-        await log.append(b"x", partition=partition)
-    async with connected_pair(responder) as (client, _):
-        answer = await client.request_response(b'{"timestamp": 20}', route="rows.offsets")
-        assert answer.text == '{"0":{"earliest":0,"latest":2,"at":1},"1":{"earliest":0,"latest":1,"at":0}}'
-        answer = await client.request_response(b'{"timestamps": {"1": 21}}', route="rows.offsets")
-        assert answer.text == '{"0":{"earliest":0,"latest":2},"1":{"earliest":0,"latest":1,"at":1}}'
-        with pytest.raises(Invalid, match="'timestamps' is an object of partitions"):
-            await client.request_response(b'{"timestamps": {"-1": 21}}', route="rows.offsets")
-
-
-def packed_element(data: bytes, form: str, rows: int | None) -> Payload:
-    entries = [Entry(PACK, form.encode())]
-    if rows is not None:
-        entries.append(Entry(ROWS, struct.pack(">I", rows)))
-    return Payload(data, encode_composite(entries))
-
-
-async def test_a_stage_takes_packs_of_both_formats_and_rows_between_them(tmp_path: Path) -> None:
-    for ledger in (Ledger(), FileLedger(tmp_path, filesystem=QuickDisk())):
-        responder = Responder()
-        add_sink(responder, "rows", ledger)
-        async with ledger, connected_pair(responder) as (client, _):
-            assert (await client.request_response(route="rows.pack")).text == '{"pack":["plain/1","arrow/1"]}'
-            opening = b'{"sink":"s","attempt":"a","partition":0}'
-            async with client.request_channel(opening, route="rows.stage") as channel:
-                await channel.send(packed_element(EXAMPLE, "plain/1", 2))
-                await channel.send(b"single")
-                await channel.send(packed_element(to_arrow(Pack(EXAMPLE, 2)).to_pybytes(), "arrow/1", 2))
-                await channel.send_eof()
-                assert [item.text async for item in channel] == ['{"rows":5,"elements":3}']
-            await ledger.commit("s", 0, {"a": 5})
-            pair = [Element(b"hello", key=b"k"), Element(b"hi")]
-            assert [record.element for record in await rows_of(ledger.log)] == [*pair, Element(b"single"), *pair]
-
-
-@each_row(
-    ("payload", "problem"),
-    [
-        (packed_element(EXAMPLE[:-1], "plain/1", 2), "the CRC of a pack of 32 bytes is wrong"),
-        (packed_element(EXAMPLE, "plain/1", 3), "a pack of 2 rows, its metadata says 3"),
-        (packed_element(EXAMPLE, "plain/2", 2), "a pack in the format 'plain/2': known are plain/1, arrow/1"),
-        (packed_element(EXAMPLE, "arrow/1", 2), "is not in arrow/1"),
-        (packed_element(sealed("00000000 00"), "plain/1", 1), "a pack of 0 rows, its metadata says 1"),
-    ],
-)
-async def test_a_bad_pack_at_a_sink_is_invalid_and_nothing_is_written(payload: Payload, problem: str) -> None:
-    ledger = Ledger()
-    responder = Responder()
-    add_sink(responder, "rows", ledger)
-    async with connected_pair(responder) as (client, _):
-        with pytest.raises(Invalid, match=problem):
-            await client.request_response(payload, route="rows")
-        await client.request_response(b"fine", route="rows")
-        assert await rows_of(ledger.log) == [Record(0, b"fine")]
+        assert [read_source_payload(item) for item in found] == [Record(1, None), Record(2, b"2")]
 
 
 async def test_rows_at_the_end_of_a_log_share_a_pack(autojump_clock: trio.testing.MockClock) -> None:
-    log = MemoryLog()
     responder = Responder()
-    add_source(responder, "rows", log)
-    async with connected_pair(responder) as (client, _):
-        request = b'{"partition":0,"from":0,"pack":["plain/1"]}'
+    async with Log() as log, connected_pair(responder) as (client, _):
+        add_source(responder, "rows", log)
+        request = b'{"partition":0,"from":0,"pack":["arrow/1"]}'
         async with client.request_stream(request, route="rows", initial_request_n=100) as items:
             await trio.testing.wait_all_tasks_blocked()
             for number in range(5):
@@ -402,74 +340,53 @@ async def test_rows_at_the_end_of_a_log_share_a_pack(autojump_clock: trio.testin
             assert entries[POSITION] == struct.pack(">QI", 0, 5)
 
 
-# The former layout
+def element(content: bytes, form: str = "arrow/1", rows: int | None = None) -> Payload:
+    entries = [Entry(PACK, form.encode())]
+    if rows is not None:
+        entries.append(Entry(ROWS, struct.pack(">I", rows)))
+    return Payload(content, encode_composite(entries))
 
 
-@pytest.fixture
-def former(tmp_path: Path) -> Path:
-    """Return a copy of the folders that the released form of the library wrote."""
-    shutil.copytree(Path(__file__).parent / "former", tmp_path / "former")
-    return tmp_path / "former"
+async def test_a_stage_takes_packs_and_rows_between_them() -> None:
+    responder, ledger = Responder(), Ledger()
+    add_sink(responder, "rows", ledger)
+    async with ledger, connected_pair(responder) as (client, _):
+        assert (await client.request_response(route="rows.pack")).text == '{"pack":["arrow/1"]}'
+        opening = b'{"sink":"s","attempt":"a","partition":0}'
+        async with client.request_channel(opening, route="rows.stage") as channel:
+            await channel.send(element(pack_elements(PAIR).data, rows=2))
+            await channel.send(b"single")
+            await channel.send(element(pack_elements(PAIR).data))
+            await channel.send_eof()
+            assert [item.text async for item in channel] == ['{"rows":5,"elements":3}']
+        await ledger.commit("s", 0, {"a": 5})
+        assert [one.element for one in await stored.rows_of(ledger.log)] == [*PAIR, Element(b"single"), *PAIR]
 
 
-WRITTEN = [
-    [Record(0, b"row 0", b"meta"), Record(1, b"row 2"), Record(2, b"row 4", None, 2), Record(4, b"row 6", b"meta")],
-    [Record(0, b"row 1"), Record(1, b"row 3", b"meta"), Record(2, b"row 5"), Record(3, b"row 7")],
-]
+@each_row(
+    ("payload", "problem"),
+    [
+        (element(pack_elements(PAIR).data[:-9]), "is not in arrow/1|is damaged|0 record batches"),
+        (element(pack_elements(PAIR).data, rows=3), "a pack of 2 rows, its metadata says 3"),
+        (element(pack_elements(PAIR).data, "plain/1"), "a pack in the format 'plain/1': known is arrow/1"),
+    ],
+)
+async def test_a_bad_pack_at_a_sink_is_invalid_and_nothing_is_written(payload: Payload, problem: str) -> None:
+    responder, ledger = Responder(), Ledger()
+    add_sink(responder, "rows", ledger)
+    async with ledger, connected_pair(responder) as (client, _):
+        with pytest.raises(Invalid, match=problem):
+            await client.request_response(payload, route="rows")
+        await client.request_response(b"fine", route="rows")
+        assert await data_of(ledger.log) == [b"fine"]
 
 
-async def test_a_log_of_the_released_form_is_read_goes_on_and_is_not_rewritten(former: Path) -> None:
-    old = {path: path.read_bytes() for path in (former / "log").rglob("*.segment")}
-    for appended in range(2):
-        async with FileLog(former / "log", 2, filesystem=QuickDisk(), clock=lambda: 7) as log:
-            for partition, records in enumerate(WRITTEN):
-                found = await rows_of(log, partition)
-                assert found[:4] == records
-                assert {record.timestamp for record in found[:6]} == {None}
-                assert len(found) == 6 + appended
-            assert await log.position_at(0, 0) == 7
-            position = await log.append(b"new", key=b"k")
-            assert (await rows_of(log))[-1] == Record(position, b"new", key=b"k")
-            packs = await log.read_packs(0, 0)
-            assert [one for pack in packs for one in records_of(pack)][:4] == WRITTEN[0]
-            await log.append(b"new", partition=1)
-    assert {path: path.read_bytes() for path in old} == old
-    new = [path for path in (former / "log").rglob("*.segment") if path not in old]
-    assert {path.read_bytes()[:8] for path in new} == {b"RSTRIO-2"}
-
-
-async def test_a_ledger_of_the_released_form_knows_its_batches_and_its_staged_attempts(former: Path) -> None:
-    async with (
-        FileLog(former / "rows", filesystem=QuickDisk()) as log,
-        FileLedger(former / "ledger", log, staged_seconds=1e9) as ledger,
-    ):
-        assert (ledger.last("sink"), list(ledger.staged)) == (4, ["staged"])
-        await ledger.commit("sink", 5, {"staged": 3})
-        assert await rows_of(log) == [
-            *(Record(n, b"c%d" % n) for n in range(3)),
-            *(Record(n + 3, b"s%d" % n, b"m") for n in range(3)),
-        ]
-
-
-@pytest.mark.parametrize("kept", [20, 21, 61])
-async def test_a_torn_file_of_the_released_form_is_cut_and_what_follows_is_of_the_new_one(
-    former: Path, kept: int
-) -> None:
-    [path] = (former / "log" / "partition-0").glob("*.segment")
-    path.write_bytes(path.read_bytes()[:kept])
-    for _ in range(2):
-        async with FileLog(former / "log", 2, filesystem=QuickDisk()) as log:
-            whole = [WRITTEN[0][0]] if kept == 61 else []
-            assert (await rows_of(log))[: len(whole)] == whole
-            await log.append(b"new")
-            assert (await rows_of(log))[-1].data == b"new"
-
-
-async def test_a_file_of_a_later_layout_is_named_and_left_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "partition-0"
-    folder.mkdir()
-    path = folder / f"{0:020}.segment"
-    path.write_bytes(b"RSTRIO-3" + bytes(60))
-    with pytest.raises(CorruptLog, match="a segment of the layout RSTRIO-3: known are RSTRIO-1 and RSTRIO-2"):
-        await FileLog(tmp_path).open()
-    assert path.read_bytes() == b"RSTRIO-3" + bytes(60)
+async def test_a_sink_without_arrow_takes_no_packs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("packs", "sink_routes", "bodies"):
+        monkeypatch.setattr(f"rsocket_trio.replay.{module}.has_arrow", lambda: False)
+    responder, ledger = Responder(), Ledger()
+    add_sink(responder, "rows", ledger)
+    async with ledger, connected_pair(responder) as (client, _):
+        assert (await client.request_response(route="rows.pack")).text == '{"pack":[]}'
+        with pytest.raises(Invalid, match="known is none, without pyarrow"):
+            await client.request_response(element(b""), route="rows")

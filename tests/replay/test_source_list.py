@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from trio.testing import MockClock
 
 from rsocket_trio import Invalid, Payload, Rejected, Responder
-from rsocket_trio.replay import MemoryLog, ReplayableLog, add_source
+from rsocket_trio.replay import Log, ReplayableLog, add_source
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 
 
-class Unopened(MemoryLog):
+class Unopened(Log):
     """A log whose disk has gone."""
 
     async def open(self) -> None:
         """Fail."""
         raise OSError(errno.EIO, "the disk has gone", "/secret/place")
-
-
-class Partitioned(MemoryLog):
-    """A log with more partitions than it had."""
-
-    more = 0
-
-    def partitions(self) -> Sequence[int]:
-        """Return those of before, and more."""
-        return range(self.more or len(super().partitions()))
-
-    def bounds(self, partition: int) -> tuple[int, int]:
-        """Return the bounds; of new partitions there is nothing yet."""
-        return super().bounds(partition) if partition in super().partitions() else (0, 0)
 
 
 def responder(**logs: ReplayableLog) -> Responder:
@@ -51,7 +37,8 @@ async def asked(server: Responder, data: bytes = b"") -> list[Source]:
 
 
 async def test_a_server_lists_its_sources_with_their_bounds(autojump_clock: MockClock) -> None:
-    orders, sensors = MemoryLog(2), MemoryLog()
+    orders, sensors = Log(partitions=2), Log()
+    await orders.open()
     await orders.append(b"one", partition=1)
     server = responder(sensors_b=sensors, orders=orders)
 
@@ -61,7 +48,7 @@ async def test_a_server_lists_its_sources_with_their_bounds(autojump_clock: Mock
     ]
     await orders.append(b"two", partition=1)
     await orders.trim(1, 1)
-    add_source(server, "later", MemoryLog())
+    add_source(server, "later", Log())
     assert [(one.route, dict(one.partitions)) for one in await asked(server)][:2] == [
         ("later", {0: (0, 0)}),
         ("orders", {0: (0, 0), 1: (1, 2)}),
@@ -69,30 +56,29 @@ async def test_a_server_lists_its_sources_with_their_bounds(autojump_clock: Mock
 
 
 async def test_a_pattern_names_some_of_them(autojump_clock: MockClock) -> None:
-    server = responder(sensors_a=MemoryLog(), sensors_b=MemoryLog(), orders=MemoryLog())
+    server = responder(sensors_a=Log(), sensors_b=Log(), orders=Log())
 
     found = await asked(server, json.dumps({"pattern": "sensors.*"}).encode())
     assert [one.route for one in found] == ["sensors.a", "sensors.b"]
     assert await asked(server, b'{"pattern": "none"}') == []
 
 
-async def test_partitions_that_come_later_are_listed(autojump_clock: MockClock) -> None:
-    log = Partitioned()
-    server = responder(log=log)
-    log.more = 3
-
-    assert [list(one.partitions) for one in await asked(server)] == [[0, 1, 2]]
+async def test_partitions_that_come_later_are_listed(tmp_path: Path) -> None:
+    async with Log(tmp_path / "rows.log") as log:
+        server = responder(log=log)
+        async with Log(tmp_path / "rows.log", 3):
+            assert [list(one.partitions) for one in await asked(server)] == [[0, 1, 2]]
 
 
 async def test_a_log_that_cannot_be_opened_hides_no_other(autojump_clock: MockClock) -> None:
-    first, second = await asked(responder(a=Unopened(), b=MemoryLog()))
+    first, second = await asked(responder(a=Unopened(), b=Log()))
 
     assert (first.route, first.partitions, first.problem) == ("a", {}, "the log can't be opened: OSError")
     assert second == Source("b", {0: (0, 0)})
 
 
 async def test_every_responder_has_a_list_of_its_own(autojump_clock: MockClock) -> None:
-    one, other = responder(a=MemoryLog()), responder(b=MemoryLog())
+    one, other = responder(a=Log()), responder(b=Log())
 
     assert [source.route for source in await asked(one)] == ["a"]
     assert [source.route for source in await asked(other)] == ["b"]
@@ -102,7 +88,7 @@ async def test_every_responder_has_a_list_of_its_own(autojump_clock: MockClock) 
 
 @each_row("data", [b"[]", b"nothing", b'{"pattern": 1}', b'{"pattern": "%s"}' % (b"*" * 256)])
 async def test_a_malformed_request_is_refused(data: bytes, autojump_clock: MockClock) -> None:
-    async with connected_pair(responder(a=MemoryLog())) as (client, _):
+    async with connected_pair(responder(a=Log())) as (client, _):
         with pytest.raises(Invalid):
             await client.request_response(Payload(data), route=SOURCES_ROUTE)
 

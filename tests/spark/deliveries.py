@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
-from rsocket_trio.replay import Ledger, MemoryLog, add_sink
+from rsocket_trio.replay import Ledger, Log, ReplayableLog, add_sink
 from rsocket_trio.replay.element_metadata import WRITE
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.connections import Pool
@@ -62,12 +62,13 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-def encoder(chosen: Options, schema: StructType = DATA) -> Encoder:
+def encoder(chosen: Options, schema: StructType = DATA, *, packs: bool = False) -> Encoder:
     """Return what makes requests of rows, as a writer has it."""
     return Encoder(
         *(sink_columns(schema, chosen), chosen, ORIGIN),
         is_staged=chosen.delivery == "exactlyOnce",
         is_routed=chosen.interaction == "response",
+        packs=packs,
     )
 
 
@@ -91,19 +92,20 @@ def write_of(payload: Payload) -> dict[str, Any]:
     return found
 
 
-def sink_of(partitions: int = 1, **bounds: Any) -> tuple[Responder, Ledger, MemoryLog]:
+async def sink_of(partitions: int = 1, **bounds: Any) -> tuple[Responder, Ledger, Log]:
     """A responder with a ledger in memory."""
-    log = MemoryLog(partitions)
+    log = Log(partitions=partitions)
+    await log.open()
     ledger = Ledger(log, **bounds)
     responder = Responder()
     add_sink(responder, ROUTE, ledger)
     return responder, ledger, log
 
 
-async def rows_in(log: MemoryLog, partition: int = 0) -> list[bytes]:
+async def rows_in(log: ReplayableLog, partition: int = 0) -> list[bytes | None]:
     """The data of what counts, in order."""
     start, end = log.bounds(partition)
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     while start < end:
         records = list(await log.read_some(partition, start, end))
         found += [record.data for record in records]

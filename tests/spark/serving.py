@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.options import Options, Use, parse_options
@@ -61,15 +61,15 @@ class Collected:
         ]
 
     @property
-    def datas(self) -> list[bytes]:
+    def datas(self) -> list[bytes | None]:
         """The data of every element."""
         return [data for chunk in self.chunks for data in datas_of(chunk)]
 
 
-def datas_of(chunk: Rows) -> list[bytes]:
+def datas_of(chunk: Rows) -> list[bytes | None]:
     """The data of every element of a chunk."""
     if isinstance(chunk, PackChunk):
-        found: list[bytes] = chunk.rows_wanted().column("data").to_pylist()
+        found: list[bytes | None] = chunk.rows_wanted().column("data").to_pylist()
         return found
     return chunk.datas
 
@@ -93,17 +93,19 @@ async def pool() -> AsyncIterator[Pool]:
         await found.aclose()
 
 
-async def filled(rows: Mapping[int, int], data: bytes = b"row %d") -> MemoryLog:
-    """A log with so many rows in each partition."""
-    log = MemoryLog(max(rows) + 1)
+async def filled(rows: Mapping[int, int], data: bytes = b"row %d") -> Log:
+    """A log with so many rows in each partition. Few ones are appended one by one: each can be trimmed alone."""
+    log = Log(partitions=max(rows) + 1)
+    await log.open()
     for partition, count in rows.items():
-        if count:
-            await log.append_all({partition: [Element(data % number) for number in range(count)]})
+        elements = [Element(data % number) for number in range(count)]
+        for some in [[one] for one in elements] if count <= 100 else [elements]:
+            await log.append_all({partition: some})
     return log
 
 
 @asynccontextmanager
-async def served_log(rows: Mapping[int, int]) -> AsyncIterator[tuple[Pool, MemoryLog]]:
+async def served_log(rows: Mapping[int, int]) -> AsyncIterator[tuple[Pool, Log]]:
     """A server with a log on the route ``log``."""
     log = await filled(rows)
     responder = Responder()

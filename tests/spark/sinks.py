@@ -15,7 +15,7 @@ import trio
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.replay import Ledger, MemoryLog, Record, add_sink
+from rsocket_trio.replay import Ledger, Log, Record, add_sink
 from rsocket_trio.spark import RSocketDataSource
 from rsocket_trio.spark.background import close_background
 from rsocket_trio.spark.writing import BatchWriter, StreamWriter
@@ -60,7 +60,8 @@ class Sink(Server):
     """A server of the route ``orders`` with a ledger in memory."""
 
     def __init__(self, partitions: int = 1, **bounds: Any) -> None:
-        self.log = MemoryLog(partitions)
+        self.log = Log(partitions=partitions)
+        trio.run(self.log.open)
         self.ledger = Ledger(self.log, **bounds)
         responder = Responder()
         add_sink(responder, ROUTE, self.ledger)
@@ -81,7 +82,7 @@ class Sink(Server):
 
     def rows(self, partition: int = 0) -> list[bytes]:
         """The data of what counts in a partition, in order."""
-        return [record.data for record in self.records(partition)]
+        return [record.data or b"" for record in self.records(partition)]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ ACKNOWLEDGED = ["response", "channel"]
 @pytest.mark.parametrize("interaction", ACKNOWLEDGED)
 @pytest.mark.parametrize("count", [0, 1, 2, 99, 1000])
 async def test_every_row_arrives_once(interaction: str, count: int, autojump_clock: MockClock) -> None:
-    responder, _, log = sink_of()
+    responder, _, log = await sink_of()
     async with served(responder) as connections:
         report = await deliver_rows(connections, options(interaction=interaction, inFlight=16), count)
 
@@ -38,7 +38,7 @@ async def test_every_row_arrives_once(interaction: str, count: int, autojump_clo
 
 
 async def test_a_channel_keeps_the_order(autojump_clock: MockClock) -> None:
-    responder, _, log = sink_of()
+    responder, _, log = await sink_of()
     async with served(responder) as connections:
         await deliver_rows(connections, options(interaction="channel", inFlight=7), 1000)
 
@@ -155,7 +155,7 @@ async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_cloc
 async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(
     interaction: str, autojump_clock: MockClock
 ) -> None:
-    responder, _, log = sink_of()
+    responder, _, log = await sink_of()
     async with pool() as connections, trio.open_nursery() as nursery:
         flaky = Flaky(responder, nursery)
         taken = 0
@@ -200,7 +200,7 @@ async def test_a_server_that_is_not_there_is_named(delivery: str, autojump_clock
 async def test_a_route_that_does_not_exist_is_named_at_once(
     given: dict[str, str], option: str, autojump_clock: MockClock
 ) -> None:
-    responder, _, _ = sink_of()
+    responder, _, _ = await sink_of()
     async with served(responder) as connections:
         began = trio.current_time()
         with pytest.raises(SinkError, match=f"option '{option}': there is no route 'nowhere") as caught:
@@ -211,7 +211,7 @@ async def test_a_route_that_does_not_exist_is_named_at_once(
 
 
 async def test_refused_credentials_are_named_and_not_shown(autojump_clock: MockClock) -> None:
-    responder, _, _ = sink_of()
+    responder, _, _ = await sink_of()
 
     @responder.setup
     def refuse(setup: Setup, connection: object) -> None:

@@ -1,4 +1,4 @@
-"""Live streams under a streaming query: what came is held, bounded and numbered, in memory or in a log on files."""
+"""Live streams under a streaming query: what came is held, bounded and numbered, in memory or in a log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import errno
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,22 +19,21 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected, Responder
-from rsocket_trio.replay import LogLocked
-from rsocket_trio.replay.filesystem import FileSystem
+from rsocket_trio.replay import Log, database
 from rsocket_trio.spark import live_buffer
 from rsocket_trio.spark.live_buffer import (
-    PARTITION,
+    LOG_FILE,
+    ChunkPartition,
     Intake,
     MemoryStore,
     WalError,
     WalStore,
     check_buffered,
-    chunks_between,
     within,
 )
 from rsocket_trio.spark.live_streaming import LiveStreamReader, MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.mistakes import SourceError
-from rsocket_trio.spark.options import Options, Use, parse_options
+from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
 from rsocket_trio.spark.records import Chunk
 from tests.blocks import ROOT
@@ -281,7 +278,7 @@ def test_a_log_goes_on_where_it_was(ticker: Ticker, tmp_path: Path) -> None:
     second = WalStreamReader(given, None)
     planned = second.partitions(at, end)
     assert [row for one in planned for row in column(list(second.read(one)), "data")] == ticks(0, 20)
-    assert repr(planned) == "[WalPartition(0 to 20)]"
+    assert repr(planned) == "[ChunkPartition(20 rows)]"
     assert second._store.unread > 0
     assert plan(second, end)[0][:10] == ticks(20, 30)
     second.stop()
@@ -291,42 +288,30 @@ async def store(directory: Path, **more: Any) -> WalStore:
     return await WalStore.opened(directory, options(Use.STREAM_READ, positions="wal", walDir=directory, **more))
 
 
+async def read(log: WalStore, start: int, end: int) -> list[bytes | None]:
+    """The elements between two indexes, as tasks get them."""
+    found: list[bytes | None] = []
+    for part in await log.planned(start, end, None):
+        assert isinstance(part, ChunkPartition)
+        found += [data for chunk in part.chunks for data in chunk.datas]
+    return found
+
+
 def payloads(count: int, size: int = 100) -> list[Payload]:
     return [Payload(b"%d" % number + bytes(size)) for number in range(count)]
 
 
-async def test_a_torn_tail_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
-    log = await store(tmp_path)
-    await log.write(payloads(9))
-    await log.write(payloads(3))
-    await log.aclose()
-    [segment] = (tmp_path / PARTITION).glob("*.segment")
-    segment.write_bytes(segment.read_bytes()[:-7])
-
-    again = await store(tmp_path)
-
-    # What came together is torn together.
-    assert (again.begin, again.end) == (0, 9)
-    assert again.truncated > 0
-    await again.write(payloads(1))
-    assert [chunk.start for chunk in chunks_between(tmp_path, 8, 10, 100)] == [8, 9]
-    await again.aclose()
-
-
-async def test_committed_files_are_deleted_and_later_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_buffer, "SEGMENT_BYTES", 1000)
+async def test_committed_elements_are_dropped_and_later_ones_stay(tmp_path: Path) -> None:
     log = await store(tmp_path)
     for _ in range(5):
         await log.add(payloads(10))
-    files = len(list((tmp_path / PARTITION).glob("*.segment")))
     await log.release(25)
 
-    assert 0 < len(list((tmp_path / PARTITION).glob("*.segment"))) < files
-    assert 0 < log.begin <= 25
-    datas = [data for chunk in chunks_between(tmp_path, 25, 50, 7) for data in chunk.datas]
-    assert datas == [payload.data for _ in range(5) for payload in payloads(10)][25:]
-    with pytest.raises(DataLossError, match="does not hold element 0 any more"):
-        list(chunks_between(tmp_path, 0, 50, 7))
+    # Those that came together go together.
+    assert (log.begin, log.end) == (20, 50)
+    assert await read(log, 25, 50) == [payload.data for _ in range(5) for payload in payloads(10)][25:]
+    with pytest.raises(DataLossError, match=r"elements from 0 on can't be read: .*the earliest is 20"):
+        await read(log, 0, 50)
     await log.aclose()
 
 
@@ -339,11 +324,11 @@ def test_a_full_disk_ends_the_query_and_loses_nothing_that_was_acknowledged(
     reader.latestOffset(at, ALL)
     eventually(lambda: reader._store.end == 100)
 
-    def full(*_: object) -> int:
+    async def full(*_: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(FileSystem, "write", full)
+        patched.setattr(Log, "append_all", full)
         ticker.wanted = 10**9
         eventually(lambda: reader._intake.error is not None)
     # The next one would have lost the credit of another subscription.
@@ -360,87 +345,83 @@ def test_a_full_disk_ends_the_query_and_loses_nothing_that_was_acknowledged(
     again.stop()
 
 
-async def test_what_comes_while_files_are_deleted_is_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_comes_while_others_are_dropped_is_in_the_log(tmp_path: Path) -> None:
     log = await store(tmp_path)
     await log.add(payloads(3))
-    deleting, added = threading.Event(), threading.Event()
-
-    class Disk(FileSystem):
-        def sync_directory(self, path: Path) -> None:
-            # In the thread that deletes, between the new file's header and its place in the log.
-            if not deleting.is_set():
-                deleting.set()
-                added.wait(0.2)
-            super().sync_directory(path)
-
-    monkeypatch.setattr(log._log._partitions[0], "_filesystem", Disk())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.release, log.end)
-        await trio.to_thread.run_sync(deleting.wait, PATIENCE)
-        await log.add([Payload(b"meanwhile")])
-        added.set()
+        nursery.start_soon(log.add, [Payload(b"meanwhile")])
 
-    assert [chunk.datas for chunk in chunks_between(tmp_path, 3, 4, 100)] == [[b"meanwhile"]]
+    assert log.begin == 3
+    assert await read(log, 3, 4) == [b"meanwhile"]
     await log.aclose()
 
 
 async def test_what_is_not_in_the_log_is_named(tmp_path: Path) -> None:
     log = await store(tmp_path)
     await log.write(payloads(10))
-    with pytest.raises(DataLossError, match=r"ends at element 10, planned was 12|can't be read"):
-        list(chunks_between(tmp_path, 5, 12, 7))
     with pytest.raises(DataLossError, match="elements 5 to 11 were planned"):
         check_buffered(log, 5, 12)
     await log.aclose()
 
 
+async def test_what_travels_with_a_task_is_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_buffer, "PART_BYTES", 1000)
+    log = await store(tmp_path)
+    await log.write(payloads(40, size=98))
+
+    assert [repr(part) for part in await log.planned(0, 40, None)] == ["ChunkPartition(10 rows)"] * 4
+    assert await read(log, 3, 40) == [payload.data for payload in payloads(40, size=98)][3:]
+    await log.aclose()
+
+
 async def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     log = await store(tmp_path)
-    await log.write(payloads(10))
+    await log.write([Payload(b"precious")])
     await log.aclose()
-    [segment] = (tmp_path / PARTITION).glob("*.segment")
-    data = bytearray(segment.read_bytes())
-    data[300] ^= 1
-    segment.write_bytes(data)
+    path = tmp_path / LOG_FILE
+    data = path.read_bytes()
+    assert data.count(b"precious") == 1
+    path.write_bytes(data.replace(b"precious", b"pretious"))
 
-    with pytest.raises(DataLossError, match=r"can't be read at offset .*CRC"):
-        list(chunks_between(tmp_path, 0, 10, 7))
+    log = await store(tmp_path)
+    with pytest.raises(DataLossError, match=r"elements from 0 on can't be read: .*CRC is wrong"):
+        await read(log, 0, 1)
+    await log.aclose()
 
 
-async def test_the_log_waits_for_the_disk_once_for_what_came_together(
+async def test_a_query_whose_log_was_taken_over_writes_no_more(tmp_path: Path) -> None:
+    log = await store(tmp_path)
+    usurper = await store(tmp_path)
+
+    for doing in (log.release(0), log.write(payloads(1)), log.begin_anew(5)):
+        with pytest.raises(DataLossError, match="taken over by another query"):
+            await doing
+    await usurper.write(payloads(2))
+    await usurper.release(0)
+    assert usurper.end == 2
+    await log.aclose()
+    await usurper.aclose()
+
+
+async def test_between_two_looks_at_the_epoch_nothing_is_written_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await store(tmp_path)
-    syncs: list[int] = []
-    monkeypatch.setattr(log._log._partitions[0]._filesystem, "sync", syncs.append)
-    await log.add(payloads(10))
-    await log.add(payloads(10))
-
-    assert len(syncs) == 2
-    await log.aclose()
-
-
-async def test_two_writers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_buffer, "LOCK_TIMEOUT", 0.05)
-    log = await store(tmp_path)
-    with pytest.raises(LogLocked, match="has a writer already"):
-        await store(tmp_path)
-    await log.aclose()
-
-
-async def test_where_locks_do_not_hold_the_epoch_tells(tmp_path: Path) -> None:
-    log = await store(tmp_path)
-    assert log._log._lock is not None
-    log._log._lock.release()
     usurper = await store(tmp_path)
+    monkeypatch.setattr(log, "check_epoch", lambda: None)
+    await usurper.write(payloads(2))
 
-    with pytest.raises(DataLossError, match="taken over by another query"):
-        await log.release(0)
-    await usurper.release(0)
+    with pytest.raises(DataLossError, match="taken over by another query: partition 0 ends at 2, not at 0"):
+        await log.write(payloads(1))
     await log.aclose()
     await usurper.aclose()
+
+
+async def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "filesystem_of", lambda folder: "nfs4")
+    with pytest.raises(OptionError, match=r"'walDir' of .*: a log has to be on a local disk, and this one is on nfs4"):
+        await store(tmp_path)
 
 
 async def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
@@ -459,18 +440,13 @@ def test_a_checkpoint_of_another_log_is_refused(ticker: Ticker, tmp_path: Path) 
     reader.stop()
 
 
-def test_a_checkpoint_and_a_log_of_the_former_form_are_refused_with_what_to_do(ticker: Ticker, tmp_path: Path) -> None:
-    reader = WalStreamReader(wanted(positions="wal", walDir=tmp_path / "new"), None)
-    at = reader.initialOffset()
-    del at["log"]
-    with pytest.raises(CheckpointError, match=r"checkpoint is of the former form.*choose another checkpointLocation"):
-        reader.latestOffset(at | {"wal": "0123"}, ALL)
-    reader.stop()
-    # The files as the released form left them.
-    former = ROOT / "tests/replay/former/log/partition-0"
-    shutil.copytree(former, tmp_path / "old" / "log")
-    with pytest.raises(CheckpointError, match=r"old holds a log of the former form.*choose another walDir"):
-        WalStreamReader(wanted(positions="wal", walDir=tmp_path / "old"), None).initialOffset()
+async def test_a_log_of_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    await (await store(tmp_path)).aclose()
+    path = tmp_path / "wal.json"
+    path.write_text(path.read_text().replace('"v": 3', '"v": 2'))
+
+    with pytest.raises(CheckpointError, match=r"holds a log of another version.*choose another walDir"):
+        await store(tmp_path)
 
 
 @pytest.fixture
@@ -503,7 +479,8 @@ def test_a_log_that_ends_before_the_checkpoint_takes_nothing_new_for_read(
     eventually(lambda: reader._store.end == 30)
     _, at = plan(reader, at)
     reader.stop()
-    shutil.rmtree(tmp_path / "log")
+    for path in tmp_path.glob(f"{LOG_FILE}*"):
+        path.unlink()
     ticker.wanted = 33
 
     reader = query()
@@ -554,7 +531,7 @@ def test_what_was_acknowledged_survives_a_writer_that_is_killed(tmp_path: Path) 
 
     log = trio.run(store, tmp_path)
     assert log.end >= acknowledged[-1] == 200
-    rows = [data for chunk in chunks_between(tmp_path, 0, log.end, 100) for data in chunk.datas]
+    rows = trio.run(read, log, 0, log.end)
     assert rows == [payloads(10)[number % 10].data for number in range(log.end)]
     trio.run(log.aclose)
 

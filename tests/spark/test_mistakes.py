@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 import pyspark_rsocket
 from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
-from rsocket_trio.replay import MemoryLog, TopicGone, add_source
+from rsocket_trio.replay import Log, TopicGone, add_source
 from rsocket_trio.spark import DataLossError, OptionError, SinkError, SourceError
 from rsocket_trio.spark.asking import ask_bounds
 from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
@@ -32,7 +32,7 @@ from tests.spark.serving import URI, Collected, options, pool, served
 def routes() -> Responder:
     """A replayable route ``log``, a live one ``ticks``, and one that stays silent."""
     responder = Responder()
-    add_source(responder, "log", MemoryLog(1))
+    add_source(responder, "log", Log())
 
     @responder.request_stream("ticks")
     async def tick(request: Payload, out: Outgoing) -> None:
@@ -71,7 +71,7 @@ async def test_a_live_read_of_a_replayable_route_is_told_the_option(autojump_clo
             await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
 
 
-class Deleted(MemoryLog):
+class Deleted(Log):
     """A log whose topic is gone, as one on Kafka finds with each request."""
 
     async def open(self) -> None:
@@ -105,7 +105,7 @@ async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
     route: str, said: str, autojump_clock: MockClock
 ) -> None:
     responder = routes()
-    add_source(responder, "other", MemoryLog(1))
+    add_source(responder, "other", Log())
     chosen = options(route=route)
     async with served(responder) as connections:
         with pytest.raises(SourceError) as caught:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rsocket_trio import Responder
-from rsocket_trio.replay import Element, MemoryLog, Record, add_source, source_payload
+from rsocket_trio.replay import Element, Log, Record, add_source, source_payload
 from rsocket_trio.spark.batching import gathered
 from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.reading import BatchReader
@@ -23,10 +23,11 @@ Serving = Callable[[Responder], None]
 NOON = 1_769_860_800_000_000
 RECORDS = [
     Record(0, b"0", key=b"k", timestamp=NOON),
-    Record(1, b"1", metadata=b"m", headers={"a": b"x", "b": b""}, timestamp=NOON + 1),
+    Record(1, b"1", metadata=b"m", headers=[("b", b"x"), ("a", b""), ("b", None)], timestamp=NOON + 1),
     Record(2, b"2", timestamp=NOON + 1),
-    Record(3, b"3"),
+    Record(3, None),
 ]
+HEADERS = [{"name": "b", "value": b"x"}, {"name": "a", "value": b""}, {"name": "b", "value": None}]
 
 
 def column(batches: list[pa.RecordBatch], name: str) -> list[Any]:
@@ -46,8 +47,9 @@ def read_row_by_row(schema: pa.Schema | None = None, **given: Any) -> list[pa.Re
 
 @pytest.fixture
 def served(serving: Serving) -> None:
-    log = MemoryLog()
+    log = Log()
     elements = [Element(one.data, one.metadata, 1, one.key, one.headers, NOON + one.position) for one in RECORDS]
+    trio.run(log.open)
     trio.run(log.append_all, {0: elements})
     responder = Responder()
     add_source(responder, "log", log)
@@ -60,7 +62,7 @@ def test_rows_one_by_one_have_keys_headers_and_times() -> None:
     assert all(batch.schema.equals(raw_schema(options(includeHeaders="true"))) for batch in batches)
     assert column(batches, "key") == [b"k", None, None, None]
     assert column(batches, "metadata") == [None, b"m", None, None]
-    assert column(batches, "headers") == [None, [("a", b"x"), ("b", b"")], None, None]
+    assert column(batches, "headers") == [None, HEADERS, None, None]
     assert column(batches, "timestamp") == [moment(NOON), moment(NOON + 1), moment(NOON + 1), None]
     assert column(batches, "route") == ["log"] * 4
     assert column(batches, "received_at") == [moment(NOON + 5)] * 4
@@ -71,7 +73,7 @@ def test_packs_have_keys_headers_and_times(served: None) -> None:
     batches = list(reader.read(reader.partitions()[0]))
 
     assert column(batches, "key") == [b"k", None, None, None]
-    assert column(batches, "headers") == [None, [("a", b"x"), ("b", b"")], None, None]
+    assert column(batches, "headers") == [None, HEADERS, None, None]
     assert column(batches, "timestamp") == [moment(NOON + number) for number in range(4)]
     assert column(batches, "route") == ["log"] * 4
 
@@ -90,12 +92,12 @@ def test_only_the_columns_that_are_wanted_are_made(served: None) -> None:
 
     for batches in (packs, rows):
         assert all(batch.schema.equals(schema) for batch in batches)
-        assert column(batches, "data") == [b"0", b"1", b"2", b"3"]
+        assert column(batches, "data") == [b"0", b"1", b"2", None]
 
 
 def test_headers_count_among_the_bytes_of_a_batch() -> None:
     cursor = Cursor(Range(0, 0, 1), arrow=False, fail_on_loss=True)
-    [chunk] = cursor.take([source_payload(Record(0, b"1", headers={"a": bytes(100)}))], NOON)
+    [chunk] = cursor.take([source_payload(Record(0, b"1", headers=[("a", bytes(100))]))], NOON)
 
     assert isinstance(chunk, Chunk)
     assert chunk.size == 1 + 7 + 100

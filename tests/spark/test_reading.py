@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
-from rsocket_trio.replay import MemoryLog, add_source
+from rsocket_trio.replay import Log, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.mistakes import SourceError
 from rsocket_trio.spark.options import MAX_POSITION
@@ -41,7 +41,7 @@ from tests.spark.test_records import SCHEMA, batch_of, ipc
 Serving = Callable[[Responder], None]
 
 
-def replayable(rows: dict[int, int]) -> tuple[Responder, MemoryLog]:
+def replayable(rows: dict[int, int]) -> tuple[Responder, Log]:
     log = trio.run(filled, rows)
     responder = Responder()
     add_source(responder, "log", log)

@@ -74,7 +74,7 @@ async def test_ranges_of_a_worker_share_one_connection(autojump_clock: MockClock
 
 
 async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: MockClock) -> None:
-    log = await filled({0: 20000})
+    log = await filled({0: 100_000})
     responder = Responder()
     add_source(responder, "log", log)
     killing, killed = trio.CancelScope(), trio.Event()
@@ -100,10 +100,10 @@ async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: Moc
             nursery.start_soon(serve, responder, [URI])
 
         nursery.start_soon(come_back)
-        await fetch(connections, options(credit=2), Range(0, 0, 20000), found)
+        await fetch(connections, options(credit=2), Range(0, 0, 100_000), found)
         nursery.cancel_scope.cancel()
 
-    assert found.positions == list(range(20000))
+    assert found.positions == list(range(100_000))
     assert 4 <= trio.current_time() - began < 40
 
 

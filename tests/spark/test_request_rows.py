@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
+from rsocket_trio.replay.arrow_packs import elements_of
 from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
-from rsocket_trio.replay.elements import Element
-from rsocket_trio.spark.columns import Columns, sink_columns
+from rsocket_trio.replay.packs import Pack
+from rsocket_trio.spark.columns import HEADERS_WANTED, Columns, sink_columns
+from rsocket_trio.spark.records import HEADERS_TYPE as RAW_HEADERS
 from rsocket_trio.spark.records import RAW_SCHEMA, ROUTE_COMMENT, SchemaMismatchError
 from rsocket_trio.spark.request_rows import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
 from tests.spark.deliveries import ORIGIN, batch, encoder, numbers, options, write_of
@@ -20,6 +32,7 @@ def columns(**types: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
+HEADERS = ArrayType(columns(name=StringType(), value=BinaryType()))
 EVERYTHING = columns(data=BinaryType(), metadata=BinaryType(), key=StringType(), route=StringType())
 
 
@@ -31,7 +44,7 @@ def test_columns_are_found_wherever_they_stand() -> None:
 
 def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
     types: dict[str, DataType] = dict.fromkeys(RAW_SCHEMA.names, BinaryType())
-    source = columns(**types, headers=MapType(StringType(), BinaryType()))
+    source = columns(**types, headers=HEADERS)
     source.fields[5] = StructField("route", StringType(), metadata={"comment": ROUTE_COMMENT})
 
     assert sink_columns(source, options()) == Columns(data=2, metadata=3, key=6, headers=8)
@@ -51,11 +64,21 @@ def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
             {},
             "'price' is none of data, metadata, key, headers, route",
         ),
-        (columns(data=BinaryType(), headers=BinaryType()), {}, "'headers' is BINARY, wanted is MAP<STRING,BINARY>"),
+        (columns(data=BinaryType(), headers=BinaryType()), {}, f"'headers' is BINARY, wanted is {HEADERS_WANTED}"),
         (
             columns(data=BinaryType(), headers=MapType(StringType(), LongType())),
             {},
-            "'headers' is MAP<STRING,BIGINT>, wanted is MAP<STRING,BINARY>",
+            f"'headers' is MAP<STRING,BIGINT>, wanted is {HEADERS_WANTED}",
+        ),
+        (
+            columns(data=BinaryType(), headers=ArrayType(columns(key=StringType(), value=BinaryType()))),
+            {},
+            f"'headers' is ARRAY<STRUCT<KEY:STRING,VALUE:BINARY>>, wanted is {HEADERS_WANTED}",
+        ),
+        (
+            columns(data=BinaryType(), headers=ArrayType(StringType())),
+            {},
+            f"'headers' is ARRAY<STRING>, wanted is {HEADERS_WANTED}",
         ),
         (columns(data=BinaryType(), Data=BinaryType()), {}, "column 'Data' comes twice"),
         (EVERYTHING, {"interaction": "channel"}, "column 'route' needs a request for each row"),
@@ -112,41 +135,60 @@ def test_key_metadata_and_route_go_along() -> None:
     assert [write_of(payload)["seq"] for payload in (first, second)] == [0, 1]
 
 
-def test_headers_go_along() -> None:
+def headers_in(made: Encoder, rows: pa.RecordBatch) -> list[object]:
+    elements = [read_sink_payload(payload).element for payload in requests(made, rows)]
+    return [one.headers for each in elements for one in (elements_of(each) if isinstance(each, Pack) else [each])]
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_headers_go_along_in_order_and_with_doubles(packs: bool) -> None:
+    wanted = columns(data=BinaryType(), headers=HEADERS)
+    headers = [[("b", b"1"), ("a", None), ("b", b"2")], None, []]
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"1", b"2", b"3"]), pa.array(headers, RAW_HEADERS)], names=["data", "headers"]
+    )
+    made = encoder(options(delivery="exactlyOnce"), wanted, packs=packs)
+
+    assert headers_in(made, rows) == headers
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_map_of_headers_is_taken_too(packs: bool) -> None:
     wanted = columns(data=BinaryType(), headers=MapType(StringType(), StringType()))
     schema = pa.schema([("data", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))])
     headers = [[("a", "x"), ("b", "")], None, []]
     rows = pa.RecordBatch.from_pydict({"data": [b"1", b"2", b"3"], "headers": headers}, schema=schema)
-    found = [read_sink_payload(payload).element for payload in requests(encoder(options(), wanted), rows)]
+    made = encoder(options(delivery="exactlyOnce"), wanted, packs=packs)
 
-    assert [one.headers for one in found if isinstance(one, Element)] == [{"a": b"x", "b": b""}, None, {}]
+    assert headers_in(made, rows) == [[("a", b"x"), ("b", b"")], None, []]
 
 
 @pytest.mark.parametrize(
     ("headers", "problem"),
     [
-        ([("a", None)], "column 'headers' has null for 'a'"),
+        ([None], "column 'headers' has a header without a name"),
+        ([(None, b"x")], "column 'headers' has a header without a name"),
         ([("n" * 65_536, b"")], "column 'headers' has a name of 65536 bytes, the limit is 65535"),
         ([("a", bytes(2**24))], "column 'headers' has 16777223 bytes"),
     ],
-    ids=["null", "name", "content"],
+    ids=["null", "no name", "name", "content"],
 )
-def test_headers_that_can_not_be_sent_are_named(headers: list[tuple[str, bytes | None]], problem: str) -> None:
-    wanted = columns(data=BinaryType(), headers=MapType(StringType(), BinaryType()))
-    schema = pa.schema([("data", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
-    rows = pa.RecordBatch.from_pylist([{"data": b"1"}, {"data": b"2", "headers": headers}], schema=schema)
+@pytest.mark.parametrize("packs", [True, False])
+def test_headers_that_can_not_be_sent_are_named(packs: bool, headers: list[object], problem: str) -> None:
+    wanted = columns(data=BinaryType(), headers=HEADERS)
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"1", b"2"]), pa.array([None, headers], RAW_HEADERS)], names=["data", "headers"]
+    )
+    made = encoder(options(delivery="exactlyOnce"), wanted, packs=packs)
 
-    for form in (None, "plain/1"):
-        made = Encoder(
-            sink_columns(wanted, options(delivery="exactlyOnce")),
-            options(delivery="exactlyOnce"),
-            ORIGIN,
-            is_staged=True,
-            is_routed=False,
-            form=form,
-        )
-        with pytest.raises(RowError, match=f"row 2 of the task can't be sent: {problem}"):
-            requests(made, rows)
+    with pytest.raises(RowError, match=f"row 2 of the task can't be sent: {problem}"):
+        requests(made, rows)
+
+
+def test_a_stage_has_null_for_rows_without_data() -> None:
+    found = requests(encoder(options(delivery="exactlyOnce")), batch([b"1", None, b""]))
+
+    assert [read_sink_payload(one, staged=True).element.data for one in found] == [b"1", None, b""]
 
 
 def test_a_stage_says_nothing_that_its_opening_said() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, In
 from trio.testing import MockClock
 
 from rsocket_trio import Payload, Rejected, Responder
-from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.replay.source_list import SOURCES_ROUTE
 from rsocket_trio.spark import ListedSource, list_sources
 from rsocket_trio.spark.asking import ask_places, ask_places_explained
@@ -42,7 +42,7 @@ def several(**more: Any) -> Options:
 
 
 @pytest.fixture
-def logs(serving: Serving) -> dict[str, MemoryLog]:
+def logs(serving: Serving) -> dict[str, Log]:
     """The routes ``sensors.a`` with two partitions, ``sensors.b``, and ``orders``; ``server`` is for more."""
     found = {
         "sensors.a": trio.run(filled, {0: 100, 1: 50}),
@@ -61,13 +61,13 @@ SERVERS: list[Responder] = []
 """The server of the test, the last one: more routes may come."""
 
 
-def add(route: str, rows: int) -> MemoryLog:
+def add(route: str, rows: int) -> Log:
     log = trio.run(filled, {0: rows})
     add_source(SERVERS[-1], route, log)
     return log
 
 
-def append(log: MemoryLog, partition: int, count: int) -> None:
+def append(log: Log, partition: int, count: int) -> None:
     async def run() -> None:
         await log.append_all({partition: [Element(b"more")] * count})
 
@@ -78,7 +78,7 @@ def append(log: MemoryLog, partition: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("which", [{"routes": "sensors.b, sensors.a"}, {"routePattern": "sensors.*"}], ids=str)
-def test_a_query_reads_every_partition_of_every_route(which: dict[str, str], logs: dict[str, MemoryLog]) -> None:
+def test_a_query_reads_every_partition_of_every_route(which: dict[str, str], logs: dict[str, Log]) -> None:
     query = Query(given(**which, startingPosition="earliest"))
 
     assert query.at == {"v": 2, "f": query.fingerprint, "p": {"sensors.a": {"0": 0, "1": 0}, "sensors.b": {"0": 0}}}
@@ -89,14 +89,14 @@ def test_a_query_reads_every_partition_of_every_route(which: dict[str, str], log
     assert query.plan() == []
 
 
-def test_a_query_of_several_routes_begins_by_route_and_partition(logs: dict[str, MemoryLog]) -> None:
+def test_a_query_of_several_routes_begins_by_route_and_partition(logs: dict[str, Log]) -> None:
     start = '{"sensors.a": {"0": 99}, "sensors.b": {"0": 10}}'
 
     query = Query(given(routePattern="sensors.*", startingPosition=start))
     assert query.plan() == [Range(0, 99, 100, "sensors.a"), Range(1, 0, 50, "sensors.a")]
 
 
-def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, MemoryLog]) -> None:
+def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, Log]) -> None:
     query = Query(given(routes="orders,sensors.b", startingPosition="earliest"))
     before = query.at
     query.plan()
@@ -110,7 +110,7 @@ def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, MemoryLog]) -> N
     assert rows == [list(range(5)), list(range(10))]
 
 
-def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, MemoryLog]) -> None:
+def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, Log]) -> None:
     query = Query(given(routePattern="*", startingPosition="earliest", maxRowsPerTrigger=33, minPartitions=5))
 
     planned = query.plan()
@@ -127,14 +127,14 @@ def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, Memor
     assert sum(one.size for one in planned) == 165
 
 
-def test_bytes_are_estimated_by_a_sample_of_each_route(logs: dict[str, MemoryLog]) -> None:
+def test_bytes_are_estimated_by_a_sample_of_each_route(logs: dict[str, Log]) -> None:
     query = Query(given(routes="orders,sensors.b", startingPosition="earliest", maxBytesPerTrigger=25))
 
     # Rows of 5 bytes.
     assert sum(one.size for one in query.plan()) == 5
 
 
-def test_available_now_ends_where_all_routes_ended(logs: dict[str, MemoryLog]) -> None:
+def test_available_now_ends_where_all_routes_ended(logs: dict[str, Log]) -> None:
     query = Query(given(routePattern="sensors.*", startingPosition="earliest"))
     query.reader.prepareForTriggerAvailableNow()
     append(logs["sensors.b"], 0, 7)
@@ -144,7 +144,7 @@ def test_available_now_ends_where_all_routes_ended(logs: dict[str, MemoryLog]) -
     assert query.plan() == []
 
 
-def test_a_route_that_comes_later_is_read_from_its_earliest_position(logs: dict[str, MemoryLog]) -> None:
+def test_a_route_that_comes_later_is_read_from_its_earliest_position(logs: dict[str, Log]) -> None:
     query = Query(given(routePattern="sensors.*"))
     assert query.plan() == []
     before = query.at
@@ -158,7 +158,7 @@ def test_a_route_that_comes_later_is_read_from_its_earliest_position(logs: dict[
     assert query.plan() == []
 
 
-def test_a_route_that_goes_is_named(logs: dict[str, MemoryLog]) -> None:
+def test_a_route_that_goes_is_named(logs: dict[str, Log]) -> None:
     query = Query(given(routePattern="*", startingPosition="earliest"))
     query.plan()
     fewer = Query(given(routePattern="sensors.*"))
@@ -173,7 +173,7 @@ def test_a_route_that_goes_is_named(logs: dict[str, MemoryLog]) -> None:
     assert lenient.at["p"]["orders"] == {"0": 5}
 
 
-def test_more_routes_may_be_named_with_the_same_checkpoint(logs: dict[str, MemoryLog]) -> None:
+def test_more_routes_may_be_named_with_the_same_checkpoint(logs: dict[str, Log]) -> None:
     first = Query(given(routes="sensors.b", startingPosition="earliest"))
     first.plan()
     more = Query(given(routes="sensors.b,orders"))
@@ -182,7 +182,7 @@ def test_more_routes_may_be_named_with_the_same_checkpoint(logs: dict[str, Memor
     assert more.plan() == [Range(0, 0, 5, "orders")]
 
 
-def test_a_checkpoint_of_one_route_is_not_that_of_several(logs: dict[str, MemoryLog]) -> None:
+def test_a_checkpoint_of_one_route_is_not_that_of_several(logs: dict[str, Log]) -> None:
     one = Query(parse_options({"path": URI, "route": "orders", "positions": "server"}, Use.STREAM_READ))
     assert one.at["v"] == 1
 
@@ -219,7 +219,7 @@ def test_each_route_hears_of_its_own_commits(serving: Serving) -> None:
 # Batches
 
 
-def test_a_batch_reads_all_routes_between_its_positions(logs: dict[str, MemoryLog]) -> None:
+def test_a_batch_reads_all_routes_between_its_positions(logs: dict[str, Log]) -> None:
     chosen = several(
         routes="sensors.a,orders", startingPosition='{"sensors.a": {"0": 98}}', endingPosition='{"sensors.a": {"1": 1}}'
     )
@@ -229,7 +229,7 @@ def test_a_batch_reads_all_routes_between_its_positions(logs: dict[str, MemoryLo
     assert column(read_all(reader), "position") == [*range(5), 98, 99, 0]
 
 
-def test_a_filter_by_route_is_pushed_down(logs: dict[str, MemoryLog]) -> None:
+def test_a_filter_by_route_is_pushed_down(logs: dict[str, Log]) -> None:
     reader = PushdownReader(several(routePattern="*", pushdown="true"), None)
     kept = list(reader.pushFilters([In(("route",), ("orders", "sensors.a")), EqualTo(("partition",), 0)]))
 
@@ -237,7 +237,7 @@ def test_a_filter_by_route_is_pushed_down(logs: dict[str, MemoryLog]) -> None:
     assert ranges(reader) == [Range(0, 0, 5, "orders"), Range(0, 0, 100, "sensors.a")]
 
 
-def test_a_filter_of_another_route_leaves_nothing_of_the_only_one(logs: dict[str, MemoryLog]) -> None:
+def test_a_filter_of_another_route_leaves_nothing_of_the_only_one(logs: dict[str, Log]) -> None:
     reader = PushdownReader(options(route="orders", pushdown="true"), None)
 
     assert list(reader.pushFilters([EqualTo(("route",), "orders")])) == []
@@ -252,7 +252,7 @@ def test_a_filter_of_another_route_leaves_nothing_of_the_only_one(logs: dict[str
 async def test_an_empty_pattern_names_what_there_is(autojump_clock: MockClock) -> None:
     responder = Responder()
     for number in range(22):
-        add_source(responder, f"r{number:02}", MemoryLog())
+        add_source(responder, f"r{number:02}", Log())
     async with served(responder) as pool:
         with pytest.raises(SourceError, match=r"'routePattern': no source at .* is like 's\*'.*r00, r01.* and 2 more"):
             await ask_places_explained(pool, several(routePattern="s*"))
@@ -260,7 +260,7 @@ async def test_an_empty_pattern_names_what_there_is(autojump_clock: MockClock) -
 
 async def test_a_route_of_several_that_is_missing_is_named(autojump_clock: MockClock) -> None:
     responder = Responder()
-    add_source(responder, "a", MemoryLog())
+    add_source(responder, "a", Log())
     async with served(responder) as pool:
         with pytest.raises(SourceError, match=r"option 'routes': there is no route 'b' at memory://spark"):
             await ask_places_explained(pool, several(routes="a,b"))
@@ -268,7 +268,7 @@ async def test_a_route_of_several_that_is_missing_is_named(autojump_clock: MockC
 
 async def test_a_route_that_was_known_may_go_where_loss_is_accepted(autojump_clock: MockClock) -> None:
     responder = Responder()
-    add_source(responder, "a", MemoryLog())
+    add_source(responder, "a", Log())
     async with served(responder) as pool:
         lenient = several(routes="a,b", failOnDataLoss="false")
         assert await ask_places(pool, lenient, {"a", "b"}) == {("a", 0): Bounds(0, 0)}
@@ -306,7 +306,7 @@ def test_a_list_that_is_none_ends_the_query(serving: Serving) -> None:
         Query(given(routePattern="*"))
 
 
-def test_the_sources_of_a_server_are_listed(logs: dict[str, MemoryLog]) -> None:
+def test_the_sources_of_a_server_are_listed(logs: dict[str, Log]) -> None:
     assert list_sources(URI) == [
         ListedSource("orders", 0, 0, 5),
         ListedSource("sensors.a", 0, 0, 100),

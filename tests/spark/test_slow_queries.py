@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Responder
-from rsocket_trio.replay import Element, MemoryLog, Record, add_source
+from rsocket_trio.replay import Element, Log, Record, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.options import Use
 from rsocket_trio.spark.reading import BatchReader
@@ -23,7 +23,7 @@ AHEAD = 4 * BATCH + 2 * CREDIT
 """Rows that may be on their way: batches that wait for Spark, the one that is filled, and the credit."""
 
 
-class CountedLog(MemoryLog):
+class CountedLog(Log):
     """Counts the records that were taken from it to be sent."""
 
     taken = 0
@@ -40,6 +40,7 @@ class CountedLog(MemoryLog):
 @pytest.fixture
 def log(serving: Callable[[Responder], None]) -> CountedLog:
     found = CountedLog()
+    trio.run(found.open)
     trio.run(found.append_all, {0: [Element(b"%d" % number) for number in range(ROWS)]})
     responder = Responder()
     add_source(responder, "log", found)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -106,7 +107,8 @@ def test_columns_of_raw_rows_are_known() -> None:
         "route STRING COMMENT 'the route that the row was read from', key BINARY, timestamp TIMESTAMP"
     )
     assert RAW.fieldNames() == RAW_SCHEMA.names
-    assert source(includeHeaders="true").schema().endswith(", timestamp TIMESTAMP, headers MAP<STRING, BINARY>")
+    wanted = ", timestamp TIMESTAMP, headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+    assert source(includeHeaders="true").schema().endswith(wanted)
 
 
 def test_columns_of_arrow_payloads_are_the_users() -> None:
@@ -134,7 +136,8 @@ def test_other_columns_for_raw_rows_are_refused(schema: StructType, problem: str
 
 
 def test_headers_without_their_option_are_refused_with_its_name() -> None:
-    headers = StructType([StructField("headers", MapType(StringType(), BinaryType()))])
+    header = StructType([StructField("name", StringType()), StructField("value", BinaryType())])
+    headers = StructType([StructField("headers", ArrayType(header))])
     with pytest.raises(SchemaMismatchError, match="timestamp, and headers with includeHeaders=true: leave out"):
         source().reader(headers)
     assert source(includeHeaders="true").reader(headers)._schema.names == ["headers"]  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, Responder
-from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.spark.mistakes import SourceError
 from rsocket_trio.spark.options import OptionError, Use, parse_options, read_times
 from rsocket_trio.spark.ranges import Range
@@ -25,12 +25,14 @@ SECOND = 1_000_000
 
 
 @pytest.fixture
-def logs(serving: Serving) -> dict[str, MemoryLog]:
+def logs(serving: Serving) -> dict[str, Log]:
     """Two routes with rows of each second from noon on: 10 and 4 in ``a``, 3 in ``b``."""
-    found = {"a": MemoryLog(2), "b": MemoryLog()}
+    found = {"a": Log(partitions=2), "b": Log()}
     rows = {("a", 0): 10, ("a", 1): 4, ("b", 0): 3}
 
     async def fill() -> None:
+        for log in found.values():
+            await log.open()
         for (route, partition), count in rows.items():
             elements = [Element(b"%d" % number, timestamp=NOON + number * SECOND) for number in range(count)]
             await found[route].append_all({partition: elements})
@@ -94,7 +96,7 @@ def test_what_is_no_time_is_refused(written: str, problem: str) -> None:
     ],
 )
 def test_a_query_begins_with_the_first_row_of_a_time_or_a_later_one(
-    written: str, start: dict[str, int], logs: dict[str, MemoryLog]
+    written: str, start: dict[str, int], logs: dict[str, Log]
 ) -> None:
     query = Query(parse_options({"path": URI, "route": "a", "positions": "server", "startingTimestamp": written}))
 
@@ -112,12 +114,12 @@ def test_a_query_begins_with_the_first_row_of_a_time_or_a_later_one(
     ],
 )
 def test_several_routes_begin_at_times_of_their_own(
-    written: str, start: dict[str, dict[str, int]], logs: dict[str, MemoryLog]
+    written: str, start: dict[str, dict[str, int]], logs: dict[str, Log]
 ) -> None:
     assert Query(given(routePattern="?", startingTimestamp=written)).at["p"] == start
 
 
-def test_a_batch_begins_at_a_time(logs: dict[str, MemoryLog]) -> None:
+def test_a_batch_begins_at_a_time(logs: dict[str, Log]) -> None:
     reader = BatchReader(several(routes="a,b", startingTimestamp="2026-01-31T12:00:02Z"), None)
     assert ranges(reader) == [Range(0, 2, 10, "a"), Range(1, 2, 4, "a"), Range(0, 2, 3, "b")]
 
@@ -137,7 +139,7 @@ def test_a_batch_begins_at_a_time(logs: dict[str, MemoryLog]) -> None:
         ({"route": "a", "startingTimestamp": "1", "positions": "none"}, "needs positions=server, not none"),
     ],
 )
-def test_times_that_do_not_fit_are_named(more: dict[str, str], message: str, logs: dict[str, MemoryLog]) -> None:
+def test_times_that_do_not_fit_are_named(more: dict[str, str], message: str, logs: dict[str, Log]) -> None:
     with pytest.raises(OptionError, match=f"'startingTimestamp'.* {message}"):
         Query(parse_options({"path": URI, "positions": "server"} | more))
 

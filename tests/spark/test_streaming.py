@@ -14,7 +14,7 @@ import trio.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
-from rsocket_trio.replay import Element, MemoryLog, TopicGone, add_source
+from rsocket_trio.replay import Element, Log, TopicGone, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, RangePartition
@@ -58,7 +58,7 @@ class Query:
 
 
 @pytest.fixture
-def log(serving: Serving) -> MemoryLog:
+def log(serving: Serving) -> Log:
     found = trio.run(filled, {0: 100, 1: 50})
     responder = Responder()
     add_source(responder, "log", found)
@@ -66,14 +66,14 @@ def log(serving: Serving) -> MemoryLog:
     return found
 
 
-def append(log: MemoryLog, partition: int, count: int, data: bytes = b"more") -> None:
+def append(log: Log, partition: int, count: int, data: bytes = b"more") -> None:
     async def run() -> None:
         await log.append_all({partition: [Element(data)] * count})
 
     background().run(run)
 
 
-def test_a_query_begins_with_what_is_new(log: MemoryLog) -> None:
+def test_a_query_begins_with_what_is_new(log: Log) -> None:
     query = Query(given())
 
     assert query.at == {"v": 1, "f": query.fingerprint, "p": {"0": 100, "1": 50}}
@@ -91,20 +91,20 @@ def test_a_query_begins_with_what_is_new(log: MemoryLog) -> None:
         ('{"1": 49}', [Range(0, 0, 100), Range(1, 49, 50)]),
     ],
 )
-def test_a_query_begins_where_it_should(start: str, planned: list[Range], log: MemoryLog) -> None:
+def test_a_query_begins_where_it_should(start: str, planned: list[Range], log: Log) -> None:
     assert Query(given(startingPosition=start)).plan() == planned
 
 
-def test_a_start_beyond_the_end_is_refused(log: MemoryLog) -> None:
+def test_a_start_beyond_the_end_is_refused(log: Log) -> None:
     with pytest.raises(ValueError, match="position 101 of partition 0 is not there yet, the latest is 100"):
         Query(given(startingPosition='{"0": 101}'))
 
 
-def test_a_micro_batch_is_bounded_by_default(log: MemoryLog) -> None:
+def test_a_micro_batch_is_bounded_by_default(log: Log) -> None:
     assert Query(given()).limit == ReadMaxRows(2 * ROWS_PER_PARTITION)
 
 
-def test_rows_bound_a_micro_batch(log: MemoryLog) -> None:
+def test_rows_bound_a_micro_batch(log: Log) -> None:
     query = Query(given(startingPosition="earliest", maxRowsPerTrigger=60))
 
     assert query.limit == ReadMaxRows(60)
@@ -113,7 +113,7 @@ def test_rows_bound_a_micro_batch(log: MemoryLog) -> None:
     assert query.plan() == [Range(0, 80, 100), Range(1, 40, 50)]
 
 
-def test_bytes_bound_a_micro_batch_by_a_sample(log: MemoryLog) -> None:
+def test_bytes_bound_a_micro_batch_by_a_sample(log: Log) -> None:
     query = Query(given(startingPosition="latest", maxBytesPerTrigger=1000))
     append(log, 0, 500, bytes(100))
 
@@ -121,7 +121,7 @@ def test_bytes_bound_a_micro_batch_by_a_sample(log: MemoryLog) -> None:
     assert query.plan() == [Range(0, 100, 110)]
 
 
-def test_both_bounds_are_obeyed(log: MemoryLog) -> None:
+def test_both_bounds_are_obeyed(log: Log) -> None:
     query = Query(given(maxBytesPerTrigger=1000, maxRowsPerTrigger=300))
     append(log, 0, 500, bytes(100))
 
@@ -129,7 +129,7 @@ def test_both_bounds_are_obeyed(log: MemoryLog) -> None:
     assert query.plan() == [Range(0, 100, 110)]
 
 
-def test_no_bound_holds_where_the_engine_wants_everything(log: MemoryLog) -> None:
+def test_no_bound_holds_where_the_engine_wants_everything(log: Log) -> None:
     query = Query(
         given(startingPosition="earliest", maxRowsPerTrigger=6, minRowsPerTrigger=1000), limit=ReadAllAvailable()
     )
@@ -137,13 +137,13 @@ def test_no_bound_holds_where_the_engine_wants_everything(log: MemoryLog) -> Non
     assert query.plan() == [Range(0, 0, 100), Range(1, 0, 50)]
 
 
-def test_a_micro_batch_is_split_the_same_every_time(log: MemoryLog) -> None:
+def test_a_micro_batch_is_split_the_same_every_time(log: Log) -> None:
     query = Query(given(startingPosition="earliest", minPartitions=5))
 
     assert [one.size for one in query.plan()] == [33, 33, 34, 25, 25]
 
 
-def test_what_is_available_at_the_start_is_where_a_query_ends(log: MemoryLog) -> None:
+def test_what_is_available_at_the_start_is_where_a_query_ends(log: Log) -> None:
     query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100, minRowsPerTrigger=90))
     query.reader.prepareForTriggerAvailableNow()
     append(log, 0, 1000)
@@ -154,14 +154,14 @@ def test_what_is_available_at_the_start_is_where_a_query_ends(log: MemoryLog) ->
     assert sizes == [100, 50]
 
 
-def test_a_new_partition_is_read_from_its_beginning(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_partition_is_read_from_its_beginning(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(given())
     query.at["p"].pop("1")
 
     assert query.plan() == [Range(1, 0, 50)]
 
 
-def test_the_rows_of_a_plan_are_read_by_copies(log: MemoryLog) -> None:
+def test_the_rows_of_a_plan_are_read_by_copies(log: Log) -> None:
     query = Query(given(startingPosition="earliest"))
     end = query.reader.latestOffset(query.at, query.limit)
     rows = []
@@ -172,7 +172,7 @@ def test_the_rows_of_a_plan_are_read_by_copies(log: MemoryLog) -> None:
     assert rows == [*range(100), *range(50)]
 
 
-def test_progress_shows_how_far_the_server_is(log: MemoryLog) -> None:
+def test_progress_shows_how_far_the_server_is(log: Log) -> None:
     reader = ServerStreamReader(given(), None)
 
     assert reader.reportLatestOffset() is None
@@ -182,7 +182,7 @@ def test_progress_shows_how_far_the_server_is(log: MemoryLog) -> None:
     assert {key: told[key] for key in "vfp"} == {"v": 1, "f": given().fingerprint, "p": {"0": 100, "1": 50}}
 
 
-def test_a_checkpoint_of_other_options_is_refused(log: MemoryLog) -> None:
+def test_a_checkpoint_of_other_options_is_refused(log: Log) -> None:
     query = Query(given())
     query.at["f"] = "other"
 
@@ -210,9 +210,7 @@ def test_options_are_checked_with_the_first_question_and_not_before() -> None:
         ({"0": 100, "1": 50, "7": 5}, "partition 7 is gone"),
     ],
 )
-def test_what_the_server_lacks_ends_a_query_unless_that_is_accepted(
-    at: dict[str, int], message: str, log: MemoryLog
-) -> None:
+def test_what_the_server_lacks_ends_a_query_unless_that_is_accepted(at: dict[str, int], message: str, log: Log) -> None:
     async def trim() -> None:
         await log.trim(0, 10)
 
@@ -228,7 +226,7 @@ def test_what_the_server_lacks_ends_a_query_unless_that_is_accepted(
 
 
 def test_a_log_that_was_replaced_is_read_from_its_earliest_where_that_is_accepted(
-    log: MemoryLog, caplog: pytest.LogCaptureFixture
+    log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def trim() -> None:
         await log.trim(0, 10)
@@ -245,7 +243,7 @@ def test_a_log_that_was_replaced_is_read_from_its_earliest_where_that_is_accepte
     assert caplog.text.count("was replaced") == 1
 
 
-def test_a_log_that_was_replaced_is_noticed_where_a_query_takes_what_is_available(log: MemoryLog) -> None:
+def test_a_log_that_was_replaced_is_noticed_where_a_query_takes_what_is_available(log: Log) -> None:
     query = Query(given(failOnDataLoss="false"))
     query.at["p"] = {"0": 100, "1": 77}
     query.reader.prepareForTriggerAvailableNow()
@@ -255,9 +253,7 @@ def test_a_log_that_was_replaced_is_noticed_where_a_query_takes_what_is_availabl
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_process(
-    start: str, log: MemoryLog
-) -> None:
+def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_process(start: str, log: Log) -> None:
     before = Query(given(startingPosition=start))
     began, limit = before.at, before.limit
     append(log, 0, 5)
@@ -265,7 +261,7 @@ def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_pro
     assert planned
 
     async def trim() -> None:
-        await log.trim(0, 103)
+        await log.trim(0, 105)
         await log.trim(1, 7)
 
     background().run(trim)
@@ -287,7 +283,7 @@ def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_pro
 
 
 def test_a_server_that_is_away_has_nothing_new(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(given(reconnectMaxAttempts=0))
     append(log, 0, 3)
@@ -304,7 +300,7 @@ def refuse(partition: int) -> tuple[int, int]:
     raise Rejected("closing")
 
 
-def test_a_slow_answer_does_not_hold_up_a_micro_batch(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_answer_does_not_hold_up_a_micro_batch(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(given())
     opened = trio.Event()
     append(log, 0, 3)
@@ -322,7 +318,7 @@ def test_a_slow_answer_does_not_hold_up_a_micro_batch(log: MemoryLog, monkeypatc
     assert query.plan() == [Range(0, 100, 103)]
 
 
-def test_a_refusal_that_comes_late_ends_the_query(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_comes_late_ends_the_query(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(given())
     opened, asked = trio.Event(), 0
 
@@ -380,7 +376,7 @@ def test_a_named_reader_is_known_from_its_first_position_on(serving: Serving) ->
     assert ends_of(log, "billing", {0: 10})
 
 
-def ends_of(log: MemoryLog, reader: str, wanted: dict[int, int]) -> bool:
+def ends_of(log: Log, reader: str, wanted: dict[int, int]) -> bool:
     """Wait until a reader has acknowledged so much."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:

@@ -8,15 +8,18 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import trio
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import LongType
+from pyspark.sql.types import BinaryType, LongType, StringType
 
 from rsocket_trio import ApplicationError, Payload, Responder
+from rsocket_trio.replay import Ledger, add_sink, sink_routes
 from rsocket_trio.spark import OptionError, SchemaMismatchError, SinkError
 from rsocket_trio.spark.background import close_background
 from rsocket_trio.spark.writing import Written, origin_of
@@ -64,9 +67,10 @@ def test_a_stream_commits_batch_after_batch_with_new_writers() -> None:
             stream_writer(server.uri, delivery="exactlyOnce").commit(messages, number)
             # Spark may do so again after a restart.
             stream_writer(server.uri, delivery="exactlyOnce").commit(messages, number)
+        # No task ran: nobody knows the query, and there is nothing to promote.
         stream_writer(server.uri, delivery="exactlyOnce").commit([], 3)
         assert Counter(server.rows()) == Counter(numbers(10) * 6)
-        assert server.ledger.last("test") == 3
+        assert server.ledger.last("test") == 2
 
 
 def test_an_aborted_batch_leaves_nothing() -> None:
@@ -102,16 +106,147 @@ def test_each_batch_write_is_a_sink_of_its_own_and_one_that_is_named_counts_once
 
 def test_a_batch_counts_if_it_is_above_the_last_of_its_sink(caplog: pytest.LogCaptureFixture) -> None:
     with sink() as server, caplog.at_level(logging.WARNING):
-        for batch in (0, 1, 1, 4, 2, 5):
+        for batch in (0, 1, 1, 4):
             writer = batch_writer(server.uri, sinkId="x", batch=batch)
             writer.commit([writer.write(batches(10))])
-        assert len(server.rows()) == 40
-        assert server.ledger.sinks == {"x": 5}
+        writer = batch_writer(server.uri, sinkId="x", batch=2)
+        with pytest.raises(SinkError, match="batch 2 of sink 'x' is below the last one, 4: another checkpoint wrote"):
+            writer.commit([writer.write(batches(10))])
+        assert len(server.rows()) == 30
+        assert server.ledger.sinks == {"x": 4}
 
     skipped = [record.getMessage() for record in caplog.records]
-    assert skipped == [
-        f"batch {batch} of sink x had been committed before, or a later one: it is skipped" for batch in (1, 2)
-    ]
+    assert skipped == ["batch 1 of sink x had been committed before: it is skipped"]
+
+
+class Query:
+    """The tasks and the commits of a streaming query: ``name`` is its id, that of its checkpoint."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, uri: str, name: str, **options: Any) -> None:
+        self._monkeypatch = monkeypatch
+        self._name = name
+        self._make = partial(stream_writer, uri, delivery="exactlyOnce", **options)
+
+    def stage(self, number: int, count: int = 10) -> list[WriterCommitMessage | None]:
+        """Plan a batch and run its two tasks, on copies of the writer as Spark has them."""
+        context = Context(queryId=self._name, batchId=str(number))
+        self._monkeypatch.setattr(TaskContext, "get", lambda: context)
+        planned = self._make()
+        copies = [pickle.loads(pickle.dumps(planned)) for _ in range(2)]
+        return [copy.write(batches(count)) for copy in copies]
+
+    def run(self, number: int) -> None:
+        """Write a batch and commit it with another writer, as Spark does."""
+        messages = self.stage(number)
+        self._make().commit(messages, number)
+
+
+def test_two_streams_with_one_sink_id_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sink() as server:
+        first, second = (Query(monkeypatch, server.uri, name, sinkId="both") for name in ("one", "two"))
+        first.run(0)
+        with pytest.raises(SinkError, match="sink 'both' belongs to query one, not to query two: use another sinkId"):
+            second.run(0)
+        first.run(1)
+        assert len(server.rows()) == 40
+        assert server.ledger.last("both") == 1
+
+
+def test_a_new_checkpoint_takes_an_old_sink_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sink() as server:
+        old, new = (Query(monkeypatch, server.uri, name, sinkId="x") for name in ("old", "new"))
+        taking = Query(monkeypatch, server.uri, "new", sinkId="x", takeOver="true")
+        for number in range(3):
+            old.run(number)
+        with pytest.raises(SinkError, match=r"belongs to query old, not to query new.*takeOver=true once"):
+            new.run(0)
+        taking.run(0)
+        new.run(1)
+        for former in (old, Query(monkeypatch, server.uri, "old", sinkId="x", takeOver="true")):
+            with pytest.raises(SinkError, match="'x' was taken over from query old by query new: write to another"):
+                former.run(3)
+        assert len(server.rows()) == 100
+
+
+def test_a_batch_write_outside_of_queries_does_not_write_to_the_sink_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sink() as server:
+        Query(monkeypatch, server.uri, "q", sinkId="x").run(0)
+        monkeypatch.setattr(TaskContext, "get", Context)
+        for _ in range(2):
+            writer = batch_writer(server.uri, sinkId="x", batch=1)
+            with pytest.raises(SinkError, match="'x' belongs to query q, not to writes outside of queries"):
+                writer.commit([writer.write(batches(10))])
+        assert len(server.rows()) == 20
+
+
+@pytest.mark.parametrize("named", [{"sinkId": "x"}, {"sinkId": None}])
+def test_what_a_killed_writer_staged_is_not_in_the_way_of_its_restart(
+    named: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is room for one batch.
+    with sink(staged_bytes=120_000) as server:
+        query = Query(monkeypatch, server.uri, "q", **named)
+        query.run(0)
+        dead = query.stage(1, 2000)
+        assert len(server.ledger.staged) == 2
+        messages = query.stage(1, 2000)
+        assert len(server.ledger.staged) == 2
+        # The dead one was alive after all, and is late.
+        with pytest.raises(SinkError, match=r"batch 1 of sink .* is written by epoch \d+, which was planned after"):
+            stream_writer(server.uri, delivery="exactlyOnce", **named).commit(dead, 1)
+        stream_writer(server.uri, delivery="exactlyOnce", **named).commit(messages, 1)
+        assert len(server.rows()) == 20 + 4000
+
+
+def test_attempts_of_one_planning_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sink() as server:
+        query = Query(monkeypatch, server.uri, "q", sinkId="x")
+        messages = query.stage(0)
+        epochs = {message.epoch for message in messages if isinstance(message, Written)}
+        assert len(epochs) == 1
+        assert None not in epochs
+        assert len(server.ledger.staged) == 2
+        assert {m.epoch for m in query.stage(0) if isinstance(m, Written)} != epochs
+
+
+def test_a_server_without_epochs_is_written_to_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, responder = Ledger(), Responder()
+    answer = responder.request_response
+
+    def without_epochs(name: str) -> Any:
+        return (lambda function: function) if name == f"{ROUTE}.epoch" else answer(name)
+
+    monkeypatch.setattr(responder, "request_response", without_epochs)
+    add_sink(responder, ROUTE, ledger)
+    with serving(responder) as server:
+        query = Query(monkeypatch, server.uri, "q", sinkId="x")
+        assert [m.epoch for m in query.stage(0) if isinstance(m, Written)] == [None, None]
+        query.run(0)
+        assert ledger.last("x") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"sinkId": None}, "option 'takeOver' needs 'sinkId'"),
+        ({"sinkId": "x", "delivery": "atLeastOnce"}, "option 'takeOver' needs delivery=exactlyOnce, not atLeastOnce"),
+    ],
+)
+def test_a_takeover_that_can_not_be_is_refused_when_the_write_is_planned(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        stream_writer("tcp://127.0.0.1:1", takeOver="true", **given)
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_rows_without_data_are_null_at_the_server(packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_routes, "has_arrow", lambda: packs)
+    rows = pa.record_batch({"data": pa.array([b"1", None, b""], pa.binary()), "key": ["a", "b", "c"]})
+    schema = schema_of(data=BinaryType(), key=StringType())
+    with sink() as server:
+        planned = batch_writer(server.uri, schema, delivery="exactlyOnce")
+        message = pickle.loads(pickle.dumps(planned)).write(iter([rows]))
+        planned.commit([message])
+        assert [(one.key, one.data) for one in server.records()] == [(b"a", b"1"), (b"b", None), (b"c", b"")]
 
 
 def test_skipped_rows_are_counted_in_the_message_and_told_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:

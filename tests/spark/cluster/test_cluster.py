@@ -21,7 +21,7 @@ import trio
 import trustme
 
 from rsocket_trio import Payload, Responder
-from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
+from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 from tests.blocks import ROOT, blocks, page
 from tests.each_row import ALL_CASES
 from tests.missing import require
@@ -50,7 +50,9 @@ class Served(Server):
     """A server with a source, a sink and a live stream; over TLS if ``folder`` is given, where the files then are."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.source, self.log = MemoryLog(2), MemoryLog(2)
+        self.source, self.log = Log(partitions=2), Log(partitions=2)
+        for log in (self.source, self.log):
+            trio.run(log.open)
         for partition in range(2):
             elements = [Element(b"%d" % (2 * number + partition)) for number in range(ROWS)]
             trio.run(self.source.append_all, {partition: elements})
@@ -92,7 +94,7 @@ class Served(Server):
                 position, end = self.log.bounds(partition)
                 while position < end:
                     records = list(await self.log.read_some(partition, position, end))
-                    found.update(int(record.data) for record in records)
+                    found.update(int(record.data or b"") for record in records)
                     position = records[-1].end
             return found
 
@@ -216,7 +218,7 @@ def test_files_of_tls_are_found_by_every_interpreter(way: str, spark_cluster: Cl
         served.stop()
 
 
-def test_a_live_stream_goes_through_a_log_that_all_workers_see(
+def test_a_live_stream_goes_through_a_log_on_the_drivers_machine(
     spark_cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:
     live = {"path": served.uri, "route": "live", "positions": "wal", "walDir": str(tmp_path / "wal")}

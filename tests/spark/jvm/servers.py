@@ -8,7 +8,7 @@ import pyarrow as pa
 import trio
 
 from rsocket_trio import ApplicationError, Connection, Outgoing, Payload, Responder, Setup
-from rsocket_trio.replay import Element, Ledger, MemoryLog, Record, add_sink, add_source
+from rsocket_trio.replay import Element, Ledger, Log, Record, add_sink, add_source
 from rsocket_trio.replay.element_metadata import source_payload
 from tests.spark.sinks import Server
 
@@ -25,7 +25,7 @@ class SourceServer(Server):
     """
 
     def __init__(self, *rows: int, port: int = 0) -> None:
-        self.log = MemoryLog(len(rows))
+        self.log = Log(partitions=len(rows))
         self.acks: dict[int, int] = {}
         """How far each partition was acknowledged."""
         self.streams = 0
@@ -34,14 +34,14 @@ class SourceServer(Server):
         """Those of ``ticks`` that have not ended."""
         self.connections = 0
         """The connections that were made."""
-        self._arrow = MemoryLog(len(rows))
+        self._arrow = Log(partitions=len(rows))
         self._sources = Responder()
         self._sources.setup(self._count)
         add_source(self._sources, "log", self.log, on_ack=self.acks.__setitem__)
         add_source(self._sources, "arrow", self._arrow)
         add_source(self._sources, "sensors.a", self.log)
         for route in ("written", "copied"):
-            log = MemoryLog(2)
+            log = Log(partitions=2)
             add_source(self._sources, route, log)
             add_sink(self._sources, route, Ledger(log))
         self._sources.request_response("slow.offsets")(self._offsets)
@@ -75,6 +75,8 @@ class SourceServer(Server):
         self.connections += 1
 
     async def _fill(self, rows: tuple[int, ...]) -> None:
+        await self.log.open()
+        await self._arrow.open()
         for partition, count in enumerate(rows):
             await self._append(partition, count)
             for first in range(0, count, PIECE):
@@ -88,7 +90,9 @@ class SourceServer(Server):
     async def _append(self, partition: int, count: int) -> None:
         first = self.log.bounds(partition)[1]
         elements = [Element(b"row %d" % number, b"m%d" % partition) for number in range(first, first + count)]
-        await self.log.append_all({partition: elements})
+        for start in range(0, count, PIECE):
+            # What is appended together can be trimmed only together.
+            await self.log.append_all({partition: elements[start : start + PIECE]})
 
     async def _offsets(self, request: Payload) -> str:
         """The bounds of ``slow``."""
@@ -123,7 +127,8 @@ class SinkServer(Server):
     def __init__(self) -> None:
         self.taken: list[str] = []
         """What ``picky`` took."""
-        self._log = MemoryLog(2)
+        self._log = Log(partitions=2)
+        trio.run(self._log.open)
         responder = Responder()
         add_sink(responder, "orders", Ledger(self._log))
         responder.request_response("picky")(self._picky)
@@ -145,7 +150,7 @@ class SinkServer(Server):
 
     def rows(self) -> list[bytes]:
         """Return the data of what counts."""
-        return [record.data for record in self.records()]
+        return [record.data or b"" for record in self.records()]
 
     def _picky(self, request: Payload) -> bytes:
         if request.data.endswith(b"7"):

@@ -75,6 +75,21 @@ def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[...,
     assert told(sink) == Counter(wanted)
 
 
+def test_a_new_checkpoint_under_an_old_name_is_refused(
+    repeat: Callable[..., None], spark: SparkSession, server: SourceServer, sink: SinkServer, tmp_path: Path
+) -> None:
+    def positions(frame: DataFrame, batch: int) -> None:
+        write(frame.selectExpr("concat(partition, ' ', position) AS data"), sink, batch)
+
+    repeat(positions)
+    rows = spark.readStream.format("rsocket").options(route="log", positions="server", startingPosition="earliest")
+    query = rows.load(server.uri).writeStream.foreachBatch(positions).trigger(availableNow=True)
+    with pytest.raises(Exception, match=r"sink 'x' belongs to query .*: use another sinkId"):
+        finish(query.option("checkpointLocation", str(tmp_path / "another")).start())
+
+    assert told(sink) == Counter(f"{partition} {position}" for partition in range(2) for position in range(1000))
+
+
 @whole
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: SinkServer) -> None:

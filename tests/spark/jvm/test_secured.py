@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from rsocket_trio import Connection, RejectedSetup, Responder, Setup
 from rsocket_trio.metadata import AUTHENTICATION, SimpleAuthentication, decode_authentication, decode_composite
-from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
+from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 from rsocket_trio.spark import register
 from tests.spark.sinks import Server
 
@@ -39,7 +39,9 @@ class Secured(Server):
         authority.issue_cert("127.0.0.1").configure_cert(context)
         authority.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
-        self.source, self.log = MemoryLog(), MemoryLog()
+        self.source, self.log = Log(), Log()
+        for log in (self.source, self.log):
+            trio.run(log.open)
         trio.run(self.source.append_all, {0: [Element(b"%d" % number) for number in range(ROWS)]})
         responder = Responder()
         responder.setup(self._admit)
@@ -63,7 +65,7 @@ class Secured(Server):
         """Return what counts."""
 
         async def read() -> list[bytes]:
-            return [record.data for record in await self.log.read_some(0, 0)]
+            return [record.data or b"" for record in await self.log.read_some(0, 0)]
 
         return Counter(self.run(read))
 

@@ -101,6 +101,28 @@ def test_a_server_that_is_not_there_is_named(delivery: str, spark: SparkSession)
         write(frame, "tcp://127.0.0.1:1", delivery=delivery, reconnectMaxAttempts=0)
 
 
+def test_a_sink_belongs_to_one_checkpoint_until_another_takes_it_over(
+    spark: SparkSession, sink: SinkServer, tmp_path: Path
+) -> None:
+    spark.range(0, 100, 1, 1).selectExpr("CAST(id AS STRING)").write.text(str(tmp_path / "in"))
+
+    def run(checkpoint: str, **more: str) -> None:
+        rows = spark.readStream.schema("data STRING").text(str(tmp_path / "in")).withColumnRenamed("value", "data")
+        writer = rows.writeStream.format("rsocket").options(route="orders", delivery="exactlyOnce", sinkId="x", **more)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        finish(writer.start(sink.uri))
+
+    run("one")
+    for _ in range(2):
+        with pytest.raises(PySparkException, match=r"sink 'x' belongs to query [-0-9a-f]+, not to query [-0-9a-f]+"):
+            run("two")
+    run("two", takeOver="true")
+    with pytest.raises(PySparkException, match="option 'takeOver' needs 'sinkId'"):
+        write(spark.range(1).selectExpr(NUMBERS), sink.uri, delivery="exactlyOnce", takeOver="true")
+
+    assert sorted(sink.rows()) == sorted(numbers(100) * 2)
+
+
 def test_a_stream_arrives_once_over_a_restart(spark: SparkSession, sink: SinkServer, tmp_path: Path) -> None:
     folder = tmp_path / "in"
 

@@ -1,4 +1,4 @@
-"""A server that can be killed: its ledger is on files, its rows are told on the route ``dump``.
+"""A server that can be killed: its ledger is in a file, its rows are told on the route ``dump``.
 
 python -m tests.spark.kills.server '{"directory": "...", "uri": "tcp://127.0.0.1:0", ...}'
 
@@ -21,9 +21,8 @@ from rsocket_trio.metadata import decode_composite, encode_composite
 from rsocket_trio.replay import (
     Commit,
     Element,
-    FileLedger,
-    FileLog,
-    MemoryLog,
+    Ledger,
+    Log,
     Pack,
     Record,
     add_sink,
@@ -40,11 +39,11 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-class Watched(FileLedger):
+class Watched(Ledger):
     """A ledger that says how far it is, and can keep the answer to one commit to itself."""
 
-    def __init__(self, directory: str, log: FileLog, tell_after: int, hold: int | None) -> None:
-        super().__init__(directory, log, staged_bytes=2**30)
+    def __init__(self, log: Log, tell_after: int, hold: int | None) -> None:
+        super().__init__(log)
         self._left = tell_after
         self._tell_after = tell_after
         self._hold = hold
@@ -59,19 +58,19 @@ class Watched(FileLedger):
         await super().write(elements)
         self.took(sum(map(len, elements.values())))
 
-    async def begin(self, sink: str, attempt: str, partition: int) -> StagedAttempt:
-        stage = await super().begin(sink, attempt, partition)
-        keep = stage.keep
+    async def begin(self, *wanted: Any, **more: Any) -> StagedAttempt:
+        stage = await super().begin(*wanted, **more)
+        add = stage.add
 
         async def count(element: Element | Pack) -> None:
-            await keep(element)
+            await add(element)
             self.took(element.count)
 
-        stage.keep = count  # type: ignore[method-assign]
+        stage.add = count  # type: ignore[method-assign]
         return stage
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], *, once: bool = False) -> Commit:
-        done = await super().commit(sink, batch, attempts, once=once)
+    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **more: Any) -> Commit:
+        done = await super().commit(sink, batch, attempts, **more)
         if done.promoted:
             say("promoted", batch)
             if batch == self._hold:
@@ -82,7 +81,7 @@ class Watched(FileLedger):
 
 
 def as_released(route: str, responder: Responder) -> None:
-    """Have this process serve as the form before packs did: it knows no format, and an element is a row."""
+    """Have this process serve as the form before packs did: it knows no format, an element is a row, no epochs."""
     read, answer = read_sink_payload, responder.request_response
 
     def read_one(payload: Payload, **given: bool) -> object:
@@ -90,17 +89,17 @@ def as_released(route: str, responder: Responder) -> None:
         return read(Payload(payload.data, encode_composite(entries) or None), **given)
 
     def without_packs(name: str) -> Any:
-        return (lambda function: function) if name == f"{route}.pack" else answer(name)
+        return (lambda function: function) if name in {f"{route}.pack", f"{route}.epoch"} else answer(name)
 
     for place, name, replacement in (
-        (source_routes, "chosen_format", lambda wanted: None),
+        (source_routes, "has_arrow", lambda: False),
         (sink_routes, "read_sink_payload", read_one),
         (responder, "request_response", without_packs),
     ):
         setattr(place, name, replacement)
 
 
-async def everything(log: FileLog) -> list[Record]:
+async def everything(log: Log) -> list[Record]:
     """All that counts."""
     found: list[Record] = []
     for partition in log.partitions():
@@ -117,21 +116,23 @@ async def main(given: dict[str, Any]) -> None:
     responder = Responder()
     if given.get("released"):
         as_released("orders", responder)
-    rows = MemoryLog(2)
+    rows = Log(partitions=2)
+    await rows.open()
     for partition in range(2):
         count = given.get("source_rows", 0) // 2
         if count:
             await rows.append_all({partition: [Element(b"%d" % (2 * n + partition)) for n in range(count)]})
     add_source(responder, "numbers", rows)
-    async with FileLog(Path(given["directory"]) / "log", 2) as log:
-        ledger = Watched(given["directory"], log, given.get("tell_after", 0), given.get("hold"))
+    await trio.Path(given["directory"]).mkdir(exist_ok=True)
+    async with Log(Path(given["directory"], "log.db"), 2) as log:
+        ledger = Watched(log, given.get("tell_after", 0), given.get("hold"))
         add_sink(responder, "orders", ledger)
 
         @responder.request_response("dump")
         async def dump(request: object) -> bytes:
-            return json.dumps([record.data.decode() for record in await everything(log)]).encode()
+            return json.dumps([(record.data or b"").decode() for record in await everything(log)]).encode()
 
-        async with ledger, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(partial(serve, responder, [given["uri"]]))
             say("listening", uri)
 

@@ -1,0 +1,392 @@
+"""The file of a log: whose it is, what it gives back to the disk, and what becomes of it on a full or damaged one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, database
+from tests.each_row import ALL_CASES, each_row
+from tests.replay.stored import SmallDisk, beside, data_of, new_ledger, new_log, opened, rows_of
+
+TRIES = 60 if ALL_CASES else 24
+"""Places of a file in which a bit is flipped."""
+
+
+@pytest.fixture
+def disk() -> Iterator[SmallDisk]:
+    with SmallDisk() as small:
+        yield small
+
+
+# A file, and what is none
+
+
+async def test_a_file_is_opened_again_with_its_partitions_and_more(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path, 2) as log:
+        await log.append(b"one", partition=1)
+    async with Log(path) as log:
+        assert await rows_of(log, 1) == [Record(0, b"one")]
+        assert list(log.partitions()) == [0, 1]
+    async with Log(path, 3) as log:
+        assert log.bounds(2) == (0, 0)
+    with pytest.raises(ValueError, match=rf"{path} has 3 partitions, and 1 are asked for"):
+        await Log(path, 1).open()
+    with opened(path) as connection:
+        assert connection.execute("SELECT number FROM partitions").fetchall() == [(0,), (1,), (2,)]
+
+
+def make_text(path: Path) -> None:
+    path.write_text("hello\n" * 1000)
+
+
+def make_foreign(path: Path) -> None:
+    with opened(path) as connection:
+        connection.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)")
+
+
+def make_foreign_wal(path: Path) -> None:
+    with opened(path) as connection:
+        connection.pragma("journal_mode", "wal")
+        connection.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)")
+
+
+def make_named(path: Path) -> None:
+    with opened(path) as connection:
+        connection.pragma("application_id", 7)
+
+
+@each_row(
+    ("make", "problem"),
+    [
+        (make_text, "file is not a database"),
+        (make_foreign, "it is a database of another program"),
+        (make_foreign_wal, "it is a database of another program"),
+        (make_named, "it is a database of another program"),
+    ],
+)
+async def test_a_file_that_is_no_log_is_named_and_stays_as_it_is(make: object, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    assert callable(make)
+    make(path)
+    before = path.read_bytes()
+    for log in (Log(path), Log(path, 3)):
+        with pytest.raises(CorruptLog, match=problem) as caught:
+            await log.open()
+        assert caught.value.file == path
+    assert path.read_bytes() == before
+
+
+async def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    path.touch()
+    async with Log(path) as log:
+        assert await log.append(b"x") == 0
+
+
+@pytest.mark.parametrize("place", [".", "no/folder.log"])
+async def test_a_place_that_can_hold_no_file_is_an_error_of_the_disk(place: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"a folder|no folder") as caught:
+        await Log(tmp_path / place).open()
+    assert caught.value.filename == str(tmp_path / place)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_file_of_a_later_layout_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path) as log:
+        await log.append(b"x")
+    with opened(path) as connection:
+        connection.pragma("user_version", 2)
+    with pytest.raises(CorruptLog, match="it has the layout 2, and this version knows 1"):
+        await Log(path).open()
+    with opened(path) as connection:
+        connection.pragma("user_version", 1)
+    async with Log(path) as log:
+        assert await data_of(log) == [b"x"]
+
+
+@each_row(
+    ("kind", "outcome"),
+    [("nfs4", "refused"), ("fuse.sshfs", "refused"), ("fuse.x", "warned"), ("", "warned"), ("ext4", "")],
+)
+async def test_a_file_system_of_several_machines_is_refused_or_warned_of(
+    kind: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rows.log"
+    caplog.clear()
+    monkeypatch.setattr(database, "filesystem_of", lambda folder: kind)
+    if outcome == "refused":
+        with pytest.raises(OSError, match=f"a log has to be on a local disk, and this one is on {kind}"):
+            await Log(path).open()
+        assert not path.exists()
+        return
+    async with Log(path):
+        assert ("may be shared with other machines" in caplog.text) == (outcome == "warned")
+
+
+def test_the_file_system_of_a_folder_is_known() -> None:
+    assert database.filesystem_of(Path("/proc")) == "proc"
+    assert database.filesystem_of(Path("/proc/self")) == "proc"
+
+
+async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.log"
+    rows = [Element(b"%d" % number) for number in range(5)]
+    with monkeypatch.context() as without:
+        for module in ("bodies", "sqlite_log"):
+            without.setattr(f"rsocket_trio.replay.{module}.has_arrow", lambda: False)
+        async with Log(path) as log:
+            await log.append_all({0: rows})
+        async with Log(path) as log:
+            assert await data_of(log) == [b"0", b"1", b"2", b"3", b"4"]
+    async with Log(path) as log:
+        await log.append_all({0: rows})
+        [(singles, packs)] = log._open_database.ask("SELECT sum(form = 0), sum(form = 1) FROM bodies")
+        assert (singles, packs) == (5, 1)
+        assert len(await rows_of(log)) == 10
+    monkeypatch.setattr("rsocket_trio.replay.sqlite_log.has_arrow", lambda: False)
+    with pytest.raises(ModuleNotFoundError, match=rf"{path} has rows that are stored with Arrow: .*\[arrow\]"):
+        await Log(path).open()
+
+
+# Space
+
+
+async def test_the_file_shrinks_when_rows_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path, sync="never") as log:
+        await log.append_all({0: [Element(bytes(2**20)) for _ in range(20)]})
+        assert log._open_database.ask("PRAGMA auto_vacuum") == [(2,)]
+        await log._open_database.tend(in_full=True)
+        assert path.stat().st_size > 20 * 2**20
+        await log.trim(0, 18)
+        assert path.stat().st_size < 4 * 2**20
+        assert beside(path, "wal").stat().st_size < database.CHECKPOINT_BYTES
+        assert log.bounds(0) == (18, 20)
+
+
+async def test_a_write_ahead_log_is_copied_before_it_is_long(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    longest = 0
+    async with Log(path, sync="never") as log:
+        for _ in range(20):
+            await log.append(bytes(2**20))
+            longest = max(longest, log._open_database.wal_bytes)
+        assert database.CHECKPOINT_BYTES < longest < 2 * database.WAL_BYTES
+        with opened(path) as reader:
+            # A reader that never lets go of the WAL stops no writer for long.
+            reader.execute("BEGIN; SELECT count(*) FROM places")
+            for _ in range(20):
+                await log.append(bytes(2**20))
+            reader.execute("ROLLBACK")
+        for _ in range(5):
+            await log.append(bytes(2**20))
+        assert log._open_database.wal_bytes < database.WAL_BYTES
+
+
+async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path, disk: SmallDisk) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path) as log:
+        for _ in range(40):
+            await log.append(bytes(250_000))
+        await log._open_database.tend(in_full=True)
+        assert beside(path, "reserve").stat().st_size == database.RESERVE_BYTES
+        disk.room = 200_000
+        await log.append(bytes(100_000))
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            await log.append(bytes(200_000))
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+        disk.room = 0
+        latest = log.bounds(0)[1]
+        for record in await rows_of(log):
+            assert record.data is not None
+        with pytest.raises(OSError, match="No space left"):
+            await log.append(bytes(100_000))
+
+        disk.watch(beside(path, "reserve"))
+        await log.trim(0, 30)
+        assert log.bounds(0) == (30, latest)
+        assert not disk.has_reserve
+        assert beside(path, "reserve").exists()  # it is taken again: the real disk has room
+        assert await log.append(bytes(100_000)) == latest
+        assert len(await rows_of(log)) == latest - 29
+
+
+async def test_the_largest_size_that_a_file_may_have_is_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with Log(path) as log:
+        await log.append(b"one")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                await log.append(bytes(200_000))
+            assert await data_of(log) == [b"one"]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await log.append(b"two")
+        assert await data_of(log) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("step", range(0, 60_000, 3000 if ALL_CASES else 12_000))
+async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
+    step: int, tmp_path: Path, disk: SmallDisk
+) -> None:
+    async with new_ledger("file", tmp_path) as ledger:
+        for attempt in "ab":
+            stage = await ledger.begin("sink", attempt, 0)
+            for row in range(500):
+                await stage.add(Element(b"%s %d" % (attempt.encode(), row)))
+            await stage.seal()
+        await ledger.log._open_database.tend(in_full=True)  # type: ignore[attr-defined]
+        disk.room = step
+        with suppress(OSError):
+            await ledger.commit("sink", 1, {"a": 500, "b": 500})
+        disk.room = 2**40
+        done = ledger.last("sink") is not None
+        assert len(await rows_of(ledger.log)) == 1000 * done
+        assert (await ledger.commit("sink", 1, {"a": 500, "b": 500})).promoted != done
+        assert len(await rows_of(ledger.log)) == 1000
+
+
+# Damage
+
+
+async def fill(path: Path) -> list[bytes | None]:
+    async with Log(path) as log:
+        for number in range(40):
+            await log.append_all({0: [Element(b"%d " % number * 20, key=b"%d" % n) for n in range(number % 3 + 1)]})
+            await log.append(bytes([number]) * 3000)
+        await log.acknowledge("reader", {0: 3})
+        await Ledger(log).commit("sink", 3, {})
+        return await data_of(log)
+
+
+async def look(path: Path, wanted: list[bytes | None]) -> None:
+    """Read all that a log has. Raise ``CorruptLog``, or ``AssertionError`` if anything but that is wrong."""
+    async with Log(path) as log:
+        assert await data_of(log) == wanted
+        assert log.readers()["reader"].ends == {0: 3}
+        assert Ledger(log).last("sink") == 3
+        assert await log.position_at(0, 0) == 0
+
+
+async def test_a_flipped_bit_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    wanted = await fill(path)
+    content = path.read_bytes()
+    beside(path, "reserve").unlink()
+    found = random.Random(33)
+    errors = 0
+    # The first is in the number of a page: there is none.
+    for place in [48, *(found.randrange(100, len(content)) for _ in range(TRIES))]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << found.randrange(3, 8)
+        path.write_bytes(damaged)
+        try:
+            await look(path, wanted)
+        except CorruptLog:
+            errors += 1
+        for side in ("wal", "shm"):
+            beside(path, side).unlink(missing_ok=True)
+    assert errors > TRIES // 3
+    path.write_bytes(content)
+    await look(path, wanted)
+
+
+@each_row(
+    ("statement", "position"),
+    [
+        ("DELETE FROM places WHERE position = 2", 2),
+        ("DELETE FROM places WHERE position < 3", 0),
+        ("DELETE FROM bodies WHERE id = 2", 1),
+        ("UPDATE bodies SET data = CAST(x'00' AS BLOB) WHERE id = 2", 1),
+        ("UPDATE bodies SET data = NULL WHERE id = 2", 1),
+        ("UPDATE bodies SET metadata = x'00' WHERE id = 2", 1),
+        ("UPDATE bodies SET data = 'text' WHERE id = 2", 1),
+        ("UPDATE places SET time = time + 1 WHERE position = 1", 1),
+        ("UPDATE places SET count = 2 WHERE position = 1", 1),
+        ("UPDATE places SET body = 4 WHERE position = 1", 1),
+        ("UPDATE partitions SET latest = latest + 1", None),
+        ("UPDATE partitions SET earliest = 1", None),
+        ("UPDATE partitions SET latest = -latest", None),
+        ("UPDATE partitions SET bytes = 0", None),
+        ("UPDATE partitions SET latest = 'text'", None),
+        ("DELETE FROM partitions", None),
+        ("DROP TABLE bodies", None),
+    ],
+)
+async def test_rows_that_are_missing_or_changed_are_never_read(
+    statement: str, position: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path) as log:
+        for number in range(6):
+            await log.append(b"%d" % number)
+        with opened(path) as connection:
+            connection.execute(statement)
+        with pytest.raises(CorruptLog) as caught:
+            await rows_of(log)
+        assert caught.value.file == path
+        assert caught.value.position == position
+        if position:
+            # What is before and behind is there.
+            assert [record.data for record in await log.read_some(0, 0, position)] == [b"0", b"1"][:position]
+            assert [record.data for record in await log.read_some(0, 4)] == [b"4", b"5"]
+
+
+async def test_a_time_that_was_changed_finds_no_position(tmp_path: Path) -> None:
+    async with new_log("file", tmp_path) as log:
+        for number in range(7):
+            await log.append(b"%d" % number)
+        log._open_database.ask("UPDATE places SET time = time + 1 WHERE position = 3")
+        with pytest.raises(CorruptLog, match="at position 3: its CRC is wrong"):
+            await log.position_at(0, 0)
+
+
+@each_row("table", ["readers", "sinks", "attempts", "staged"])
+@each_row("change", ["{} + 1", "CAST({} AS BLOB)", "-{}"])
+async def test_a_changed_row_of_a_ledger_or_a_reader_is_damage(table: str, change: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    column = {"readers": "seen", "sinks": "batch", "attempts": "rows", "staged": "body"}[table]
+    async with Log(path) as log:
+        ledger = Ledger(log)
+        await log.acknowledge("reader", {0: 0})
+        await ledger.commit("sink", 1, {})
+        stage = await ledger.begin("sink", "a", 0)
+        await stage.add(Element(b"x"))
+        await stage.seal()
+        with opened(path) as connection:
+            connection.execute(f"UPDATE {table} SET {column} = {change.format(column)}")
+        with pytest.raises(CorruptLog) as caught:
+            log.readers() if table == "readers" else await ledger.commit("sink", 2, {"a": 1})
+        assert caught.value.file == path
+        assert log.bounds(0) == (0, 0)
+
+
+async def test_a_flipped_bit_in_the_write_ahead_log_cuts_it_there(tmp_path: Path) -> None:
+    path = tmp_path / "rows.log"
+    copy = tmp_path / "copy.log"
+    async with Log(path) as log:
+        for number in range(20):
+            await log.append(b"%d" % number)
+        content = bytearray(beside(path, "wal").read_bytes())
+        copy.write_bytes(path.read_bytes())
+    content[2 * len(content) // 3] ^= 1
+    beside(copy, "wal").write_bytes(content)
+    async with Log(copy) as log:
+        rows = await data_of(log)
+        assert 3 < len(rows) < 20
+        assert rows == [b"%d" % number for number in range(len(rows))]
+        assert await log.append(b"on") == len(rows)
