@@ -245,14 +245,13 @@ class Log(ReplayableLog):
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         self._check_partitions(elements)
-        # What can be read only once is kept: it is read again when another append fails in the same transaction.
-        elements = {number: list(some) if isinstance(some, Iterator) else some for number, some in elements.items()}
-        for group in elements.values():
-            if isinstance(group, Sequence):
-                # An element that is refused later fails all that is written with it, which is then written one by one.
-                for element in group:
-                    if isinstance(element, Element):
-                        check_element(element)
+        for number, group in elements.items():
+            if not isinstance(group, list | tuple):
+                # What may be read only once is kept: it is read again when another append fails beside it.
+                elements = {**elements, number: list(group)}
+            for element in elements[number]:
+                if isinstance(element, Element):
+                    check_element(element)
         own = Appending(elements, at)
         begins = await self._appends.append(own)
         if own.has_written:
