@@ -22,7 +22,6 @@ from rsocket_trio.replay.elements import (
     LONGEST_NAME,
     Element,
     Record,
-    encode_headers,
     headers_size,
 )
 from rsocket_trio.replay.packs import FOREVER, LONGEST_PACK, PACK_BYTES, PACK_ROWS, SMALL_PACK, Pack
@@ -143,6 +142,15 @@ def record_size(record: Record | Element) -> int:
     """Return the bytes of its content."""
     size = len(record.data or b"") + len(record.metadata or b"") + len(record.key or b"")
     return size if record.headers is None else size + headers_size(record.headers)
+
+
+def is_placed(pack: Pack) -> bool:
+    """Return whether rows of a pack have places or times of their own. Raise ``ValueError`` if it is no stream."""
+    try:
+        with pa.ipc.open_stream(pack.data) as stream:
+            return pack.has_gaps or not {"position", "timestamp"}.isdisjoint(stream.schema.names)
+    except pa.ArrowException as error:
+        raise ValueError(f"a pack of {pack.size} bytes is not in arrow/1: {error}") from None
 
 
 def divided(pack: Pack) -> Iterator[Pack]:
@@ -300,6 +308,7 @@ def checked(data: bytes, count: int | None) -> Pack:
     check_headers(batch.column("headers"))
     with pa.ipc.open_stream(data) as stream:
         is_bare = not {"position", "timestamp"} & set(stream.schema.names)
+        is_bare = is_bare and not decompressed_size(data)
         is_bare = is_bare and all(stream.schema.field(name) == PACK_SCHEMA.field(name) for name in stream.schema.names)
     if is_bare:
         return Pack(data, taken)
@@ -316,10 +325,14 @@ def check_headers(headers: pa.Array) -> None:
         raise ValueError("a pack with a header that has no name")
     if (longest := pc.max(pc.binary_length(names)).as_py() or 0) > LONGEST_NAME:
         raise ValueError(f"a header's name of {longest} bytes: the limit is {LONGEST_NAME}")
-    if headers.nbytes > LONGEST_ENTRY:
-        for row in headers.to_pylist():
-            if row is not None and (size := len(encode_headers(pairs(row)))) > LONGEST_ENTRY:
-                raise ValueError(f"a pack with headers of {size} bytes: the limit is {LONGEST_ENTRY}")
+    # By columns, as ``encode_headers`` has them: single rows would hold up all other threads.
+    values = headers.values
+    sizes = [pc.binary_length(pc.struct_field(values, name)).cast(pa.int64()) for name in ("name", "value")]
+    each = pc.add(pc.add(pc.fill_null(sizes[0], 0), pc.fill_null(sizes[1], 0)), constant(pa.int64(), 6, len(values)))
+    sums = pa.concat_arrays([ascending(1), pc.cumulative_sum(each)])
+    ends = pc.take(sums, headers.offsets)
+    if (longest := pc.max(pc.subtract(ends[1:], ends[:-1])).as_py() or 0) > LONGEST_ENTRY:
+        raise ValueError(f"a pack with headers of {longest} bytes: the limit is {LONGEST_ENTRY}")
 
 
 def pairs(row: Iterable[dict[str, Any]]) -> list[tuple[str, bytes | None]]:

@@ -134,10 +134,11 @@ def bodies_of(elements: Iterable[Element | Pack]) -> Iterator[Body]:
         if together:
             yield from _bodies(together)
             together, size = [], 0
-        if one.has_gaps:
+        if arrow().is_placed(one):
+            # A log gives places itself, and what is stored together has one time.
             yield from bodies_of(arrow().elements_of(one))
         else:
-            yield from (Body(part.count, ARROW, part.data) for part in arrow().divided(one))
+            yield from (Body(part.count, ARROW, part.data, time=one.timestamp) for part in arrow().divided(one))
     if together:
         yield from _bodies(together)
 

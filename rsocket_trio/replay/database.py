@@ -51,6 +51,8 @@ READERS = 4
 """Reads of a log at a time."""
 RESERVE_BYTES = 8 * 2**20
 """Bytes of the file that is given up on a full disk, so that trimming has room."""
+SMALLEST_FILE = 512
+"""Bytes of a database at least: SQLite takes a file of one byte for an empty one."""
 PORTION_PAGES = 1024
 """Pages that are given back to the disk at a time."""
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "gfs2", "ocfs2", "glusterfs", "ncpfs"}
@@ -69,10 +71,10 @@ CREATE TABLE staged (attempt INTEGER, number INTEGER, count INTEGER, body INTEGE
     crc INTEGER, PRIMARY KEY (attempt, number)) WITHOUT ROWID;
 CREATE INDEX attempts_by_deadline ON attempts (deadline);
 CREATE TABLE sinks (sink TEXT PRIMARY KEY, batch INTEGER, once INTEGER, time INTEGER, query TEXT, former TEXT,
-    crc INTEGER) WITHOUT ROWID;
+    epoch INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE INDEX sinks_by_age ON sinks (once, time);
-CREATE TABLE epochs (sink TEXT, batch INTEGER, epoch INTEGER, time INTEGER, PRIMARY KEY (sink, batch)) WITHOUT ROWID;
-CREATE INDEX epochs_by_time ON epochs (time);
+CREATE TABLE epochs (sink TEXT, batch INTEGER, epoch INTEGER, PRIMARY KEY (sink, batch)) WITHOUT ROWID;
+CREATE INDEX epochs_by_age ON epochs (epoch);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
 """
 
@@ -90,11 +92,12 @@ class Database:
     def __init__(self, path: Path | None, *, sync: bool) -> None:
         self.path = path
         self._synchronous = 2 if sync else 1
-        self._wal = None if path is None else f"{path}-wal"
+        # SQLite's own files lie beside the file itself, wherever links lead to it.
+        self._file = "" if path is None else os.path.realpath(path)
         self._turn = trio.Lock()
         self._reading = trio.CapacityLimiter(READERS)
         self._idle: list[apsw.Connection] = []
-        self._is_checkpointing = False
+        self._is_checkpointing = self._is_closed = False
         self._page_bytes = self._pages = self._copied_pages = 0
         self._failed = ""
         self._pid = os.getpid()
@@ -117,15 +120,22 @@ class Database:
             await self._in_thread(self._close)
 
     def _open(self) -> None:
+        try:
+            self._open_file()
+        except OSError:
+            if not self._reserve.exists() or self._free_bytes() >= RESERVE_BYTES // 8 or not self._delete_reserve():
+                raise
+            # The disk is full: a trim may be what it is opened for.
+            self._open_file()
+
+    def _open_file(self) -> None:
         assert self.path is not None
         with _opening, translated(self.path):
-            check_filesystem(self.path)
+            check_filesystem(Path(self._file), self.path)
             if self.path.exists() and self.path.stat().st_size:
                 self._check_kind()
             writer = self._connect()
             try:
-                # Before the file has its first table, and before the WAL: later it has no effect.
-                writer.pragma("auto_vacuum", 2)
                 self._create(writer)
                 if writer.pragma("journal_mode", "wal") != "wal":
                     raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
@@ -140,15 +150,21 @@ class Database:
 
     def _check_kind(self) -> None:
         """Raise ``CorruptLog`` for a file that is not ours, which stays as it is."""
-        with suppress(apsw.ReadOnlyError, apsw.CantOpenError):  # it has to be recovered first
-            reader = apsw.Connection(str(self.path), apsw.SQLITE_OPEN_READONLY)
-            try:
-                if reader.pragma("application_id") != APPLICATION_ID and (
-                    reader.pragma("application_id") or reader.execute("SELECT count(*) FROM sqlite_schema").get
-                ):
-                    raise CorruptLog(self.path, "it is a database of another program")
-            finally:
-                reader.close()
+        if os.stat(self._file).st_size < SMALLEST_FILE:
+            raise CorruptLog(self.path, "it is no database")
+        try:
+            self._check_kind_of(apsw.Connection(self._file, apsw.SQLITE_OPEN_READONLY))
+        except (apsw.ReadOnlyError, apsw.CantOpenError):
+            # It has to be recovered first, and nobody but its own program does that: look at the file as it lies there.
+            uri = f"{Path(self._file).as_uri()}?immutable=1"
+            self._check_kind_of(apsw.Connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI))
+
+    def _check_kind_of(self, reader: apsw.Connection) -> None:
+        try:
+            if is_foreign(reader):
+                raise CorruptLog(self.path, "it is a database of another program")
+        finally:
+            reader.close()
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path))
@@ -160,8 +176,12 @@ class Database:
 
     def _create(self, connection: apsw.Connection) -> None:
         if connection.pragma("application_id") != APPLICATION_ID:
+            # Before the file has its first table, and before the WAL: later it has no effect.
+            connection.pragma("auto_vacuum", 2)
             connection.execute("BEGIN EXCLUSIVE")
             with rolled_back(connection):
+                if is_foreign(connection):
+                    raise CorruptLog(self.path, "it is a database of another program")
                 # Another process may have made it meanwhile.
                 if connection.pragma("application_id") != APPLICATION_ID:
                     connection.execute(SCHEMA)
@@ -171,8 +191,13 @@ class Database:
             raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
 
     def _close(self) -> None:
+        self._is_closed = True
         for connection in {self._writer, self._asked, *self._idle}:
             connection.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError("the log was closed")
 
     # Whose thread, and whose turn
 
@@ -182,9 +207,9 @@ class Database:
             return function()
         return await trio.to_thread.run_sync(function)
 
-    async def _patiently(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread until it finds the file unlocked."""
-        deadline = trio.current_time() + LOCK_SECONDS
+    async def _patiently(self, function: Callable[[], T], deadline: float | None = None) -> T:
+        """Run a function in a thread until it finds the file unlocked, or the ``deadline`` is over."""
+        deadline = trio.current_time() + LOCK_SECONDS if deadline is None else deadline
         while True:
             try:
                 return await self._in_thread(function)
@@ -219,6 +244,7 @@ class Database:
             # So that a writer finds a moment at which nobody reads the WAL.
             await trio.sleep(GAP_SECONDS)
         async with self._reading:
+            self._check_open()
             connection = self._idle.pop() if self._idle else None
 
             def read() -> T:
@@ -268,8 +294,10 @@ class Database:
     async def alone(self, function: Callable[[], T]) -> T:
         """Run a function that calls ``transaction`` while no other task writes; again if the file was locked."""
         self.check_process()
+        deadline = trio.current_time() + LOCK_SECONDS
         async with self._turn:
-            return await self._patiently(function)
+            self._check_open()
+            return await self._patiently(function, deadline)
 
     def transaction(self, function: Callable[[apsw.Connection], T], *, gives_way: bool = False) -> T:
         """Run ``function`` in a transaction and commit it. Raise ``apsw.BusyError`` if somebody else holds the lock."""
@@ -290,7 +318,7 @@ class Database:
     def wal_bytes(self) -> int:
         """Return the bytes of the write-ahead log."""
         try:
-            return 0 if self._wal is None else os.stat(self._wal).st_size
+            return os.stat(f"{self._file}-wal").st_size if self._file else 0
         except FileNotFoundError:
             return 0
 
@@ -307,15 +335,17 @@ class Database:
         Other tasks write meanwhile, unless it became too long.
         """
         grown = (self._pages - self._copied_pages) * self._page_bytes
-        if self._is_checkpointing or (grown < CHECKPOINT_BYTES and not in_full):
+        if self._is_checkpointing or self._is_closed or (grown < CHECKPOINT_BYTES and not in_full):
             return
         self._is_checkpointing = True
         try:
             self._copied_pages = self._pages
             await self._in_thread(self._checkpoint)
             if in_full or self._pages * self._page_bytes > WAL_BYTES:
-                async with self._turn:
-                    await self._in_thread(partial(self.reset_wal, gives_way=in_full))
+                with suppress(trio.ClosedResourceError):  # then there is nothing left to do
+                    async with self._turn:
+                        self._check_open()
+                        await self._in_thread(partial(self.reset_wal, gives_way=in_full))
         finally:
             self._is_checkpointing = False
 
@@ -391,13 +421,12 @@ class Database:
 
     @property
     def _reserve(self) -> Path:
-        return Path(f"{self.path}-reserve")
+        return Path(f"{self._file}-reserve")
 
     def _take_reserve(self) -> None:
         """Take room on the disk for a trim on a full one, where there is plenty."""
         with suppress(OSError):
-            left = os.statvfs(self._reserve.parent)
-            if self._reserve.exists() or left.f_bavail * left.f_frsize < 2 * RESERVE_BYTES:
+            if self._reserve.exists() or self._free_bytes() < 2 * RESERVE_BYTES:
                 return
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -407,14 +436,30 @@ class Database:
             finally:
                 os.close(fd)
 
-    def give_up_reserve(self) -> bool:
+    def _free_bytes(self) -> int:
+        left = os.statvfs(self._reserve.parent)
+        return left.f_bavail * left.f_frsize
+
+    def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
         try:
             self._reserve.unlink()
         except OSError:
             return False
+        return True
+
+    def give_up_reserve(self) -> bool:
+        """Give the reserve back to the disk, and use the room for the WAL. Return whether there was one."""
+        if not self._delete_reserve():
+            return False
         self.reset_wal()
         return True
+
+
+def is_foreign(connection: apsw.Connection) -> bool:
+    """Return whether a database that holds something is another program's."""
+    found = connection.pragma("application_id")
+    return found != APPLICATION_ID and bool(found or connection.execute("SELECT count(*) FROM sqlite_schema").get)
 
 
 @contextmanager
@@ -455,15 +500,18 @@ def translated(path: Path | None, connection: apsw.Connection | None = None) -> 
         raise CorruptLog(path, str(error) or type(error).__name__) from error
 
 
-def check_filesystem(path: Path) -> None:
-    """Raise ``OSError`` for a file that can't be opened or is on a network file system; warn where that is unknown."""
-    if path.is_dir():
+def check_filesystem(file: Path, path: Path) -> None:
+    """Raise ``OSError`` for a file that can't be opened or is on a network file system; warn where that is unknown.
+
+    ``path`` is what errors name, a link perhaps to the ``file``.
+    """
+    if file.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a log is a file, and this is a folder", str(path))
-    if not path.parent.is_dir():
+    if not file.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no folder for it", str(path))
-    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
+    if not os.access(file if file.exists() else file.parent, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    kind = filesystem_of(path.parent.resolve())
+    kind = filesystem_of(file.parent)
     if kind in REMOTE or (kind.startswith("fuse.") and kind[5:] in {"sshfs", "glusterfs", "ceph-fuse", "s3fs"}):
         raise OSError(errno.ENOTSUP, f"a log has to be on a local disk, and this one is on {kind}", str(path))
     if not kind or kind.startswith("fuse") or kind in {"9p", "virtiofs"}:

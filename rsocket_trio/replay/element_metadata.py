@@ -160,10 +160,21 @@ def _long(data: bytes, start: int, end: int, what: str) -> int:
 
 @value
 class Write:
-    """One element that a writer sends, or many in a pack, and the partition that its metadata names."""
+    """What a writer sends at a time: one element, or a pack, divided if it is large, and its partition."""
 
     element: Element | Pack
     partition: int = 0
+    others: tuple[Pack, ...] = ()
+
+    @property
+    def elements(self) -> tuple[Element | Pack, ...]:
+        """Return the element, or the pack and the ``others`` that were divided from it."""
+        return (self.element, *self.others)
+
+    @property
+    def size(self) -> int:
+        """Return their bytes."""
+        return sum(element.size for element in self.elements)
 
 
 def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
@@ -202,7 +213,8 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
                 partition = _partition(data[start:end])
         if form is not None:
             check_format(form)
-            return Write(arrow().checked(payload.data, said if rows is None else rows), partition)
+            first, *others = arrow().divided(arrow().checked(payload.data, said if rows is None else rows))
+            return Write(first, partition, tuple(others))
         element = Element(content, metadata, 1 if rows is None else rows, key, headers)
         check_element(element)
     except RemoteProtocolError as error:

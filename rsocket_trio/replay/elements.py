@@ -139,7 +139,7 @@ def check_element(element: Element) -> int:
     size = element.size
     if size > LONGEST_RECORD:
         raise ValueError(f"a record of {size} bytes: the limit is {LONGEST_RECORD}")
-    if not 1 <= element.count <= LARGEST_COUNT:
+    if type(element.count) is not int or not 1 <= element.count <= LARGEST_COUNT:
         raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
     if element.key is not None and len(element.key) > LONGEST_ENTRY:
         raise ValueError(f"a key of {len(element.key)} bytes: the limit is {LONGEST_ENTRY}")

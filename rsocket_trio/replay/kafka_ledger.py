@@ -229,10 +229,9 @@ class KafkaLedger(Ledger):
 
     # State: that of the topic of batches as it was read
 
-    def last(self, sink: str) -> int | None:
+    def _known(self, sink: str) -> Sink | None:
         self._check(sink)
-        found = read_sink(self._batches.ask("SELECT * FROM sinks WHERE sink = ?", sink))
-        return None if found is None else found.batch
+        return read_sink(self._batches.ask("SELECT * FROM sinks WHERE sink = ?", sink))
 
     @property
     def sinks(self) -> Mapping[str, int]:
@@ -273,7 +272,7 @@ class KafkaLedger(Ledger):
             self._batches.transaction(partial(forget_sink, sink=sink))
         elif not separator:
             owner = Owner(said["query"], tuple(said["former"]))
-            found = Sink(sink, said["batch"], said["once"], record.timestamp or self._clock(), owner)
+            found = Sink(sink, said["batch"], said["once"], record.timestamp or self._clock(), owner, said["epoch"])
             self._batches.transaction(partial(self._learn_sink, sink=found))
         elif attempt:
             self._notes.pop((sink, attempt), None)
@@ -285,7 +284,7 @@ class KafkaLedger(Ledger):
                 if len(self._notes) > NOTES:
                     del self._notes[next(iter(self._notes))]
         if said:
-            terms = {"batch": said["batch"], "epoch": said["epoch"], "now": self._clock()}
+            terms = {"batch": said["batch"], "epoch": said["epoch"]}
             changes.append(partial(staged_attempts.check_epoch, sink=sink, **terms))
 
     def _learn_sink(self, connection: Connection, sink: Sink) -> None:
@@ -328,8 +327,8 @@ class KafkaLedger(Ledger):
     async def _commit_once(self, wanted: CommitRequest) -> Commit:
         sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
-            await self._database.write(partial(expire, wanted=wanted, now=self._clock()))
             owner = self._batches.transaction(partial(self._next_owner, wanted=wanted))
+            await self._database.write(partial(expire, wanted=wanted, now=self._clock()))
             if owner is None:
                 await self._database.write(partial(drop_attempts, sink=sink, attempts=wanted.attempts))
                 return Commit(promoted=False, rows=0, last=batch)
@@ -347,7 +346,7 @@ class KafkaLedger(Ledger):
             # The last epoch of a sink that is written once goes, too.
             names = [f"{SEPARATOR}{one}" for one in (*gone, *[""] * wanted.once)]
             about = self._about(sink, {"": said, **dict.fromkeys(names)})
-            found = Sink(sink, batch, wanted.once, self._clock(), owner)
+            found = Sink(sink, batch, wanted.once, self._clock(), owner, or_none(wanted.epoch))
             with trio.CancelScope(shield=True):
                 await producer.write([*written, about])
                 self._batches.transaction(partial(self._remember, sink=found))
@@ -455,7 +454,7 @@ class KafkaLedger(Ledger):
 
     async def _load(self, sink: str, attempt: str, note: AttemptNote) -> None:
         """Stage here what another server has staged. Leave it if its rows are gone: they were too old."""
-        stage = await super().begin(sink, attempt, note.partition, batch=note.batch, epoch=note.epoch)
+        stage = await super().begin(sink, attempt, note.partition, batch=named(note.batch), epoch=named(note.epoch))
         number, position = 0, note.begin
         try:
             with suppress(PositionExpired):
@@ -474,6 +473,11 @@ class KafkaLedger(Ledger):
                 await self.discard(stage)
 
 
+def named(number: int) -> int | None:
+    """Return a batch or an epoch of a note, ``None`` where none was named."""
+    return None if number < 0 else number
+
+
 def part(row: Attempt, number: int, one: Element | Pack) -> Element:
     """Return the record of a part of an attempt: a pack, with the attempt as its key."""
     pack = one if isinstance(one, Pack) else arrow().pack_elements([one])
@@ -490,4 +494,4 @@ def make_changes(connection: Connection, changes: Iterable[Change]) -> None:
 def expire(connection: Connection, wanted: CommitRequest, now: int) -> None:
     """Drop what is too old, or of a lower epoch than a commit. Raise ``NotStaged`` if the commit has a lower one."""
     staged_attempts.drop_old(connection, now)
-    staged_attempts.check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch), now)
+    staged_attempts.check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,13 +13,14 @@ import attrs
 import trio
 
 from rsocket_trio import Invalid, Rejected
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import readable
 from rsocket_trio.replay.bodies import check_numbers, crc_of, fetch
 from rsocket_trio.replay.elements import Clock, Element, now_us
-from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import Pack
-from rsocket_trio.replay.route_requests import CommitRequest
+from rsocket_trio.replay.route_requests import LARGEST, CommitRequest
 from rsocket_trio.replay.sqlite_log import Log
 from rsocket_trio.replay.staged_attempts import (
     WAITING_BYTES,
@@ -102,25 +103,49 @@ def shown(query: str | None) -> str:
 
 @attrs.define
 class Sink:
-    """A row of ``sinks``: the last batch, whether it is the only one, and the owner; ``time`` in microseconds."""
+    """A row of ``sinks``: the last batch, whether it is the only one, the owner, and the epoch that committed it.
+
+    ``time`` is in microseconds since 1970; the epoch is -1 where none was named.
+    """
 
     name: str
     batch: int
     once: bool
     time: int
     owner: Owner
+    epoch: int = -1
 
     def next_owner(self, wanted: CommitRequest) -> Owner | None:
         """Return the owner behind the batch that is ``wanted``, ``None`` if it counted before. Raise ``Invalid``."""
         owner = self.owner.next(self.name, wanted.query, wanted.take_over)
         if owner != self.owner or wanted.batch > self.batch:
             return owner
+        self._check_epoch(wanted.batch, wanted.epoch)
         if wanted.batch == self.batch or wanted.once:
             return None
         raise Invalid(
             f"batch {wanted.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
             "checkpoint wrote to it"
         )
+
+    def check_stage(self, batch: int | None, epoch: int | None, query: str | None) -> bool:
+        """Return whether a stage of ``query`` is the owner's, or names none: another drops nothing of the owner's.
+
+        Raise ``NotStaged`` if the batch was committed by a later epoch, ``Invalid`` for a former owner.
+        """
+        if query in self.owner.former:
+            self.owner.next(self.name, query, take_over=False)
+        is_owner = query is None or query == self.owner.query
+        if is_owner and batch is not None:
+            self._check_epoch(batch, epoch)
+        return is_owner
+
+    def _check_epoch(self, batch: int, epoch: int | None) -> None:
+        if epoch is not None and batch <= self.batch and epoch < self.epoch:
+            raise NotStaged(
+                f"batch {self.batch} of sink {readable(self.name)!r} was committed by epoch {self.epoch}, which was "
+                f"planned after this one, {epoch}"
+            )
 
 
 class Ledger:
@@ -156,6 +181,8 @@ class Ledger:
         self._clock: Clock = now_us
         self._waiting = 0
         self._stored = 0
+        self._storing = 0
+        self._room = ParkingLot()
         self._is_checked = False
 
     def _checked_log(self, log: ReplayableLog) -> ReplayableLog:
@@ -197,8 +224,11 @@ class Ledger:
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        found = read_sink(self._database.ask("SELECT * FROM sinks WHERE sink = ?", sink))
+        found = self._known(sink)
         return None if found is None else found.batch
+
+    def _known(self, sink: str) -> Sink | None:
+        return read_sink(self._database.ask("SELECT * FROM sinks WHERE sink = ?", sink))
 
     @property
     def sinks(self) -> Mapping[str, int]:
@@ -256,15 +286,17 @@ class Ledger:
         Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew, and
         ``Invalid`` if the sink was taken over from ``query``.
         """
+        check_plan(partition, batch, epoch)
+        known = self._known(sink)
+        is_owner = known is None or known.check_stage(batch, epoch, query)
         now = self._clock()
         deadline = now + int(self._seconds * 1e6)
         row = Attempt(0, attempt, sink, partition, or_none(batch), or_none(epoch), 0, 0, 0, 0, deadline)
 
         def store(connection: Connection) -> Attempt:
             drop_old(connection, now)
-            known = read_sink(fetch(connection, "SELECT * FROM sinks WHERE sink = ?", sink))
-            if known is not None and query in known.owner.former:
-                known.owner.next(sink, query, take_over=False)
+            if is_owner:
+                check_epoch(connection, sink, row.batch, row.epoch)
             return begin(connection, row, self._most_attempts)
 
         found = StagedAttempt(self, await self._database.write(store))
@@ -275,7 +307,12 @@ class Ledger:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
         with trio.CancelScope(shield=True):
             stage.release()
-            await self._drop(stage.sink, [stage.attempt])
+            try:
+                # By its number: another attempt may have the name by now.
+                await self._database.write(partial(drop, ids=[(stage.number,)]), gives_way=True)
+            except OSError as error:
+                logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
+            await self._sweep()
 
     async def commit(
         self,
@@ -299,6 +336,7 @@ class Ledger:
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
+        check_plan(0, batch, epoch)
         wanted = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
         done = await self._database.write(partial(self._commit, wanted=wanted))
         assert isinstance(self.log, Log)
@@ -312,17 +350,18 @@ class Ledger:
         assert isinstance(self.log, Log)
         now = self._clock()
         drop_old(connection, now)
-        check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch), now)
         owner = self._next_owner(connection, wanted)
+        check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch))
         if owner is None:
             drop_attempts(connection, wanted.sink, wanted.attempts)
             return Commit(promoted=False, rows=0, last=wanted.batch)
         rows = [checked(connection, wanted.sink, name, number) for name, number in wanted.attempts.items()]
+        [(partitions,)] = fetch(connection, "SELECT count(*) FROM partitions")
         for row in rows:
-            self.log._promote(connection, self._target(row.partition), staged_bodies(connection, row))
+            self.log._promote(connection, row.partition % partitions, staged_bodies(connection, row))
             connection.execute("DELETE FROM staged WHERE attempt = ?", (row.id,))
             connection.execute("DELETE FROM attempts WHERE id = ?", (row.id,))
-        self._remember(connection, Sink(wanted.sink, wanted.batch, wanted.once, now, owner))
+        self._remember(connection, Sink(wanted.sink, wanted.batch, wanted.once, now, owner, or_none(wanted.epoch)))
         return Commit(promoted=True, rows=sum(row.rows for row in rows), last=wanted.batch)
 
     async def forget(self, sink: str) -> bool:
@@ -340,7 +379,7 @@ class Ledger:
         return dropped  # noqa: RET504  # mypy takes the scope for one that may swallow
 
     async def _drop(self, sink: str, attempts: Sequence[str]) -> int:
-        dropped = await self._database.write(partial(drop_attempts, sink=sink, attempts=attempts))
+        dropped = await self._database.write(partial(drop_attempts, sink=sink, attempts=attempts), gives_way=True)
         await self._sweep()
         return dropped
 
@@ -373,6 +412,20 @@ class Ledger:
     def _is_full(self) -> bool:
         """Return whether too much waits in memory."""
         return self._waiting >= WAITING_BYTES
+
+    async def _wait_room(self) -> None:
+        """Wait while too much is in memory that others are storing: each wakes all when it has stored its own."""
+        while self._is_full and self._storing:
+            await self._room.park()
+
+    async def _store(self, function: Callable[[Connection], Attempt]) -> Attempt:
+        """Run ``function``, which stores what waits of an attempt."""
+        self._storing += 1
+        try:
+            return await self._database.write(function)
+        finally:
+            self._storing -= 1
+            self._room.wake_all()
 
     _is_shared = False
     """Whether other servers that have another database are shown what is complete."""
@@ -412,6 +465,13 @@ class Ledger:
         if not known:
             change_size(connection, cost(sink.name))
         connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
+
+
+def check_plan(partition: int, batch: int | None, epoch: int | None) -> None:
+    """Raise ``ValueError`` for numbers that no partition, batch or epoch has."""
+    for what, number in (("partition", partition), ("batch", batch), ("epoch", epoch)):
+        if number is not None and not 0 <= number <= LARGEST:
+            raise ValueError(f"{what} {number}: must be from 0 to 2^63 - 1")
 
 
 def or_none(number: int | None) -> int:
@@ -455,14 +515,15 @@ def read_sink(rows: Sequence[tuple[Any, ...]]) -> Sink | None:
     *values, crc = rows[0]
     if crc != crc_of(*values):
         raise CorruptLog(None, "the row of a sink is damaged")
-    name, batch, once, time, query, former = values
-    return Sink(name, batch, bool(once), time, Owner(query, tuple(json.loads(former))))
+    name, batch, once, time, query, former, epoch = values
+    return Sink(name, batch, bool(once), time, Owner(query, tuple(json.loads(former))), epoch)
 
 
 def save_sink(connection: Connection, sink: Sink) -> None:
     """Store a row of ``sinks``."""
-    row = sink.name, sink.batch, int(sink.once), sink.time, sink.owner.query, json.dumps(sink.owner.former)
-    connection.execute("INSERT OR REPLACE INTO sinks VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, crc_of(*row)))
+    owner = sink.owner.query, json.dumps(sink.owner.former)
+    row = sink.name, sink.batch, int(sink.once), sink.time, *owner, sink.epoch
+    connection.execute("INSERT OR REPLACE INTO sinks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, crc_of(*row)))
 
 
 def forget_sink(connection: Connection, sink: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import trio
 
@@ -114,9 +114,7 @@ class ReplayableLog(ABC):
             None if metadata is None else as_bytes(metadata),
             count,
             None if key is None else as_bytes(key),
-            None
-            if headers is None
-            else [(name, None if content is None else as_bytes(content)) for name, content in headers],
+            None if headers is None else [header(one) for one in headers],
             timestamp,
         )
         return (await self.append_all({partition: (element,)}))[partition]
@@ -243,6 +241,14 @@ class ReplayableLog(ABC):
     ) -> None:
         with trio.CancelScope(shield=True):
             await self.aclose()
+
+
+def header(pair: Any) -> tuple[str, bytes | None]:
+    """Return a header as it is kept. Raise ``TypeError`` for anything but a name and its content."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise TypeError(f"a header is a pair of a name, a text, and its content, not {pair!r:.100}")
+    name, content = pair
+    return name, None if content is None else as_bytes(content)
 
 
 def check_partition(partition: int, partitions: int) -> None:

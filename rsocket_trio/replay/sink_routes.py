@@ -37,13 +37,14 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     """
 
     async def write(request: Payload) -> bytes:
-        await ledger.open()
         with errors_for_writers():
+            await ledger.open()
             await ledger.write(by_partition([await element_of(request)]))
         return b""
 
     async def take(channel: Channel) -> None:
-        await ledger.open()
+        with errors_for_writers():
+            await ledger.open()
         queue = WriteQueue()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive, channel, queue)
@@ -67,32 +68,29 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         return True
 
     async def stage(channel: Channel) -> None:
-        await ledger.open()
-        wanted = read_stage(channel.request.data)
+        elements = 0
         with errors_for_writers():
-            staged = await ledger.begin(
-                wanted.sink,
-                wanted.attempt,
-                wanted.partition,
-                batch=wanted.batch,
-                epoch=wanted.epoch,
-                query=wanted.query,
-            )
+            await ledger.open()
+            wanted = read_stage(channel.request.data)
+            plan = {"batch": wanted.batch, "epoch": wanted.epoch}
+            staged = await ledger.begin(wanted.sink, wanted.attempt, wanted.partition, **plan, query=wanted.query)
         try:
             with errors_for_writers():
                 while batch := await channel.receive_batch():
                     for payload in batch:
-                        await staged.add((await element_of(payload, staged=True)).element)
+                        elements += 1
+                        for element in (await element_of(payload, staged=True)).elements:
+                            await staged.add(element)
                 await staged.seal()
         except BaseException:
             await ledger.discard(staged)
             raise
-        await channel.send(answer(rows=staged.rows, elements=staged.elements))
+        await channel.send(answer(rows=staged.rows, elements=elements))
 
     async def commit(request: Payload) -> bytes:
-        await ledger.open()
-        wanted = read_commit(request.data)
         with errors_for_writers():
+            await ledger.open()
+            wanted = read_commit(request.data)
             done = await ledger.commit(
                 *(wanted.sink, wanted.batch, wanted.attempts),
                 once=wanted.once,
@@ -103,14 +101,14 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         return answer(promoted=done.promoted, rows=done.rows, last=done.last)
 
     async def abort(request: Payload) -> bytes:
-        await ledger.open()
-        wanted = read_abort(request.data)
         with errors_for_writers():
+            await ledger.open()
+            wanted = read_abort(request.data)
             return answer(dropped=await ledger.abort(wanted.sink, wanted.attempts))
 
     async def epoch(request: Payload) -> bytes:
-        await ledger.open()
         with errors_for_writers():
+            await ledger.open()
             return answer(epoch=await ledger.epoch(read_epoch(request.data)))
 
     async def packs(request: Payload) -> bytes:
@@ -156,7 +154,7 @@ class WriteQueue:
     async def put(self, write: Write) -> None:
         """Append an element, and wait while there are too many bytes."""
         self._writes.append(write)
-        self._size += charged(write.element.size)
+        self._size += charged(write.size)
         self._changed.wake_all()
         while self._size > WAITING_BYTES:
             await self._changed.park()
@@ -190,7 +188,7 @@ def by_partition(writes: Iterable[Write]) -> dict[int, list[Element | Pack]]:
     """Return the elements by partition, in order."""
     groups: dict[int, list[Element | Pack]] = {}
     for write in writes:
-        groups.setdefault(write.partition, []).append(write.element)
+        groups.setdefault(write.partition, []).extend(write.elements)
     return groups
 
 
@@ -209,6 +207,6 @@ def errors_for_writers() -> Iterator[None]:
         what = "nothing was written" if error.errno in NO_ROOM else "nobody knows what was written"
         raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
     except CorruptLog as error:
-        raise DamagedPartition(f"what was staged is damaged: {error.reason}") from error
+        raise DamagedPartition(f"the log is damaged: {error.reason}") from error
     except ValueError as error:
         raise Invalid(str(error)) from error

@@ -17,11 +17,10 @@ from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, sourc
 from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
-from rsocket_trio.replay.named_readers import Reader
+from rsocket_trio.replay.named_readers import Reader, lowest_of
 from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack, arrow, has_arrow
 from rsocket_trio.replay.retention import Retention
 from rsocket_trio.replay.route_requests import (
-    Acknowledgement,
     RangeRequest,
     read_acknowledgement,
     read_forgotten,
@@ -66,55 +65,50 @@ def add_source(
         log.set_retention(retention)
 
     async def offsets(request: Payload) -> bytes:
-        await log.open()
-        await log.retain(in_full=False)
-        times = read_times(request.data, log.partitions())
-        return encode_bounds(log, {one: await log.position_at(one, time) for one, time in times.items()})
+        with errors_for_readers():
+            await log.open()
+            await log.retain(in_full=False)
+            times = read_times(request.data, log.partitions())
+            return encode_bounds(log, {one: await log.position_at(one, time) for one, time in times.items()})
 
     async def read(request: Payload, out: Outgoing) -> None:
-        await log.open()
         wanted = read_range(request.data)
-        try:
+        with errors_for_readers(wanted.partition):
+            await log.open()
             log.check_range(wanted.partition, wanted.start, wanted.end)
             await send_range(log, out, wanted, read_bytes)
-        except CorruptLog as error:
-            where = "" if error.position is None else f" at position {error.position}"
-            raise DamagedPartition(f"partition {wanted.partition} is damaged{where}: {error.reason}") from error
 
     async def ack(request: Payload) -> bytes:
-        await log.open()
         wanted = read_acknowledgement(request.data)
-        for partition, end in wanted.ends.items():
-            latest = log.bounds(partition)[1]
-            if end > latest:
-                raise Invalid(f"partition {partition} ends at {latest}, {end} can't be acknowledged")
-        known = await note(wanted)
+        with errors_for_readers():
+            await log.open()
+            for partition, end in wanted.ends.items():
+                latest = log.bounds(partition)[1]
+                if end > latest:
+                    raise Invalid(f"partition {partition} ends at {latest}, {end} can't be acknowledged")
+            known = None if wanted.reader is None else await log.acknowledge(wanted.reader, wanted.ends)
+            named = log.readers().values()
         if on_ack is not None:
             for partition, end in wanted.ends.items():
                 # A reader without a name may be ahead of those with one, which still need the rows.
-                lowest = log.lowest(partition)
+                lowest = lowest_of(named, partition)
                 waiting = on_ack(partition, end if lowest is None else lowest if known else min(end, lowest))
                 if inspect.isawaitable(waiting):
                     await waiting
-        return b"" if known is None else as_json(shown_reader(log, known))
-
-    async def note(wanted: Acknowledgement) -> Reader | None:
-        if wanted.reader is None:
-            return None
         with errors_for_readers():
-            return await log.acknowledge(wanted.reader, wanted.ends)
+            return b"" if known is None else as_json(shown_reader(bounds_of_all(log), known))
 
     async def acknowledge(request: Payload) -> None:
         await ack(request)
 
     async def readers(request: Payload) -> bytes:
-        await log.open()
         forgotten = read_forgotten(request.data)
-        if forgotten is not None:
-            with errors_for_readers():
-                if not await log.forget_reader(forgotten):
-                    raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
-        return as_json({name: shown_reader(log, reader) for name, reader in log.readers().items()})
+        with errors_for_readers():
+            await log.open()
+            if forgotten is not None and not await log.forget_reader(forgotten):
+                raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
+            bounds = bounds_of_all(log)
+            return as_json({name: shown_reader(bounds, reader) for name, reader in log.readers().items()})
 
     for name in ("partitions", "offsets"):
         responder.request_response(f"{route}.{name}")(offsets)
@@ -126,12 +120,16 @@ def add_source(
 
 
 @contextmanager
-def errors_for_readers() -> Iterator[None]:
-    """Translate an error of the disk into one that is sent to the reader and names no file."""
+def errors_for_readers(partition: int | None = None) -> Iterator[None]:
+    """Translate errors of the disk and the log, read in ``partition``, into errors that are sent and name no file."""
     try:
         yield
     except OSError as error:
-        raise NotWritten(f"the readers can't be written: {error.strerror or error}") from error
+        raise NotWritten(f"the log can't be used: {error.strerror or error}") from error
+    except CorruptLog as error:
+        what = "the log" if partition is None else f"partition {partition}"
+        where = "" if error.position is None else f" at position {error.position}"
+        raise DamagedPartition(f"{what} is damaged{where}: {error.reason}") from error
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
@@ -215,12 +213,17 @@ def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
     return as_json(told)
 
 
-def shown_reader(log: ReplayableLog, reader: Reader) -> dict[str, object]:
+def bounds_of_all(log: ReplayableLog) -> dict[int, tuple[int, int]]:
+    """Return the bounds of a log by partition."""
+    return {partition: log.bounds(partition) for partition in log.partitions()}
+
+
+def shown_reader(bounds: Mapping[int, tuple[int, int]], reader: Reader) -> dict[str, object]:
     """Return what the server shows of a reader: its ends and how many positions it is behind, by partition."""
-    behind: dict[str, int] = {}
-    for partition in log.partitions():
-        earliest, latest = log.bounds(partition)
-        behind[str(partition)] = latest - max(reader.ends.get(partition, 0), earliest)
+    behind = {
+        str(partition): latest - max(reader.ends.get(partition, 0), earliest)
+        for partition, (earliest, latest) in bounds.items()
+    }
     ends = {str(partition): reader.ends[partition] for partition in sorted(reader.ends)}
     return {"ends": ends, "behind": behind, "seen": reader.seen}
 

@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -24,7 +23,7 @@ from rsocket_trio.replay.bodies import bodies_of, check_numbers, crc_of, crc_of_
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
 from rsocket_trio.replay.errors import CorruptLog, PositionAhead, PositionExpired
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
-from rsocket_trio.replay.named_readers import Reader
+from rsocket_trio.replay.named_readers import Reader, lowest_of
 from rsocket_trio.replay.packs import FOREVER, Pack, arrow, has_arrow
 from rsocket_trio.replay.retention import SHARE, Retention
 
@@ -228,13 +227,18 @@ class Log(ReplayableLog):
     def _state(self, ask: Callable[..., list[tuple[Any, ...]]], number: int) -> Partition:
         """Return a row of ``partitions``. Raise ``UnknownPartition`` and ``CorruptLog``."""
         if not 0 <= number < self._count:
-            check_partition(number, len(self.partitions()))
+            [(self._count,)] = ask("SELECT count(*) FROM partitions")
+            check_partition(number, self._count)
         rows = ask("SELECT * FROM partitions WHERE number = ?", number)
         if rows:
             *values, crc = rows[0]
             if crc == crc_of(*values):
                 return Partition(*values)
         raise CorruptLog(self.path, "the row of its bounds is damaged", number)
+
+    def _states(self) -> list[Partition]:
+        ask = self._open_database.ask
+        return [self._state(ask, number) for number in self.partitions()]
 
     def _state_in(self, connection: Connection, number: int) -> Partition:
         return self._state(partial(fetch, connection), number)
@@ -244,7 +248,7 @@ class Log(ReplayableLog):
     async def append_all(
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        self._check_partitions(elements)
+        self._check_partitions((*elements, *(at or ())))
         for number, group in elements.items():
             if not isinstance(group, list | tuple):
                 # What may be read only once is kept: it is read again when another append fails beside it.
@@ -274,35 +278,52 @@ class Log(ReplayableLog):
         """Write what is pending in one transaction or, if that fails, each append in one of its own."""
         groups: list[Appending] = []
 
-        def write(connection: Connection) -> list[dict[int, int]]:
+        def write(connection: Connection) -> list[Begins]:
             groups.extend(take())
-            return self._append(connection, groups)
+            connection.execute("SAVEPOINT together")
+            try:
+                return [outcome.Value(begins) for begins in self._append(connection, groups)]
+            except (ValueError, CorruptLog):
+                if len(groups) == 1:
+                    raise
+                connection.execute("ROLLBACK TO together")
+            return [self._append_one(connection, group) for group in groups]
 
         try:
-            return [outcome.Value(begins) for begins in self._open_database.transaction(write)]
+            return self._open_database.transaction(write)
         except Exception as error:
             # Raised in the task that appended.
             if not groups:
                 raise
             if len(groups) == 1:
                 return [outcome.Error(error)]
+        # The disk has refused something: what fits is written.
         return [self._write_one(group) for group in groups]
 
+    def _append_one(self, connection: Connection, group: Appending) -> Begins:
+        connection.execute("SAVEPOINT one")
+        try:
+            [begins] = self._append(connection, [group])
+        except (ValueError, CorruptLog) as error:
+            connection.execute("ROLLBACK TO one")
+            return outcome.Error(error)
+        return outcome.Value(begins)
+
     def _write_one(self, group: Appending) -> Begins:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                [begins] = self._open_database.transaction(partial(self._append, groups=[group]))
-                return outcome.Value(begins)
-            except Exception as error:
-                # Raised in the task that appended; a lock that another process has is waited for.
-                if type(error).__name__ != "BusyError":
-                    return outcome.Error(error)
-                if time.monotonic() >= deadline:
-                    return outcome.Error(OSError(errno.EBUSY, "somebody else holds its lock", str(self.path)))
+        try:
+            [begins] = self._open_database.transaction(partial(self._append, groups=[group]))
+        except Exception as error:
+            # Raised in the task that appended.
+            if type(error).__name__ == "BusyError":
+                error = OSError(errno.EBUSY, "nothing was written: somebody else holds its lock", str(self.path))
+            return outcome.Error(error)
+        return outcome.Value(begins)
 
     def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
         begins: list[dict[int, int]] = [{} for _ in groups]
+        for group in groups:
+            for number in () if group.at is None else group.at.keys() - group.elements.keys():
+                check_begin(number, group.at, self._state_in(connection, number).latest)
         now = self._clock()
         for number in sorted({number for group in groups for number in group.elements}):
             state = self._state_in(connection, number)
@@ -497,11 +518,10 @@ class Log(ReplayableLog):
             if retention.seconds is not None:
                 old = await self.position_at(number, self._clock() - int(retention.seconds * 1e6))
                 dropped |= await self._expire(number, old, None, f"older than {retention.seconds:g} s")
-            lowest = self.lowest(number)
-            if lowest is not None:
-                dropped |= await self._drop(number, lowest)
+        for number, lowest in self._dropped_by_readers().items():
+            dropped |= await self._drop(number, lowest)
         while retention.bytes is not None:
-            states = [self._state(self._open_database.ask, number) for number in self.partitions()]
+            states = self._states()
             over = sum(state.bytes for state in states) - retention.bytes
             largest = max(states, key=lambda state: state.bytes)
             if over <= 0 or not await self._expire(
@@ -540,11 +560,17 @@ class Log(ReplayableLog):
         return found
 
     async def _drop_acknowledged(self) -> None:
-        if self._retention is not None and any(
-            (lowest := self.lowest(number)) is not None and lowest > self.bounds(number)[0]
-            for number in self.partitions()
-        ):
+        if self._retention is not None and self._dropped_by_readers():
             await self._retain_and_log()
+
+    def _dropped_by_readers(self) -> dict[int, int]:
+        """Return the positions that all named readers have reached, by partition, where that drops something."""
+        readers, found = self.readers().values(), {}
+        for state in self._states():
+            lowest = lowest_of(readers, state.number)
+            if lowest is not None and lowest > state.earliest:
+                found[state.number] = lowest
+        return found
 
     async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
         def save(connection: Connection) -> T:
@@ -555,7 +581,7 @@ class Log(ReplayableLog):
                 connection.execute("DELETE FROM readers WHERE name = ?", (name,))
             for reader in after.values():
                 known = before.get(reader.name)
-                if known is None or known.ends != reader.ends:
+                if known != reader:
                     save_reader(connection, reader)
             if len(after) != len(before):
                 connection.execute("INSERT OR REPLACE INTO counters VALUES ('readers', ?)", (len(after),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -87,6 +87,12 @@ class Holder(Protocol):
     async def _share(self, row: Attempt) -> None:
         """Show a complete attempt to them."""
 
+    async def _wait_room(self) -> None:
+        """Wait while too much is in memory that others are storing."""
+
+    async def _store(self, function: Callable[[Connection], Attempt]) -> Attempt:
+        """Run ``function``, which stores what waits of an attempt."""
+
 
 class StagedAttempt:
     """An attempt that a writer stages: its rows are not in the log until a commit names it.
@@ -113,6 +119,7 @@ class StagedAttempt:
         if isinstance(element, Element):
             check_element(element)
         size = element.size + OVERHEAD
+        await self._holder._wait_room()
         self._holder._charge(size)
         self._waiting.append(element)
         self._size += size
@@ -131,6 +138,11 @@ class StagedAttempt:
         await self._store(sealed=True)
         self.sealed = True
 
+    @property
+    def number(self) -> int:
+        """Return the number of the attempt in the database, which no other has."""
+        return self._row.id
+
     def release(self) -> None:
         """Let go of what waits in memory."""
         self._holder._charge(-self._size)
@@ -138,13 +150,13 @@ class StagedAttempt:
         self._waiting.clear()
 
     async def _store(self, *, sealed: bool) -> None:
-        self._row = await self._holder._database.write(partial(self._store_in, sealed=sealed))
+        self._row = await self._holder._store(partial(self._store_in, sealed=sealed))
         self.release()
 
     def _store_in(self, connection: Connection, *, sealed: bool) -> Attempt:
         row = attrs.evolve(self._row, rows=self.rows, elements=self.elements, sealed=int(sealed))
         if not connection.execute("SELECT 1 FROM attempts WHERE id = ?1 AND attempt = ?2", (row.id, row.attempt)).get:
-            check_epoch(connection, row.sink, row.batch, row.epoch, row.deadline)
+            check_epoch(connection, row.sink, row.batch, row.epoch)
             raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
         [(first,)] = fetch(connection, "SELECT coalesce(max(number), -1) + 1 FROM staged WHERE attempt = ?", row.id)
         for number, body in enumerate(bodies_of(self._waiting), first):
@@ -171,8 +183,7 @@ def staged(connection: Connection, attempt: str) -> Attempt | None:
 
 
 def begin(connection: Connection, row: Attempt, most: int) -> Attempt:
-    """Store a new attempt. Raise ``Rejected`` if it is staged already or ``most`` are, ``NotStaged`` if it is late."""
-    check_epoch(connection, row.sink, row.batch, row.epoch, row.deadline)
+    """Store a new attempt. Raise ``Rejected`` if it is staged already, or ``most`` are."""
     if staged(connection, row.attempt) is not None:
         raise Rejected(f"attempt {row.attempt} is staged already")
     [(count,)] = fetch(connection, "SELECT count(attempt) FROM attempts")
@@ -198,7 +209,7 @@ def next_number(connection: Connection, counter: str) -> int:
     return int(number)
 
 
-def check_epoch(connection: Connection, sink: str, batch: int, epoch: int, now: int) -> None:
+def check_epoch(connection: Connection, sink: str, batch: int, epoch: int) -> None:
     """Raise ``NotStaged`` if a later write of the batch was planned; if this is the latest, drop what others staged."""
     if batch < 0 or epoch < 0:
         return
@@ -209,9 +220,11 @@ def check_epoch(connection: Connection, sink: str, batch: int, epoch: int, now: 
             f"batch {batch} of sink {sink} is written by epoch {found[0][0]}, which was planned after this one, {epoch}"
         )
     if not found or found[0][0] < epoch:
-        connection.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?)", (sink, batch, epoch, now))
+        connection.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (sink, batch, epoch))
+        # Lower ones are older.
         connection.execute(
-            "DELETE FROM epochs WHERE time < (SELECT time FROM epochs ORDER BY time DESC LIMIT 1 OFFSET ?)", (EPOCHS,)
+            "DELETE FROM epochs WHERE epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
+            (EPOCHS,),
         )
         drop(
             connection,

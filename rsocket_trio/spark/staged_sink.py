@@ -120,7 +120,7 @@ class Staging(Delivery):
 
     async def _stage(self, connection: Connection, attempt: str, patience: trio.CancelScope) -> None:
         said = {"sink": self._origin.sink, "attempt": attempt, "partition": self._origin.partition}
-        said |= {"batch": self._origin.batch, "epoch": self._epoch}
+        said |= {"batch": self._origin.batch, "epoch": self._epoch, "query": self._origin.query}
         async with connection.request_channel(json.dumps(said).encode(), route=self.route) as channel:
             for kept in self._kept:
                 await self._send(channel, kept, patience)

@@ -7,16 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.testing
 
-from rsocket_trio import Invalid, Rejected
+from rsocket_trio import Invalid, Payload, Rejected
+from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.replay import Commit, Element, Ledger, Log, NotStaged, Pack, ReplayableLog
 from rsocket_trio.replay.arrow_packs import pack_elements
+from rsocket_trio.replay.element_metadata import PACK, read_sink_payload
 from rsocket_trio.replay.staged_attempts import SWEPT_BODIES, WAITING_BYTES, WRITER_BYTES
 from tests.each_row import each_row
-from tests.replay.stored import KINDS, data_of, new_ledger, new_log
+from tests.replay.stored import KINDS, data_of, locked, new_ledger, new_log
 
 HOUR = 3_600_000_000
 
@@ -130,7 +133,8 @@ async def test_an_attempt_that_was_aborted_takes_no_more_rows(ledger: Ledger) ->
         with pytest.raises(Rejected, match="attempt a is staged no longer: it was too old, or was aborted"):
             await unfinished.seal()
         await ledger.discard(unfinished)
-        assert ledger.staged_bytes == 0
+        assert ledger.staged == ["a"]
+        assert (await ledger.commit("sink", 1, {"a": 1})).promoted
 
 
 async def test_a_commit_that_is_cancelled_promotes_whole_or_not_at_all(ledger: Ledger) -> None:
@@ -261,6 +265,31 @@ async def test_a_later_epoch_drops_what_lower_ones_have_staged_for_the_batch(led
         assert await data_of(ledger.log) == [b"new"]
 
 
+async def test_a_lower_epoch_is_late_also_when_the_sink_has_gone_on(ledger: Ledger) -> None:
+    async with ledger.log:
+        first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
+        await ledger.commit("sink", 5, {}, epoch=second)
+        await ledger.commit("sink", 6, {}, epoch=second)
+        for late in (
+            partial(ledger.begin, "sink", "late", 0, batch=5, epoch=first),
+            partial(ledger.commit, "sink", 5, {}, epoch=first),
+        ):
+            with pytest.raises(NotStaged, match=f"was committed by epoch {second}, which was planned after this one"):
+                await late()
+
+
+async def test_stages_of_another_query_drop_nothing_of_the_owners(ledger: Ledger) -> None:
+    async with ledger.log:
+        await ledger.commit("sink", 0, {}, query="owner")
+        first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
+        await stage(ledger, "right", [b"right"], batch=1, epoch=first, query="owner")
+        await stage(ledger, "wrong", [b"wrong"], batch=1, epoch=second, query="other")
+        with pytest.raises(Invalid, match="belongs to query owner"):
+            await ledger.commit("sink", 1, {"wrong": 1}, epoch=second, query="other")
+        assert (await ledger.commit("sink", 1, {"right": 1}, epoch=first, query="owner")).promoted
+        assert await data_of(ledger.log) == [b"right"]
+
+
 async def test_a_commit_of_a_later_epoch_drops_the_lower_ones_too(ledger: Ledger) -> None:
     async with ledger.log:
         first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
@@ -325,6 +354,33 @@ async def test_little_of_what_is_staged_waits_in_memory(tmp_path: Path) -> None:
         for each in stages:
             await ledger.discard(each)
         assert (ledger._waiting, ledger.staged_bytes, stored(ledger, "bodies")) == (0, 0, 0)
+
+
+async def test_writers_wait_with_their_rows_while_others_store_too_many(tmp_path: Path) -> None:
+    async with new_log("file", tmp_path) as log, trio.open_nursery() as nursery:
+        ledger = Ledger(log)
+        stages = [await ledger.begin("sink", f"a{number}", 0) for number in range(40)]
+        assert isinstance(log, Log)
+        assert log.path is not None
+        with locked(log.path):
+            for each in stages:
+                nursery.start_soon(each.add, Element(bytes(WRITER_BYTES)))
+            with trio.fail_after(10):
+                while ledger._waiting < WAITING_BYTES:  # noqa: ASYNC110  # nothing tells a test that a writer waits
+                    await trio.sleep(0.01)
+            assert ledger._waiting < WAITING_BYTES + 2 * WRITER_BYTES
+        nursery.cancel_scope.deadline = trio.current_time() + 60
+    assert sum(one.elements for one in stages) == 40
+
+
+def test_a_pack_counts_as_it_is_stored_and_not_as_it_came_compressed() -> None:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_pydict({"data": pa.array([b""] * 100_000, pa.binary())})
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_batch(batch)
+    payload = Payload(sink.getvalue().to_pybytes(), encode_composite([Entry(PACK, b"arrow/1")]))
+    write = read_sink_payload(payload)
+    assert write.size > 400_000 > 100 * payload.size
 
 
 async def test_attempts_expire(ledger: Ledger) -> None:

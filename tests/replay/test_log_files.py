@@ -6,6 +6,8 @@ import errno
 import os
 import random
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -64,9 +66,26 @@ def make_named(path: Path) -> None:
         connection.pragma("application_id", 7)
 
 
+def make_half_written(path: Path) -> None:
+    """Leave the database of a program that was killed in a transaction: its journal has to be played back."""
+    code = (
+        "import apsw, os, sys; c = apsw.Connection(sys.argv[1]); c.execute('CREATE TABLE mine (x)'); "
+        "c.pragma('cache_size', 1); c.execute('BEGIN'); "
+        "[c.execute('INSERT INTO mine VALUES (?)', (bytes(9000),)) for _ in range(50)]; os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert beside(path, "journal").exists()
+
+
+def make_one_byte(path: Path) -> None:
+    path.write_bytes(b"x")
+
+
 @each_row(
     ("make", "problem"),
     [
+        (make_half_written, "it is a database of another program"),
+        (make_one_byte, "it is no database"),
         (make_text, "file is not a database"),
         (make_foreign, "it is a database of another program"),
         (make_foreign_wal, "it is a database of another program"),

@@ -20,6 +20,7 @@ from rsocket_trio.replay import (
     Element,
     Ledger,
     Log,
+    Pack,
     PositionAhead,
     PositionExpired,
     Record,
@@ -179,6 +180,17 @@ async def test_of_appends_that_come_together_only_those_fail_that_must(kind: str
         assert failed == [0, 0]
         assert await data_of(log) == await data_of(log, 1)
         assert set(await data_of(log)) == {b"1", b"2", b"3"}
+
+
+async def test_packs_of_another_log_get_the_places_and_times_of_this_one(tmp_path: Path) -> None:
+    async with Log() as other, new_log("file", tmp_path) as log:
+        await other.append_all({0: [Element(b"%d" % time, timestamp=time) for time in range(5)]})
+        await log.append(b"before", timestamp=2_000_000)
+        packs = list(await other.read_packs(0, 0))
+        assert await log.append_all({0: packs}) == {0: 1}
+        assert [record.timestamp for record in await rows_of(log)] == [2_000_000] * 6
+        with pytest.raises(ValueError, match="a pack of 7 bytes is not in arrow/1"):
+            await log.append_all({0: [Pack(b"garbage", 3)]})
 
 
 @each_row("kind", KINDS)

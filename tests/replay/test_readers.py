@@ -155,7 +155,7 @@ async def test_an_acknowledgement_that_the_disk_refuses_is_not_noted(
         await ack(client, **{"0": 1, "reader": "a"})
         with monkeypatch.context() as patches:
             failing(patches, errno.EIO)
-            with pytest.raises(ApplicationError, match="the readers can't be written: Input/output error") as caught:
+            with pytest.raises(ApplicationError, match="the log can't be used: Input/output error") as caught:
                 await ack(client, **{"0": 3, "reader": "a"})
         assert caught.value.code == 0x321
         assert log.readers()["a"].ends == {0: 1}
