@@ -581,10 +581,10 @@ MUTANTS = (
         FILES,
     ),
     Mutant(
-        "the failure of one append fails those that are written with it",
+        "what was written beside an append that failed stays, and is written again",
         "Log._write_all",
-        "if len(groups) == 1:",
-        "if True:\n                return [outcome.Error(error)] * len(groups)\n            if len(groups) == 1:",
+        'connection.execute("ROLLBACK TO together")',
+        "pass",
         LOGS,
     ),
     Mutant(
