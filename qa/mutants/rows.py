@@ -581,13 +581,6 @@ MUTANTS = (
         FILES,
     ),
     Mutant(
-        "what was written beside an append that failed stays, and is written again",
-        "Log._write_all",
-        'connection.execute("ROLLBACK TO together")',
-        "pass",
-        LOGS,
-    ),
-    Mutant(
         "a locked file is given up at once",
         "Database._patiently",
         "if trio.current_time() >= deadline:",
