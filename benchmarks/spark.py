@@ -87,7 +87,7 @@ async def serve_rows() -> None:
             add_source(responder, "raw", log)
             add_source(responder, "arrow", arrow)
             add_source(responder, f"raw{FILES}", files)
-            add_sink(responder, "sink", Ledger(Log(partitions=2, limit_bytes=SINK_BYTES)))
+            add_sink(responder, "sink", Ledger(Log(partitions=2, limit_bytes=SINK_BYTES), staged_bytes=2**30))
             add_sink(responder, f"sink{FILES}", Ledger(written))
             [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
             print(uri, flush=True)

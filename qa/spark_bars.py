@@ -28,8 +28,8 @@ class Bar(NamedTuple):
 
 
 BARS = (
-    Bar("read raw", "2 partitions", "files", 1_000_000, 1.5),
-    Bar("write exactlyOnce", "2 partitions", "files", 500_000),
+    Bar("read raw", "2 partitions", "files", 1_200_000, 1.4),
+    Bar("write exactlyOnce", "2 partitions", "files", 1_000_000, 1.7),
 )
 
 
