@@ -24,5 +24,5 @@ def test_a_bar_is_held_or_its_figure_is_told(bar: Any) -> None:
     assert missed(figures(0.8, 1.3), bar) == []
     slow = missed(figures(4.0, 1.4), bar)
     assert [line.partition(": ")[2] for line in slow] == [f"250,000 rows/s, the bar is {bar.rate:,.0f}"]
-    assert len(missed(figures(0.9, 2.0), bar)) == (bar.cost is not None)
+    assert len(missed(figures(0.8, 2.0), bar)) == (bar.cost is not None)
     assert missed({"jobs": []}, bar) == [f"{bar.job} of {bar.of}, {bar.store}: measured 0 times"]
