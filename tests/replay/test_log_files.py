@@ -104,6 +104,18 @@ async def test_a_file_that_is_no_log_is_named_and_stays_as_it_is(make: object, p
     assert path.read_bytes() == before
 
 
+async def test_a_log_behind_a_link_has_its_files_beside_the_file_itself(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    real, link = tmp_path / "there" / "rows.log", tmp_path / "link.log"
+    link.symlink_to(real)
+    async with Log(link) as log:
+        await log.append(b"x")
+        assert log._database is not None
+        assert log._database.wal_bytes == beside(real, "wal").stat().st_size > 0
+        assert beside(real, "reserve").exists()
+    assert sorted(os.listdir(tmp_path)) == ["link.log", "there"]
+
+
 async def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
     path = tmp_path / "rows.log"
     path.touch()
