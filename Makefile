@@ -182,7 +182,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 $(VENV)/.quick: pyproject.toml | $(BIN)/python
 	@echo "fetching Python packages (100 MB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture,services,http2]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,log,capture,services,http2]'
 	@touch $@
 
 $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev

@@ -310,9 +310,9 @@ class Ledger:
             try:
                 # By its number: another attempt may have the name by now.
                 await self._database.write(partial(drop, ids=[(stage.number,)]), gives_way=True)
-            except OSError as error:
+                await self._sweep()
+            except (OSError, trio.ClosedResourceError) as error:
                 logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
-            await self._sweep()
 
     async def commit(
         self,
@@ -405,8 +405,6 @@ class Ledger:
         ):
             raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
         self._waiting += size
-        if size < 0:
-            self._measure()  # they are stored by now, or dropped
 
     @property
     def _is_full(self) -> bool:
@@ -422,7 +420,9 @@ class Ledger:
         """Run ``function``, which stores what waits of an attempt."""
         self._storing += 1
         try:
-            return await self._database.write(function)
+            row = await self._database.write(function)
+            self._measure()
+            return row
         finally:
             self._storing -= 1
             self._room.wake_all()

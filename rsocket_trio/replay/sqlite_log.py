@@ -96,7 +96,8 @@ class Log(ReplayableLog):
     ``partitions`` is by default what the file has, 1 in a new one; more are added. Any number of processes may open a
     file, on one machine. ``sync`` says when an append returns: ``"full"``, when it is on the disk; ``"never"``, when
     the operating system has it, which survives the end of the process but not that of the machine. A log in memory
-    keeps the newest ``limit_bytes``, 64 MiB by default, and a record above raises ``ValueError``.
+    keeps the newest ``limit_bytes``, 64 MiB by default, an equal share of each partition; what is appended together and
+    is larger raises ``ValueError``.
 
     Opening raises ``CorruptLog`` for a file that is no log, ``ValueError`` if it has more partitions, and ``OSError``.
     ``retention_failure`` is the error of the last try to drop records, ``None`` after a success. The class raises
@@ -310,12 +311,16 @@ class Log(ReplayableLog):
         return outcome.Value(begins)
 
     def _write_one(self, group: Appending) -> Begins:
+        from apsw import BusyError
+
         try:
             [begins] = self._open_database.transaction(partial(self._append, groups=[group]))
+        except BusyError:
+            # There is no second try: the others have been taken, and wait in this thread.
+            text = "nothing was written: somebody else holds its lock"
+            return outcome.Error(OSError(errno.EBUSY, text, str(self.path)))
         except Exception as error:
             # Raised in the task that appended.
-            if type(error).__name__ == "BusyError":
-                error = OSError(errno.EBUSY, "nothing was written: somebody else holds its lock", str(self.path))
             return outcome.Error(error)
         return outcome.Value(begins)
 
@@ -332,10 +337,7 @@ class Log(ReplayableLog):
                 # The clock of the machine may be set back; the times of records never go back.
                 state.time = max(state.time, now if body.time is None else body.time)
                 place(connection, state, body.count, body.insert(connection), body.size, body.crc)
-            if self.path is None:
-                self._make_room(connection, state, state.bytes - before)
-            self._appended += state.bytes - before
-            state.save(connection)
+            self._save_grown(connection, state, state.bytes - before)
         return begins
 
     def _promote(self, connection: Connection, number: int, bodies: Sequence[StagedBody]) -> None:
@@ -345,22 +347,23 @@ class Log(ReplayableLog):
         state.time = max(state.time, self._clock())
         for one in bodies:
             place(connection, state, one.count, one.body, one.size, one.crc)
-        if self.path is None:
-            self._make_room(connection, state, state.bytes - before)
-        self._appended += state.bytes - before
-        state.save(connection)
+        self._save_grown(connection, state, state.bytes - before)
 
     async def _notice(self) -> None:
         """Wake readers of what a ledger has promoted, and do what is due behind it."""
         self._changed.wake_all()
         await self._tend()
 
-    def _make_room(self, connection: Connection, state: Partition, added: int) -> None:
-        limit = self._limit // self._count
-        if added > limit:
-            raise ValueError(f"{added} bytes for a partition in memory: the limit is {limit}")
-        while state.bytes > limit:
-            drop(connection, state, state.latest, state.bytes - limit, 1)
+    def _save_grown(self, connection: Connection, state: Partition, added: int) -> None:
+        """Store a partition to which so many bytes were added. In memory its oldest rows make room for them."""
+        if self.path is None:
+            limit = self._limit // self._count
+            if added > limit:
+                raise ValueError(f"{added} bytes for a partition in memory: the limit is {limit}")
+            while state.bytes > limit:
+                drop(connection, state, state.latest, state.bytes - limit, 1)
+        self._appended += added
+        state.save(connection)
 
     # Reading
 

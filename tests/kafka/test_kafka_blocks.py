@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +12,9 @@ from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.kafka_blocks import LONGEST_GAP, Block, columnar, pack_block, records_of
 from rsocket_trio.replay.packs import PACK_ROWS, Pack, arrow
+from tests.missing import missing_module, require
 
-pytest.importorskip("pyarrow", reason="blocks are columns of Arrow")
+require(missing_module("pyarrow"))
 PLENTY = 2**30
 
 

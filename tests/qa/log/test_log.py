@@ -10,8 +10,9 @@ import trio
 
 from qa.log import flips, kills, large, space, wal
 from rsocket_trio.replay import CorruptLog, bodies
+from tests.missing import missing_module, require
 
-pytest.importorskip("pyarrow")
+require(missing_module("pyarrow"))
 
 
 @pytest.mark.timeout(120)
