@@ -44,6 +44,8 @@ ROUTES: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("arrow", ARROW_ROWS, {"payload": "arrow"}),
 )
 """The routes of sources: rows of each partition, and the options that reading them needs."""
+MICRO_BATCHES, WARM_UP = 30, 3
+"""Micro-batches of a query that are measured, and those before them."""
 LONGEST = 120
 """Seconds of one streaming query at most."""
 LONGEST_RUN = 1200
@@ -143,7 +145,7 @@ def streams(spark: SparkSession, uri: str) -> Iterator[Job]:
         reader = reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", 2 * rows // 5)
         frame = (reader.schema("id BIGINT, data BINARY") if options else reader).load(uri)
         kind, store = stored(route)
-        yield Job(f"stream {kind}", "2 partitions", rows * 2, partial(run_query, frame, available=True), store)
+        yield Job(f"stream {kind}", "2 partitions", rows * 2, partial(run_available, frame), store)
 
 
 def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
@@ -179,33 +181,40 @@ def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def run_query(frame: DataFrame, *, available: bool) -> list[int]:
-    """Run a query into a sink that does nothing, as it is available or for some micro-batches; ms of each of them."""
+def run_available(frame: DataFrame) -> None:
+    """Run a query of what is available into a sink that does nothing."""
     with tempfile.TemporaryDirectory() as folder:
         writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
-        query = (writer.trigger(availableNow=True) if available else writer).start()
+        writer.trigger(availableNow=True).start().awaitTermination(LONGEST)
+
+
+def micro_batch_ms(frame: DataFrame) -> float:
+    """Milliseconds of a micro-batch of a query into a sink that does nothing: the median of ``MICRO_BATCHES``."""
+    found: dict[int, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        query = frame.writeStream.format("noop").option("checkpointLocation", folder).start()
         try:
-            if available:
-                query.awaitTermination(LONGEST)
-            else:
-                deadline = time.monotonic() + LONGEST
-                while len(query.recentProgress) < 12 and time.monotonic() < deadline:
-                    query.awaitTermination(1)
-            return [int(progress["batchDuration"]) for progress in query.recentProgress]
+            deadline = time.monotonic() + LONGEST
+            while len(found) < MICRO_BATCHES + WARM_UP and time.monotonic() < deadline:
+                query.awaitTermination(1)
+                for progress in query.recentProgress:
+                    if progress["numInputRows"]:
+                        found[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
         finally:
             query.stop()
+    return statistics.median([found[batch] for batch in sorted(found)][WARM_UP : WARM_UP + MICRO_BATCHES])
 
 
-def floors(spark: SparkSession, uri: str) -> dict[str, float]:
-    """Milliseconds of a micro-batch that has next to nothing to do: ours, and Spark's own source."""
+def floors(spark: SparkSession, uri: str, repeat: int) -> dict[str, list[float]]:
+    """Milliseconds of a micro-batch that has next to nothing to do: ours and Spark's own source, in turns."""
     reader = spark.readStream.format("rsocket").options(route="raw", positions="server", startingPosition="earliest")
     ours = reader.option("maxRowsPerTrigger", 2).load(uri)
     own = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).option("numPartitions", 2).load()
-    # The first two start what the others use.
-    return {
-        name: statistics.median(run_query(frame, available=False)[2:])
-        for name, frame in (("rsocket", ours), ("rate", own))
-    }
+    found: dict[str, list[float]] = {"rsocket": [], "rate": []}
+    for _ in range(repeat):
+        found["rsocket"].append(micro_batch_ms(ours))
+        found["rate"].append(micro_batch_ms(own))
+    return found
 
 
 def run_jobs(uri: str, server: int, repeat: int) -> dict[str, Any]:
@@ -240,7 +249,7 @@ def run_jobs(uri: str, server: int, repeat: int) -> dict[str, Any]:
                     cpu.append(used)
             said = {"job": job.name, "of": job.of, "store": job.store, "rows": job.rows}
             found.append(said | {"seconds": seconds, "cpu": cpu})
-        return {"jobs": found, "floor_ms": floors(spark, uri), "repeat": repeat}
+        return {"jobs": found, "floor_ms": floors(spark, uri, repeat), "repeat": repeat}
     finally:
         spark.stop()
 
@@ -262,7 +271,7 @@ def main(repeat: int = REPEAT) -> dict[str, Any]:
         what = f"{job['job']:24} {job['of']:14} {job['store'] or '':6} {job['rows']:9}"
         print(f"{what} {speed:10.0f} {best:10.0f}  {cpu:10.2f}")
     for name, floor in figures["floor_ms"].items():
-        print(f"micro-batch of 2 rows, {name:8} {floor:8.0f} ms")
+        print(f"micro-batch of 2 rows, {name:8} {statistics.median(floor):8.0f} ms")
     print(f"load {figures['load'][0]:.1f} before, {figures['load'][1]:.1f} after")
     return figures
 

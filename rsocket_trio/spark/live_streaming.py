@@ -30,7 +30,7 @@ from rsocket_trio.spark.live_buffer import (
 )
 from rsocket_trio.spark.ranges import VERSION, CheckpointError, DataLossError, check_offset
 from rsocket_trio.spark.records import Chunk
-from rsocket_trio.spark.streaming import StreamReader, told
+from rsocket_trio.spark.streaming import StreamReader, names_of
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -95,8 +95,7 @@ class LiveStreamReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset behind the last received element, for the query's progress."""
-        counts = {self._options.route: self._intake.tally} if "_intake" in vars(self) else {}
-        return self._to_offset(self._store.end) | told(self._options, (), counts)
+        return self._to_offset(self._store.end) | names_of(self._options, ())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Have the query read the elements that came; wait for a volume that is asked for, up to its delay."""

@@ -48,17 +48,16 @@ class RouteProgress:
     """The progress of a query on one route.
 
     ``server`` is the URIs without their queries. ``partitions`` are by number. ``rows`` are those of the last
-    micro-batch, for the whole source; ``received`` are rows that its tasks received since the query's process began,
-    with ``bytes`` and ``reconnects``: ``None`` if no count came.
+    micro-batch, for the whole source; ``read`` are the positions of this route in it, and ``read_total`` in all
+    micro-batches that the listener saw.
     """
 
     server: str
     route: str
     partitions: Mapping[int, Place]
     rows: int
-    received: int | None = None
-    bytes: int | None = None
-    reconnects: int | None = None
+    read: int = 0
+    read_total: int = 0
 
     @property
     def behind(self) -> dict[str, float]:
@@ -91,15 +90,17 @@ def routes_of(source: Any) -> list[RouteProgress]:
     Spark shows no more of a source in Python than its offsets, so everything else is in ``latestOffset``. This is the
     one place that reads offsets of progress.
     """
-    latest, end = (_offset(one) for one in (source.latestOffset, source.endOffset))
-    if "server" not in latest or not isinstance(latest.get("routes"), Mapping):
+    latest, start, end = (_offset(one) for one in (source.latestOffset, source.startOffset, source.endOffset))
+    if "server" not in latest or not isinstance(latest.get("routes"), list):
         return []
+    if "i" in end:
+        start = {"p": end["i"]}  # of a batch with a beginning of its own
     found = []
-    for route, counts in latest["routes"].items():
-        tops, ends = (_positions(one, route) for one in (latest, end))
+    for route in latest["routes"]:
+        tops, starts, ends = (_positions(offset, route) for offset in (latest, start, end))
         places = {partition: Place(ends.get(partition, 0), top) for partition, top in tops.items()}
-        told = {name: counts[name] for name in ("received", "bytes", "reconnects") if name in counts}
-        found.append(RouteProgress(str(latest["server"]), route, places, int(source.numInputRows), **told))
+        read = sum(max(position - starts.get(partition, 0), 0) for partition, position in ends.items())
+        found.append(RouteProgress(str(latest["server"]), route, places, int(source.numInputRows), read))
     return found
 
 
@@ -177,6 +178,10 @@ class Progress(StreamingQueryListener):
             # Those of other kinds of sources in the same query are left out.
             state.rows_total = sum(rows for rows, of_source in found if of_source)
             state.rows_total += 0 if before is None else before.rows_total
+            known = {} if before is None else {(one.server, one.route): one.read_total for one in before.routes}
+            state.routes = routes = [
+                attrs.evolve(one, read_total=one.read + known.get((one.server, one.route), 0)) for one in routes
+            ]
             self._queries[state.run] = state
         for route in routes:
             logger.log(self._level, "%s", line_of(state, route))
@@ -230,9 +235,7 @@ def line_of(state: QueryState, route: RouteProgress) -> str:
         f"behind (average {behind['average']:.1f}) in {partitions} partition{'s' * (partitions != 1)} of "
         f"route {route.route!r} at {route.server}"
     )
-    if route.bytes is None:
-        return said
-    return f"{said}; so far {route.received} rows, {route.bytes} bytes, {route.reconnects} reconnects"
+    return f"{said}; so far {route.read_total} rows"
 
 
 # Prometheus
@@ -245,18 +248,15 @@ def exposed(states: list[QueryState]) -> str:
         ("positions_behind_latest_min", GAUGE, "The least of them over the partitions of a route."): [],
         ("positions_behind_latest_average", GAUGE, "Their average over the partitions of a route."): [],
         ("positions_behind_latest_max", GAUGE, "The most of them over the partitions of a route."): [],
-        ("received_rows_total", COUNTER, "Rows that tasks received, repeated reads included."): [],
-        ("received_bytes_total", COUNTER, "Bytes of data and metadata in these rows, or of their packs."): [],
-        ("reconnects_total", COUNTER, "Connections that were lost, or could not be made."): [],
+        ("read_total", COUNTER, "Positions of a route in all micro-batches that this listener saw."): [],
         ("rows_total", COUNTER, "Rows of all micro-batches of a query that this listener saw."): [],
         ("batch", GAUGE, "The number of the last micro-batch of a query."): [],
     }
     by_name = {name: lines for (name, _, _), lines in samples.items()}
 
-    def say(name: str, value: float | None, **labels: object) -> None:
-        if value is not None:
-            shown = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())
-            by_name[name].append(f"{PREFIX}{name}{{{shown}}} {value}")
+    def say(name: str, value: float, **labels: object) -> None:
+        shown = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())
+        by_name[name].append(f"{PREFIX}{name}{{{shown}}} {value}")
 
     for state in states:
         query = {"query": state.shown, "id": state.id}
@@ -268,9 +268,7 @@ def exposed(states: list[QueryState]) -> str:
                 say("positions_behind_latest", place.behind, **labels, partition=partition)
             for name, value in route.behind.items():
                 say(f"positions_behind_latest_{name}", value, **labels)
-            say("received_rows_total", route.received, **labels)
-            say("received_bytes_total", route.bytes, **labels)
-            say("reconnects_total", route.reconnects, **labels)
+            say("read_total", route.read_total, **labels)
     lines: list[str] = []
     for (name, kind, meaning), found in samples.items():
         if found:

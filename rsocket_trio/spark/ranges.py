@@ -26,8 +26,9 @@ from rsocket_trio.spark.options import (
     place_name,
     position_map,
 )
-from rsocket_trio.spark.tallies import Address
 
+MAX_TASK_ROWS = 1000
+"""Rows of several small ranges that one task reads: starting another takes longer than reading them."""
 VERSION = 1
 """The version of the format of offsets of one route, which name partitions only."""
 ROUTES_VERSION = 2
@@ -74,18 +75,19 @@ class Range:
         """Return the number of positions."""
         return self.end - self.start
 
+    def __str__(self) -> str:
+        return f"{self.route}{', ' if self.route else ''}{self.partition}: {self.start} to {self.end}"
+
 
 class RangePartition(InputPartition):
-    """A range of one of the server's partitions, for one task, which tells ``report_to`` what it counted."""
+    """The ranges that one task reads, each of one of the server's partitions."""
 
-    def __init__(self, range_: Range, report_to: Address | None = None) -> None:
-        super().__init__(range_)
-        self.range = range_
-        self.report_to = report_to
+    def __init__(self, *ranges: Range) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
     def __repr__(self) -> str:
-        of_route = f"{self.range.route}, " if self.range.route else ""
-        return f"RangePartition({of_route}{self.range.partition}: {self.range.start} to {self.range.end})"
+        return f"RangePartition({', '.join(map(str, self.ranges))})"
 
 
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:
@@ -262,6 +264,19 @@ def split(ranges: Sequence[Range], pieces: int | None) -> list[Range]:
         index = max(range(len(ranges)), key=lambda i: (ranges[i].size / counts[i], -i))
         counts[index] += 1
     return [piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)]
+
+
+def gathered(ranges: Iterable[Range]) -> list[list[Range]]:
+    """Return the ranges of each task: small ones are read together."""
+    tasks: list[list[Range]] = []
+    rows = 0
+    for one in ranges:
+        if not tasks or rows + one.size > MAX_TASK_ROWS:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(one)
+        rows += one.size
+    return tasks
 
 
 def _cut(one: Range, count: int) -> list[Range]:

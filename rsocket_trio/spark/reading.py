@@ -29,7 +29,7 @@ from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.live import fetch_live
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition, ranges_between, resolve, split
-from rsocket_trio.spark.replayed import fetch
+from rsocket_trio.spark.replayed import rows_of_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,12 +146,7 @@ class BatchReader(DataSourceReader):
         """Read the rows of a partition, in a task."""
         here, options = background(), self._options
         if isinstance(partition, RangePartition):
-            found = partition.range
-            if not found.size:
-                return iter(())
-            options = options.of_route(found.route)
-            produce = partial(explaining, here.pool, options, partial(fetch, here.pool, options, found))
-            return rows_in_one_line(rows_of(produce, options, found.partition, self._schema))
+            return rows_in_one_line(rows_of_ranges(partition.ranges, options, self._schema))
         produce = partial(explaining, here.pool, options, partial(fetch_live, here.pool, options))
         return rows_in_one_line(rows_of(produce, options, 0, self._schema))
 

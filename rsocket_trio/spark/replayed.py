@@ -7,8 +7,10 @@ are soon used up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
+import pyarrow as pa
 import trio
 
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
@@ -18,8 +20,10 @@ from rsocket_trio.replay.element_metadata import Placed, read_placed
 from rsocket_trio.replay.elements import Record, now_us
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.spark.asking import bounds_at
-from rsocket_trio.spark.background import Taker
+from rsocket_trio.spark.background import Taker, background
+from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.connections import Pool, Tries, target_of
+from rsocket_trio.spark.diagnosis import explaining
 from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import (
@@ -216,11 +220,6 @@ class Fetch:
         self._target = target_of(options)
         self.cursor = Cursor(range_, arrow=options.payload == "arrow", fail_on_loss=options.fail_on_data_loss)
 
-    @property
-    def reconnects(self) -> int:
-        """Return how often a connection was lost, or could not be made."""
-        return self._tries.failures
-
     async def run(self) -> None:
         """Read all of it."""
         cursor = self.cursor
@@ -287,6 +286,16 @@ class Fetch:
             cursor.cut(there.latest)
         else:
             cursor.skip_to(cursor.end, str(error))
+
+
+def rows_of_ranges(ranges: Iterable[Range], options: Options, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ranges, one behind the other, in a task."""
+    here = background()
+    for one in ranges:
+        if one.size:
+            of_route = options.of_route(one.route)
+            produce = partial(explaining, here.pool, of_route, partial(fetch, here.pool, of_route, one))
+            yield from rows_of(produce, of_route, one.partition, schema)
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructType
@@ -113,7 +114,10 @@ class RSocketDataSource(DataSource):
         """Return the reader of a stream with the columns of ``schema``, for ``spark.readStream``."""
         try:
             options = self._options(Use.STREAM_READ, schema)
-            return STREAM_READERS[options.positions](options, columns(options, schema))
+            wanted = columns(options, schema)
+            if options.positions == "server":
+                return ServerStreamReader(options, wanted, exact_schema(schema))
+            return STREAM_READERS[options.positions](options, wanted)
         except (OptionError, SchemaMismatchError) as error:
             return RefusedStreamReader(error.with_traceback(None))
 
@@ -235,6 +239,12 @@ def columns(options: Options, schema: StructType) -> pa.Schema | None:
             f"name some of them, or set payload=arrow ({problem})"
         )
     return some
+
+
+def exact_schema(schema: StructType) -> pa.Schema | None:
+    """Return the Arrow schema from which Spark reads exactly these columns, ``None`` for columns that have none."""
+    found = arrow_schema(schema)
+    return found if from_arrow_schema(found) == schema else None
 
 
 def register(spark: SparkSession) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
 from typing import Any
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -24,10 +25,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rsocket_trio.spark.asking import Unanswered, ask_places, ask_starts, explained
-from rsocket_trio.spark.background import Background, Taker, background
-from rsocket_trio.spark.batching import rows_of
+from rsocket_trio.spark.background import Background, background
+from rsocket_trio.spark.batching import Pending
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.diagnosis import explaining, positions_missing
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.mistakes import PASSING_FOR_READS
@@ -41,6 +41,7 @@ from rsocket_trio.spark.ranges import (
     advance,
     first_of,
     from_offset,
+    gathered,
     partitions_at,
     ranges_between,
     resolve,
@@ -49,8 +50,7 @@ from rsocket_trio.spark.ranges import (
     to_offset,
 )
 from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
-from rsocket_trio.spark.replayed import Fetch, acknowledge, fetch
-from rsocket_trio.spark.tallies import Collector, CountingTaker, Tally, report
+from rsocket_trio.spark.replayed import acknowledge, fetch, rows_of_ranges
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -60,6 +60,10 @@ ROWS_PER_PARTITION = 100_000
 """Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
 SAMPLE = 64
 """Rows of a partition that are read ahead to learn how large they are."""
+MAX_PLAN_ROWS, MAX_PLAN_BYTES = 500, 2**20
+"""The largest micro-batch that the driver reads itself, in rows and in bytes: Spark then starts no task in Python."""
+PLAN_TIMEOUT = 0.5
+"""Seconds that the driver tries to read it; then tasks do."""
 
 
 # The bounds of the server and the read limits of a query
@@ -216,18 +220,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ServerStreamReader(StreamReader):
-    """Reads a route whose server replays: offsets are the server's positions."""
+    """Reads a route whose server replays: offsets are the server's positions.
+
+    ``planned`` are the columns of the query with all that Spark wants to find in rows that travel with the plan,
+    ``None`` where they can't be had.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema | None, planned: pa.Schema | None = None) -> None:
+        super().__init__(options, schema)
+        self._planned = planned
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return ServerStreamReader, (self._given, self._schema, self._planned)
 
     _goal: Mapping[Place, int] | None = None
     """The end of a query with the trigger ``availableNow``."""
     _first: Mapping[Place, int] | None = None
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
-    @cached_property
-    def _collector(self) -> Collector:
-        found = Collector()
-        self._background.run(partial(found.listen, self._background.start))
-        return found
+    _row_bytes = 1.0
+    """Bytes of a row on average, as far as it is known from micro-batches that the driver has read."""
 
     @cached_property
     def _offsets(self) -> LatestOffsets:
@@ -261,7 +273,7 @@ class ServerStreamReader(StreamReader):
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
-        return self._volume.default_limit(len(self._offsets.fresh()))
+        return self._volume.default_limit(len(self._offsets.known or self._offsets.fresh()))
 
     @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -298,13 +310,7 @@ class ServerStreamReader(StreamReader):
         if known is None:
             return None
         options = self._options
-        counts = self._collector.totals if "_collector" in vars(self) else {}
-        return to_offset(options.fingerprint, latest_of(known)) | told(options, known, counts)
-
-    def stop(self) -> None:
-        """Hear no more of tasks; servers hear of the end when the process goes. Spark seldom calls this."""
-        if "_collector" in vars(self):
-            self._background.soon(self._collector.close)
+        return to_offset(options.fingerprint, latest_of(known)) | names_of(options, known)
 
     @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
@@ -317,16 +323,46 @@ class ServerStreamReader(StreamReader):
         options = self._options
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
         stop = from_offset(end, options.fingerprint)
-        ranges = split(ranges_between(begin, stop), options.min_partitions)
-        return [RangePartition(one, self._collector.address(one.route or options.route)) for one in ranges]
+        ranges = ranges_between(begin, stop)
+        if options.min_partitions is not None:
+            return [RangePartition(one) for one in split(ranges, options.min_partitions)]
+        rows = sum(one.size for one in ranges)
+        if 0 < rows <= min(MAX_PLAN_ROWS, MAX_PLAN_BYTES // self._row_bytes) and (batches := self._read_few(ranges)):
+            PlannedReader.hand_over(self, batches)
+            # Read by a task after all where Spark has lost the rows.
+            return [RangePartition(*ranges)]
+        return [RangePartition(*task) for task in gathered(ranges)]
+
+    def _read_few(self, ranges: Sequence[Range]) -> list[pa.RecordBatch]:
+        """Return the rows of small ranges; nothing if they are too large, or for whatever error a task will meet."""
+        if self._planned is None or planned_reader() is None:
+            return []
+        takers = [Few(one) for one in ranges]
+        here, options = self._background, self._options
+
+        async def read_all() -> bool:
+            with trio.move_on_after(PLAN_TIMEOUT) as patience:
+                async with trio.open_nursery() as nursery:
+                    for taker in takers:
+                        of_route = options.of_route(taker.range.route)
+                        nursery.start_soon(fetch, here.pool, of_route, taker.range, taker)
+            return not patience.cancelled_caught
+
+        batches: list[pa.RecordBatch] = []
+        try:
+            if here.run(read_all):
+                for taker in takers:
+                    batches += taker.batches(options.of_route(taker.range.route), self._schema)
+        except Exception as error:
+            # The task that reads them meets it again, and says it in the words of the options.
+            logger.debug("a micro-batch is read by tasks: %r", error)
+        self._row_bytes = max(sum(taker.size for taker in takers) / sum(one.size for one in ranges), 1.0)
+        return [pa.RecordBatch.from_arrays(batch.columns, schema=self._planned) for batch in batches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a range, in a task."""
+        """Read the rows of ranges, in a task."""
         assert isinstance(partition, RangePartition)
-        here = background()
-        options = self._options.of_route(partition.range.route)
-        produce = partial(explaining, here.pool, options, partial(fetch_counted, here.pool, options, partition))
-        return rows_in_one_line(rows_of(produce, options, partition.range.partition, self._schema))
+        return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
 
     @in_one_line
     def commit(self, end: dict[str, Any]) -> None:
@@ -352,27 +388,76 @@ class ServerStreamReader(StreamReader):
         return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
 
 
-async def fetch_counted(pool: Pool, options: Options, partition: RangePartition, conveyor: Taker[Rows]) -> None:
-    """Put the rows of a range on the conveyor, and report how many they were, also if that failed."""
-    counting = CountingTaker(conveyor)
-    reading = Fetch(pool, options, partition.range, counting)
+class TooLarge(Exception):
+    """Rows that the driver reads are too large to travel with the plan."""
+
+
+class Few:
+    """The rows of a small range, in the driver."""
+
+    def __init__(self, range_: Range) -> None:
+        self.range = range_
+        self.size = 0
+        self._chunks: list[Rows] = []
+
+    async def put(self, item: Rows, weight: int) -> None:
+        """Take rows. Raise ``TooLarge``."""
+        self.size += item.size
+        if self.size > MAX_PLAN_BYTES:
+            raise TooLarge
+        self._chunks.append(item)
+
+    def batches(self, options: Options, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Yield them as record batches."""
+        pending = Pending(options, self.range.partition, schema)
+        for chunk in self._chunks:
+            yield from pending.add(chunk)
+        if pending.rows:
+            yield pending.flush()
+
+
+class PlannedReader(ServerStreamReader):
+    """A reader that has the rows of the micro-batch which is being planned.
+
+    Spark sends rows with the plan for one kind of reader, a private class of its own. For as long as it plans such a
+    micro-batch, the reader is of this class, which is registered as a subclass of that one.
+    """
+
+    _batches: Sequence[pa.RecordBatch] = ()
+
+    @staticmethod
+    def hand_over(reader: ServerStreamReader, batches: Sequence[pa.RecordBatch]) -> None:
+        """Let Spark ask ``reader`` for these rows next."""
+        reader.__class__ = PlannedReader
+        assert isinstance(reader, PlannedReader)
+        reader._batches = batches
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Return the rows, once."""
+        batches, self._batches = self._batches, ()
+        reader: ServerStreamReader = self
+        reader.__class__ = ServerStreamReader
+        return iter(batches)
+
+
+@cache
+def planned_reader() -> type[PlannedReader] | None:
+    """Return the class of readers whose rows Spark sends with the plan; ``None`` if this Spark has none."""
     try:
-        await reading.run()
-    finally:
-        if partition.report_to is not None:
-            counting.tally.reconnects = reading.reconnects
-            await report(partition.report_to, counting.tally)
+        from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as Prefetching
+    except ImportError:
+        return None
+    if not hasattr(Prefetching, "getCache"):
+        return None
+    Prefetching.register(PlannedReader)
+    return PlannedReader
 
 
-def told(options: Options, places: Collection[Place], counts: Mapping[str, Tally]) -> dict[str, Any]:
-    """Return what the offset for a query's progress says beside positions: server, routes, and counts by route."""
-    counted = {
-        route: {"received": tally.rows, "bytes": tally.bytes, "reconnects": tally.reconnects}
-        for route, tally in counts.items()
-    }
+def names_of(options: Options, places: Iterable[Place]) -> dict[str, Any]:
+    """Return what the offset for a query's progress says beside positions: the server, and the routes."""
     return {
         "server": options.shown_uris,
-        "routes": {route or options.route: {} for route, _ in places or [("", 0)]} | counted,
+        "routes": sorted({route or options.route for route, _ in places} or {options.route}),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qa.spark_bars import BARS, missed
+from qa.spark_bars import BARS, Bar, missed, missed_beside
 
 
 def figures(seconds: float, cpu: float) -> dict[str, Any]:
@@ -20,9 +20,15 @@ def figures(seconds: float, cpu: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bar", BARS)
-def test_a_bar_is_held_or_its_figure_is_told(bar: Any) -> None:
-    assert missed(figures(0.8, 1.3), bar) == []
-    slow = missed(figures(4.0, 1.4), bar)
-    assert [line.partition(": ")[2] for line in slow] == [f"250,000 rows/s, the bar is {bar.rate:,.0f}"]
-    assert len(missed(figures(0.8, 2.0), bar)) == (bar.cost is not None)
-    assert missed({"jobs": []}, bar) == [f"{bar.job} of {bar.of}, {bar.store}: measured 0 times"]
+def test_a_bar_is_held_or_its_figures_are_told(bar: Bar) -> None:
+    assert missed(figures(0.8, 1.3), bar) == ""
+    assert "250,000 rows/s and 1.40 us" in missed(figures(4.0, 1.4), bar)
+    assert "1,250,000 rows/s and 2.00 us" in missed(figures(0.8, 2.0), bar)
+    assert missed({"jobs": []}, bar).endswith("not measured once")
+
+
+def test_a_slow_machine_is_one_on_which_the_former_state_is_slow_too() -> None:
+    slow = figures(2.0, 2.0)
+    assert missed_beside(slow, figures(1.6, 1.0), BARS[0]) == ""
+    assert missed_beside(slow, figures(1.5, 1.0), BARS[0]).endswith("the former's rate: 666,667 rows/s")
+    assert missed_beside(slow, {"jobs": []}, BARS[0]).endswith("not measured")

@@ -136,9 +136,7 @@ def test_what_comes_is_planned_and_read(reader: LiveStreamReader, ticker: Ticker
     told = reader.reportLatestOffset()
     assert told is not None
     assert told.pop("server") == "memory://spark"
-    counts = told.pop("routes")["ticks"]
-    assert counts.pop("bytes") > sum(map(len, ticks(0, 500)))
-    assert counts == {"received": 500, "reconnects": 0}
+    assert told.pop("routes") == ["ticks"]
     assert told == at
     assert plan(reader, at) == ([], at)
 

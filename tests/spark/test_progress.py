@@ -19,14 +19,15 @@ LATEST = {
     "f": "0123456789abcdef",
     "p": {"0": 10, "1": 7},
     "server": "tcp://127.0.0.1:7878",
-    "routes": {"orders": {"received": 12, "bytes": 345, "reconnects": 1}},
+    "routes": ["orders"],
 }
 
 
-def source(end: object = None, latest: object = LATEST, rows: int = 5) -> Any:
+def source(end: object = None, latest: object = LATEST, rows: int = 5, start: object = None) -> Any:
     """A source of an event, with its offsets as JSON."""
     end = {"v": 1, "f": "0123456789abcdef", "p": {"0": 4, "1": 7}} if end is None else end
-    return SimpleNamespace(endOffset=json.dumps(end), latestOffset=json.dumps(latest), numInputRows=rows)
+    offsets = {"startOffset": start, "endOffset": end, "latestOffset": latest}
+    return SimpleNamespace(**{name: json.dumps(offset) for name, offset in offsets.items()}, numInputRows=rows)
 
 
 def event(*sources: Any, run: str = "r1", name: str | None = "q", batch: int = 3) -> Any:
@@ -43,21 +44,28 @@ def test_a_source_is_told_by_route_and_partition() -> None:
 
     assert found.partitions == {0: Place(4, 10), 1: Place(7, 7)}
     assert found.behind == {"min": 0, "average": 3.0, "max": 6}
-    assert (found.rows, found.received, found.bytes, found.reconnects) == (5, 12, 345, 1)
+    assert (found.rows, found.read) == (5, 11)
     assert found.description == "rsocket orders at tcp://127.0.0.1:7878"
 
 
 def test_positions_of_several_routes_are_told_apart() -> None:
-    latest = LATEST | {"p": {"a": {"0": 9}, "b": {"0": 3, "1": 2}}, "routes": {"a": {}, "b": {"bytes": 8}}}
-    a, b = routes_of(source({"p": {"a": {"0": 7}, "b": {"0": 3}}}, latest))
+    latest = LATEST | {"p": {"a": {"0": 9}, "b": {"0": 3, "1": 2}}, "routes": ["a", "b"]}
+    start = {"p": {"a": {"0": 5}, "b": {"0": 3}}}
+    a, b = routes_of(source({"p": {"a": {"0": 7}, "b": {"0": 3}}}, latest, start=start))
 
-    assert (a.route, a.partitions, a.bytes) == ("a", {0: Place(7, 9)}, None)
-    assert (b.route, b.partitions, b.bytes) == ("b", {0: Place(3, 3), 1: Place(0, 2)}, 8)
+    assert (a.route, a.partitions, a.read) == ("a", {0: Place(7, 9)}, 2)
+    assert (b.route, b.partitions, b.read) == ("b", {0: Place(3, 3), 1: Place(0, 2)}, 0)
+
+
+def test_a_batch_with_a_beginning_of_its_own_is_counted_from_there() -> None:
+    [found] = routes_of(source({"p": {"0": 7}, "i": {"0": 5}}, start={"p": {"0": 1}}))
+
+    assert found.read == 2
 
 
 @pytest.mark.parametrize("key", ["n", "index"])
 def test_a_live_stream_has_one_partition(key: str) -> None:
-    latest = {"v": 1, "f": "x", key: 9, "server": "tcp://h:1", "routes": {"ticks": {"bytes": 3}}}
+    latest = {"v": 1, "f": "x", key: 9, "server": "tcp://h:1", "routes": ["ticks"]}
 
     [found] = routes_of(source({"v": 1, "f": "x", key: 2}, latest))
 
@@ -85,22 +93,21 @@ def test_each_micro_batch_is_a_log_line(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == [
         (
             "query q, batch 3: 5 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
-            "tcp://127.0.0.1:7878; so far 12 rows, 345 bytes, 1 reconnects"
+            "tcp://127.0.0.1:7878; so far 11 rows"
         ),
         "query q has ended after batch 3",
     ]
 
 
-def test_counts_that_never_came_are_left_out_of_the_line() -> None:
+def test_what_a_route_has_read_adds_up_over_micro_batches() -> None:
     progress = Progress()
-    progress.onQueryProgress(event(source(latest=LATEST | {"routes": {"orders": {}}}), name=None))
+    progress.onQueryProgress(event(name=None))
+    later = {"p": {"0": 6, "1": 7}}
+    progress.onQueryProgress(event(source(later, start={"p": {"0": 4, "1": 7}}), name=None))
     [state] = progress.queries()
 
-    assert line_of(state, state.routes[0]) == (
-        "query i1, batch 3: 5 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
-        "tcp://127.0.0.1:7878"
-    )
-    assert "received" not in progress.prometheus()
+    assert line_of(state, state.routes[0]).startswith("query i1, batch 3: 5 rows, 0 to 4 positions behind")
+    assert line_of(state, state.routes[0]).endswith("so far 13 rows")
 
 
 def test_rows_of_other_sources_in_the_same_query_are_left_out() -> None:
@@ -123,9 +130,8 @@ def test_the_last_progress_of_each_query_is_json() -> None:
             "server": "tcp://127.0.0.1:7878",
             "route": "orders",
             "rows": 5,
-            "received": 12,
-            "bytes": 345,
-            "reconnects": 1,
+            "read": 11,
+            "read_total": 22,
             "behind": {"min": 0, "average": 3.0, "max": 6},
             "partitions": {
                 "0": {"position": 4, "latest": 10, "behind": 6},
@@ -149,9 +155,7 @@ def test_prometheus_gets_gauges_and_counters_with_their_labels() -> None:
         f"rsocket_trio_spark_positions_behind_latest_min{{{route}}} 0",
         f"rsocket_trio_spark_positions_behind_latest_average{{{route}}} 3.0",
         f"rsocket_trio_spark_positions_behind_latest_max{{{route}}} 6",
-        f"rsocket_trio_spark_received_rows_total{{{route}}} 12",
-        f"rsocket_trio_spark_received_bytes_total{{{route}}} 345",
-        f"rsocket_trio_spark_reconnects_total{{{route}}} 1",
+        f"rsocket_trio_spark_read_total{{{route}}} 11",
         f"rsocket_trio_spark_rows_total{{{query}}} 5",
         f"rsocket_trio_spark_batch{{{query}}} 3",
     ]

@@ -49,7 +49,7 @@ def replayable(rows: dict[int, int]) -> tuple[Responder, Log]:
 
 
 def ranges(reader: BatchReader) -> list[Range]:
-    return [one.range for one in reader.partitions() if isinstance(one, RangePartition)]
+    return [one for task in reader.partitions() if isinstance(task, RangePartition) for one in task.ranges]
 
 
 def read_all(reader: BatchReader) -> list[Any]:

@@ -101,13 +101,11 @@ def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, Log]) -> None:
     before = query.at
     query.plan()
 
-    parts = query.reader.partitions(before, query.at)
-    rows = [column(list(query.reader.read(part)), "position") for part in parts]
-    assert [repr(part) for part in parts] == [
-        "RangePartition(orders, 0: 0 to 5)",
-        "RangePartition(sensors.b, 0: 0 to 10)",
-    ]
-    assert rows == [list(range(5)), list(range(10))]
+    [part] = query.reader.partitions(before, query.at)
+    assert repr(part) == "RangePartition(orders, 0: 0 to 5, sensors.b, 0: 0 to 10)"
+    batches = list(query.reader.read(part))
+    assert column(batches, "position") == [*range(5), *range(10)]
+    assert column(batches, "route") == ["orders"] * 5 + ["sensors.b"] * 10
 
 
 def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, Log]) -> None:

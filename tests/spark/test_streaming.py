@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.testing
+from pyspark.sql import datasource_internal
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
@@ -18,7 +21,8 @@ from rsocket_trio.replay import Element, Log, TopicGone, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, RangePartition
-from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, ServerStreamReader, Volume
+from rsocket_trio.spark.records import RAW_SCHEMA
+from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, PlannedReader, ServerStreamReader, Volume, planned_reader
 from tests.spark.serving import URI, filled
 from tests.spark.test_reading import column
 
@@ -31,11 +35,14 @@ def given(**more: object) -> Options:
     return parse_options(texts, Use.STREAM_READ)
 
 
+RAW_COLUMNS = RAW_SCHEMA.set(0, RAW_SCHEMA.field(0).with_metadata({"SPARK::metadata::json": '{"comment": "a number"}'}))
+
+
 class Query:
     """A reader as Spark drives it: offsets go through JSON, as they do there."""
 
-    def __init__(self, options: Options, limit: ReadLimit | None = None) -> None:
-        self.reader = ServerStreamReader(options, None)
+    def __init__(self, options: Options, limit: ReadLimit | None = None, planned: pa.Schema | None = None) -> None:
+        self.reader = ServerStreamReader(options, None, planned)
         self.at: dict[str, Any] = self.said(self.reader.initialOffset())
         assert self.at == self.said(self.reader.initialOffset())
         self.limit = self.reader.getDefaultReadLimit() if limit is None else limit
@@ -54,7 +61,7 @@ class Query:
         found = self.reader.partitions(self.at, end)
         assert [repr(one) for one in found] == [repr(one) for one in self.reader.partitions(self.at, end)]
         self.at = end
-        return [one.range for one in found if isinstance(one, RangePartition)]
+        return [one for task in found if isinstance(task, RangePartition) for one in task.ranges]
 
 
 @pytest.fixture
@@ -269,7 +276,7 @@ def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_pro
     after = Query(given(startingPosition=start))
     assert after.at != began
     again = after.reader.partitions(after.at, before.at)
-    assert [one.range for one in again if isinstance(one, RangePartition)] == planned
+    assert [one for task in again if isinstance(task, RangePartition) for one in task.ranges] == planned
     # What was trimmed meanwhile is missed.
     with pytest.raises(DataLossError, match="expired"):
         list(after.reader.read(again[0]))
@@ -401,3 +408,74 @@ def test_commits_are_acknowledged_where_that_is_asked_for(serving: Serving) -> N
     while not acks and time.monotonic() < deadline:
         time.sleep(0.001)
     assert acks == [(0, 10)]
+
+
+# Rows that travel with the plan
+
+
+def planned_rows(query: Query, rows: int) -> list[pa.RecordBatch] | None:
+    """The rows that Spark gets with the plan of the next micro-batch; ``None`` if tasks read them."""
+    before = query.at
+    end = query.said(query.reader.latestOffset(before, ReadMaxRows(rows)))
+    query.reader.partitions(before, end)
+    query.at = end
+    if not issubclass(type(query.reader), _SimpleStreamReaderWrapper):
+        return None
+    assert isinstance(query.reader, PlannedReader)
+    found = list(query.reader.getCache(before, end))
+    assert not issubclass(type(query.reader), _SimpleStreamReaderWrapper)
+    return found
+
+
+def test_rows_that_fit_travel_with_the_plan(log: Log) -> None:
+    query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
+    batches = planned_rows(query, 6)
+
+    assert batches is not None
+    assert column(batches, "partition") == [0, 0, 0, 0, 1, 1]
+    assert column(batches, "position") == [0, 1, 2, 3, 0, 1]
+    assert all(batch.schema.equals(RAW_COLUMNS, check_metadata=True) for batch in batches)
+    # The next ones are planned as if nothing had been.
+    assert column(planned_rows(query, 3) or [], "position") == [4, 5, 2]
+
+
+def test_many_rows_are_read_by_tasks(log: Log) -> None:
+    append(log, 0, 1000)
+
+    assert planned_rows(Query(given(startingPosition="earliest"), planned=RAW_COLUMNS), 501) is None
+
+
+def test_large_rows_are_read_by_tasks_and_the_driver_does_not_try_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, 0, 4, bytes(300_000))
+    query = Query(given(startingPosition='{"0": 100, "1": 50}'), planned=RAW_COLUMNS)
+    assert planned_rows(query, 4) is None
+
+    append(log, 0, 4, b"small")
+    monkeypatch.setattr(ServerStreamReader, "_read_few", pytest.fail)
+    assert planned_rows(query, 4) is None
+
+
+def test_tasks_read_what_the_driver_can_not(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
+    before = query.at
+    end = query.said(query.reader.latestOffset(before, ReadMaxRows(6)))
+
+    async def fail(*arguments: object) -> None:
+        raise DataLossError("gone")
+
+    monkeypatch.setattr("rsocket_trio.spark.streaming.fetch", fail)
+    [part] = query.reader.partitions(before, end)
+    assert not isinstance(query.reader, PlannedReader)
+    assert repr(part) == "RangePartition(0: 0 to 4, 1: 0 to 2)"
+
+
+def test_a_spark_without_the_private_class_reads_by_tasks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
+    planned_reader.cache_clear()
+    try:
+        query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
+        assert planned_rows(query, 6) is None
+    finally:
+        planned_reader.cache_clear()
