@@ -12,8 +12,6 @@ from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import LOOSE, FrameStore, Run
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.element_metadata import Write
-from rsocket_trio.replay.elements import Element
 from tests.each_row import ALL_CASES
 
 
@@ -43,7 +41,6 @@ def test_many_small_frames_take_little_more_memory_than_their_bytes() -> None:
 @pytest.mark.parametrize("make", [
     lambda number: Payload(number.to_bytes(1, "big")),
     lambda number: Payload(number.to_bytes(1, "big"), number.to_bytes(2, "big")),
-    lambda number: Write(Element(number.to_bytes(1, "big"), number.to_bytes(2, "big"))),
     frame_of,
 ])  # fmt: skip
 def test_an_entry_costs_no_more_than_it_counts_beside_its_bytes(make: object) -> None:

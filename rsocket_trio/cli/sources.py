@@ -23,8 +23,8 @@ def source_lines(sources: list[Source]) -> list[str]:
     for source in sources:
         if source.problem is not None:
             rows.append((escaped_text(source.route), "-", "-", "-", escaped_text(source.problem)))
-        for partition, (earliest, latest) in source.partitions.items():
-            rows.append((escaped_text(source.route), str(partition), str(earliest), str(latest), ""))
+        for partition, bounds in source.partitions.items():
+            rows.append((escaped_text(source.route), str(partition), str(bounds.earliest), str(bounds.latest), ""))
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     return [
         f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
@@ -37,8 +37,8 @@ def source_json(sources: list[Source]) -> str:
     told: dict[str, Any] = {}
     for source in sources:
         partitions = {
-            str(partition): {"earliest": earliest, "latest": latest}
-            for partition, (earliest, latest) in source.partitions.items()
+            str(partition): {"earliest": bounds.earliest, "latest": bounds.latest}
+            for partition, bounds in source.partitions.items()
         }
         told[source.route] = (
             {"partitions": partitions} if source.problem is None else {"partitions": {}, "problem": source.problem}

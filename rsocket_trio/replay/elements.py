@@ -56,13 +56,11 @@ class Element:
 
     @property
     def size(self) -> int:
-        """Return the bytes of data, metadata, key and headers together."""
-        size = 0 if self.data is None else len(self.data)
-        if self.metadata is not None:
-            size += len(self.metadata)
-        if self.key is not None:
-            size += len(self.key)
-        return size if self.headers is None else size + headers_size(self.headers)
+        """Return the bytes of data, metadata, key and headers, these as they are encoded."""
+        size = len(self.data or b"") + len(self.metadata or b"") + len(self.key or b"")
+        if self.headers is None:
+            return size
+        return size + sum([6 + len(name.encode()) + len(content or b"") for name, content in self.headers])
 
 
 @value
@@ -88,14 +86,14 @@ class Record:
         return self.position + self.count
 
     @property
+    def size(self) -> int:
+        """Return the bytes of data, metadata, key and headers together."""
+        return self.element.size
+
+    @property
     def element(self) -> Element:
         """Return the content, as it can be appended to another log."""
         return Element(self.data, self.metadata, self.count, self.key, self.headers, self.timestamp)
-
-
-def headers_size(headers: Headers) -> int:
-    """Return the bytes of ``headers`` as they are encoded."""
-    return sum(6 + len(name.encode()) + len(content or b"") for name, content in headers)
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -105,33 +103,30 @@ def encode_headers(headers: Headers) -> bytes:
     """
     parts: list[bytes] = []
     for name, content in headers:
-        said = name.encode()
-        if len(said) > LONGEST_NAME:
-            raise ValueError(f"a header's name of {len(said)} bytes: the limit is {LONGEST_NAME}")
-        parts += (_NAME.pack(len(said)), said, _LENGTH.pack(NONE if content is None else len(content)), content or b"")
+        text = name.encode()
+        if len(text) > LONGEST_NAME:
+            raise ValueError(f"a header's name of {len(text)} bytes: the limit is {LONGEST_NAME}")
+        parts += (_NAME.pack(len(text)), text, _LENGTH.pack(NONE if content is None else len(content)), content or b"")
     return b"".join(parts)
 
 
 def decode_headers(data: bytes) -> list[tuple[str, bytes | None]]:
     """Return the headers in order. Raise ``ValueError`` for malformed ones."""
-    found: list[tuple[str, bytes | None]] = []
-    at, size = 0, len(data)
-    while at < size:
-        name_at = at + _NAME.size
-        middle = name_at + int.from_bytes(data[at:name_at], "big")
-        begin = middle + _LENGTH.size
-        if begin > size:
-            raise ValueError(f"headers of {size} bytes end within a name at {at}")
-        try:
-            name = data[name_at:middle].decode()
-        except UnicodeDecodeError:
-            raise ValueError(f"the name of a header at {at} is no UTF-8") from None
-        (length,) = _LENGTH.unpack_from(data, middle)
-        at = begin if length == NONE else begin + length
-        if at > size:
-            raise ValueError(f"headers of {size} bytes end within the content of {name[:100]!r}")
-        found.append((name, None if length == NONE else data[begin:at]))
-    return found
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    try:
+        while at < len(data):
+            name_at = at + _NAME.size
+            middle = name_at + _NAME.unpack_from(data, at)[0]
+            begin = middle + _LENGTH.size
+            (length,) = _LENGTH.unpack_from(data, middle)
+            at = begin if length == NONE else begin + length
+            headers.append((data[name_at:middle].decode(), None if length == NONE else data[begin:at]))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"header {len(headers)} of {len(data)} bytes is malformed: {error}") from None
+    if at > len(data):
+        raise ValueError(f"headers of {len(data)} bytes end within the content of {headers[-1][0][:100]!r}")
+    return headers
 
 
 def check_element(element: Element) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rsocket_trio.errors import ApplicationError, RSocketError
@@ -93,3 +95,19 @@ class CorruptLog(RSocketError):
     def __str__(self) -> str:
         where = "" if self.position is None else f" in partition {self.partition} at position {self.position}"
         return f"{'the log in memory' if self.file is None else self.file} is damaged{where}: {self.reason}"
+
+
+@contextmanager
+def errors_for_peers() -> Iterator[None]:
+    """Translate errors of the disk and the log into errors that are sent to a peer and name no file."""
+    try:
+        yield
+    except OSError as error:
+        what = "nothing was written" if error.errno in NO_ROOM else "the log can't be used"
+        reason = errno.errorcode.get(error.errno or 0, "unknown error")
+        raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
+    except CorruptLog as error:
+        where = "the log is damaged"
+        if error.position is not None:
+            where = f"partition {error.partition} is damaged at position {error.position}"
+        raise DamagedPartition(f"{where}: {error.reason}") from error

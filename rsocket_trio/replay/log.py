@@ -144,9 +144,7 @@ class ReplayableLog(ABC):
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
         packs; together they span all positions from the start on. Raise as it does.
         """
-        packs: Iterator[Pack] = arrow().split_into_packs(
-            await self.read_some(partition, start, end, max_bytes=max_bytes), start
-        )
+        packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
         return packs
 
     async def position_at(self, partition: int, timestamp: int) -> int:

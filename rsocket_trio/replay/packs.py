@@ -7,8 +7,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rsocket_trio.errors import readable
-from rsocket_trio.replay.elements import LONGEST_RECORD
 from rsocket_trio.values import value
 
 ARROW: Final = "arrow/1"
@@ -19,8 +17,6 @@ PACK_ROWS = 8192
 """Rows of a pack, at most."""
 SMALL_PACK = 16 * 2**10
 """Bytes below which a pack that was stored is joined with its neighbours when it is sent."""
-LONGEST_PACK = LONGEST_RECORD
-"""Bytes of a pack that a peer sends, at most."""
 FOREVER: Final = 2**63
 """A position beyond all others."""
 
@@ -59,10 +55,3 @@ def has_arrow() -> bool:
 def arrow() -> Any:
     """Return the module of the functions for packs. Programs without packs never load pyarrow."""
     return import_module("rsocket_trio.replay.arrow_packs")
-
-
-def check_format(form: str) -> None:
-    """Raise ``ValueError`` unless packs of this format can be read here."""
-    if form != ARROW or not has_arrow():
-        known = ARROW if has_arrow() else "none, without pyarrow"
-        raise ValueError(f"a pack in the format {readable(form[:100])!r}: known is {known}")

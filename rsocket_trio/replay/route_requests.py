@@ -1,19 +1,16 @@
-"""The JSON of requests to sources and sinks, checked before anything is done.
-
-All functions raise ``Invalid``.
-"""
+"""The JSON of requests to sources and sinks, checked before anything is done."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from rsocket_trio.errors import Invalid, readable
-from rsocket_trio.replay.named_readers import reader_name
-from rsocket_trio.values import value
+from rsocket_trio.payload import Payload
+from rsocket_trio.replay.errors import errors_for_peers
 
 T = TypeVar("T")
 
@@ -27,7 +24,6 @@ LONGEST_REQUEST = 2**20
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
 Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_SINK)]
 AttemptName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
-PartitionName = Annotated[str, Meta(pattern=r"^[0-9]{1,19}\Z")]
 
 
 class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to", "packs": "pack"}):
@@ -41,6 +37,29 @@ class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": 
     end: Whole | None = None
     packs: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.end is not None and self.end < self.start:
+            raise ValueError(f"'to' is {self.end}, below 'from' {self.start}")
+
+
+class TimesRequest(msgspec.Struct, frozen=True):
+    """A request for bounds, and for the positions of a time in microseconds since 1970, or of one by partition."""
+
+    timestamp: Whole | None = None
+    timestamps: dict[Whole, Whole] = {}
+
+
+class PatternRequest(msgspec.Struct, frozen=True):
+    """A request for the sources whose routes are like a pattern."""
+
+    pattern: Annotated[str, Meta(max_length=255)] = "*"
+
+
+class ForgetRequest(msgspec.Struct, frozen=True):
+    """A request for the readers of a log, and to forget one before."""
+
+    forget: str | None = None
+
 
 class StageRequest(msgspec.Struct, frozen=True):
     """A writer's request to stage the rows of an attempt for a partition, of a batch that was planned at an epoch."""
@@ -53,145 +72,80 @@ class StageRequest(msgspec.Struct, frozen=True):
     query: Name | None = None
 
 
-@value
-class CommitRequest:
+class StagedRows(msgspec.Struct, frozen=True):
+    """An attempt of a batch, and its number of rows."""
+
+    attempt: AttemptName
+    rows: Whole
+
+
+class BatchRequest(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
     """The attempts of a batch in order, each with its number of rows; ``once``: the only batch of its sink.
 
     ``query`` writes it, ``None`` outside of one; with ``take_over`` it gets the sink of another. ``epoch`` is that of
     its planning.
     """
 
-    sink: str
-    batch: int
-    attempts: Mapping[str, int]
-    once: bool = False
-    query: str | None = None
-    take_over: bool = False
-    epoch: int | None = None
-
-
-class AbortRequest(msgspec.Struct, frozen=True):
-    """The attempts of a sink that are to be dropped."""
-
-    sink: Name
-    attempts: list[AttemptName]
-
-
-class Acknowledgement(msgspec.Struct, frozen=True):
-    """The positions by partition below which a reader needs nothing, and its name, ``None`` without one."""
-
-    ends: dict[int, int]
-    reader: str | None = None
-
-
-class _Staged(msgspec.Struct, frozen=True):
-    attempt: AttemptName
-    rows: Whole
-
-
-class _Commit(msgspec.Struct, frozen=True, rename="camel"):
     sink: Name
     batch: Whole
-    attempts: list[_Staged]
+    attempts: T
     once: bool = False
     query: Name | None = None
     take_over: bool = False
     epoch: Whole | None = None
 
 
-class _Epoch(msgspec.Struct, frozen=True):
+CommitRequest: TypeAlias = BatchRequest[Mapping[str, int]]
+"""What a ledger commits: the number of rows by attempt."""
+
+
+class SinkRequest(msgspec.Struct, frozen=True):
+    """A request for the next epoch of a sink, or to drop attempts of it."""
+
     sink: Name
+    attempts: list[AttemptName] = []
 
 
-class _Times(msgspec.Struct, frozen=True):
-    timestamp: Whole | None = None
-    timestamps: dict[PartitionName, Whole] = {}
+class WriteEntry(msgspec.Struct, frozen=True):
+    """What the metadata of an element says of the write that it belongs to."""
+
+    partition: Whole = 0
 
 
-class _Pattern(msgspec.Struct, frozen=True):
-    pattern: Annotated[str, Meta(max_length=255)] = "*"
-
-
-class _Forgotten(msgspec.Struct, frozen=True):
-    forget: str
-
-
-def _decoded(data: bytes, kind: type[T]) -> T:
+def decoded(data: bytes, kind: type[T]) -> T:
+    """Return a request from JSON; an empty one has all defaults. Raise ``Invalid``."""
     if len(data) > LONGEST_REQUEST:
         raise Invalid(f"a request of {len(data)} bytes: the limit is {LONGEST_REQUEST}")
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Invalid(f"the request is not right: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Invalid(f"the request is no JSON: {readable(data[:100])}") from None
 
 
-def read_range(data: bytes) -> RangeRequest:
-    """Return the request of a source's route."""
-    wanted = _decoded(data, RangeRequest)
-    if wanted.end is not None and wanted.end < wanted.start:
-        raise Invalid(f"'to' is {wanted.end}, below 'from' {wanted.start}")
-    return wanted
+class Openable(Protocol):
+    """A log or a ledger."""
+
+    async def open(self) -> None:
+        """Open it, or do nothing if it is open."""
 
 
-def read_times(data: bytes, partitions: Sequence[int]) -> dict[int, int]:
-    """Return the times of a request for bounds, by partition, in microseconds since 1970; none of an empty one."""
-    if not data:
-        return {}
-    wanted = _decoded(data, _Times)
-    if wanted.timestamp is not None:
-        return dict.fromkeys(partitions, wanted.timestamp)
-    return {int(name): time for name, time in wanted.timestamps.items()}
+def command(
+    log: Openable, kind: type[T], function: Callable[[T], Awaitable[object]]
+) -> Callable[[Payload], Awaitable[bytes]]:
+    """Return the handler of a route of ``log`` whose requests are decoded as a ``kind``, and answered with JSON.
 
+    What ``function`` refuses by a ``ValueError`` is sent as Invalid. ``None`` is answered with nothing.
+    """
 
-def read_pattern(data: bytes) -> str:
-    """Return the pattern of routes in a request for the list of sources; that of all routes for an empty one."""
-    return _decoded(data or b"{}", _Pattern).pattern
+    async def answer(request: Payload) -> bytes:
+        with errors_for_peers():
+            await log.open()
+            try:
+                content = await function(decoded(request.data, kind))
+            except ValueError as error:
+                raise Invalid(str(error)) from error
+            return b"" if content is None else msgspec.json.encode(content)
 
-
-def read_acknowledgement(data: bytes) -> Acknowledgement:
-    """Return the content of an acknowledgement: positions by partition, and the name of the reader among them."""
-    said = _decoded(data, dict[str, Whole | str])
-    reader = _reader(said.pop("reader")) if "reader" in said else None
-    try:
-        ends = msgspec.convert(said, dict[PartitionName, Whole])
-    except msgspec.ValidationError as error:
-        raise Invalid(f"an acknowledgement names partitions by their numbers: {error}") from None
-    return Acknowledgement({int(name): end for name, end in ends.items()}, reader)
-
-
-def read_forgotten(data: bytes) -> str | None:
-    """Return the reader that a request for the readers forgets, ``None`` if it only asks."""
-    return _reader(_decoded(data, _Forgotten).forget) if data else None
-
-
-def _reader(name: object) -> str:
-    try:
-        return reader_name(name)
-    except ValueError as error:
-        raise Invalid(str(error)) from None
-
-
-def read_stage(data: bytes) -> StageRequest:
-    """Return the request that opens a stage."""
-    return _decoded(data, StageRequest)
-
-
-def read_commit(data: bytes) -> CommitRequest:
-    """Return the request that commits a batch."""
-    said = _decoded(data, _Commit)
-    attempts = {one.attempt: one.rows for one in said.attempts}
-    if len(attempts) < len(said.attempts):
-        raise Invalid("an attempt is named twice")
-    return CommitRequest(said.sink, said.batch, attempts, said.once, said.query, said.take_over, said.epoch)
-
-
-def read_abort(data: bytes) -> AbortRequest:
-    """Return the request that aborts attempts."""
-    return _decoded(data, AbortRequest)
-
-
-def read_epoch(data: bytes) -> str:
-    """Return the sink of a request for an epoch."""
-    return _decoded(data, _Epoch).sink
+    return answer

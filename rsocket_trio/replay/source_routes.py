@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-import attrs
+import msgspec
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
 from rsocket_trio.replay.bodies import OVERHEAD
 from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
 from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
+from rsocket_trio.replay.errors import errors_for_peers
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
-from rsocket_trio.replay.named_readers import Reader, lowest_of
+from rsocket_trio.replay.named_readers import Reader
 from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack, arrow, has_arrow
 from rsocket_trio.replay.retention import Retention
-from rsocket_trio.replay.route_requests import (
-    RangeRequest,
-    read_acknowledgement,
-    read_forgotten,
-    read_range,
-    read_times,
-)
-from rsocket_trio.replay.source_list import bounds_of, list_source
+from rsocket_trio.replay.route_requests import ForgetRequest, RangeRequest, TimesRequest, Whole, command, decoded
+from rsocket_trio.replay.source_list import Bounds, bounds_of, list_source
 
-T = TypeVar("T")
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
@@ -64,99 +55,91 @@ def add_source(
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
 
-    async def offsets(request: Payload) -> bytes:
-        with errors_for_readers():
-            await log.open()
-            await log.retain(in_full=False)
-            times = read_times(request.data, log.partitions())
-            return encode_bounds(log, {one: await log.position_at(one, time) for one, time in times.items()})
+    async def offsets(question: TimesRequest) -> dict[int, Bounds]:
+        await log.retain(in_full=False)
+        times = question.timestamps
+        if question.timestamp is not None:
+            times = dict.fromkeys(log.partitions(), question.timestamp)
+        places = {partition: await log.position_at(partition, time) for partition, time in times.items()}
+        bounds = bounds_of(log)
+        for partition, place in places.items():
+            earliest, latest = bounds[partition].earliest, bounds[partition].latest
+            # Rows may have been dropped since the position was looked for.
+            bounds[partition] = Bounds(earliest, latest, max(place, earliest))
+        return bounds
 
     async def read(request: Payload, out: Outgoing) -> None:
-        wanted = read_range(request.data)
-        with errors_for_readers(wanted.partition):
+        span = decoded(request.data, RangeRequest)
+        with errors_for_peers():
             await log.open()
-            log.check_range(wanted.partition, wanted.start, wanted.end)
-            await send_range(log, out, wanted, read_bytes)
+            log.check_range(span.partition, span.start, span.end)
+            await send_range(log, out, span, read_bytes)
 
-    async def ack(request: Payload) -> bytes:
-        wanted = read_acknowledgement(request.data)
-        with errors_for_readers():
-            await log.open()
-            for partition, end in wanted.ends.items():
-                latest = log.bounds(partition)[1]
-                if end > latest:
-                    raise Invalid(f"partition {partition} ends at {latest}, {end} can't be acknowledged")
-            known = None if wanted.reader is None else await log.acknowledge(wanted.reader, wanted.ends)
-            named = log.readers().values()
+    async def ack(content: dict[str, Whole | str]) -> dict[str, object] | None:
+        name = content.pop("reader", None)
+        ends = msgspec.convert(content, dict[Whole, Whole], str_keys=True)
+        for partition, end in ends.items():
+            latest = log.bounds(partition)[1]
+            if end > latest:
+                raise Invalid(f"partition {partition} ends at {latest}, {end} can't be acknowledged")
+        reader = None if name is None else await log.acknowledge(msgspec.convert(name, str), ends)
         if on_ack is not None:
-            for partition, end in wanted.ends.items():
+            for partition, end in ends.items():
                 # A reader without a name may be ahead of those with one, which still need the rows.
-                lowest = lowest_of(named, partition)
-                waiting = on_ack(partition, end if lowest is None else lowest if known else min(end, lowest))
+                lowest = log.lowest(partition)
+                waiting = on_ack(partition, end if lowest is None else lowest if reader else min(end, lowest))
                 if inspect.isawaitable(waiting):
                     await waiting
-        with errors_for_readers():
-            return b"" if known is None else as_json(shown_reader(bounds_of_all(log), known))
+        return None if reader is None else shown_reader(bounds_of(log), reader)
 
-    async def acknowledge(request: Payload) -> None:
-        await ack(request)
-
-    async def readers(request: Payload) -> bytes:
-        forgotten = read_forgotten(request.data)
-        with errors_for_readers():
-            await log.open()
-            if forgotten is not None and not await log.forget_reader(forgotten):
-                raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
-            bounds = bounds_of_all(log)
-            return as_json({name: shown_reader(bounds, reader) for name, reader in log.readers().items()})
+    async def readers(request: ForgetRequest) -> dict[str, dict[str, object]]:
+        if request.forget is not None and not await log.forget_reader(request.forget):
+            raise Invalid(f"there is no reader {request.forget!r}: nothing was forgotten")
+        bounds = bounds_of(log)
+        return {name: shown_reader(bounds, reader) for name, reader in log.readers().items()}
 
     for name in ("partitions", "offsets"):
-        responder.request_response(f"{route}.{name}")(offsets)
+        responder.request_response(f"{route}.{name}")(command(log, TimesRequest, offsets))
+    acknowledge = command(log, dict[str, Whole | str], ack)
     responder.request_stream(route)(read)
     responder.fire_and_forget(f"{route}.ack")(acknowledge)
-    responder.request_response(f"{route}.ack")(ack)
-    responder.request_response(f"{route}.readers")(readers)
+    responder.request_response(f"{route}.ack")(acknowledge)
+    responder.request_response(f"{route}.readers")(command(log, ForgetRequest, readers))
     list_source(responder, route, log)
 
 
-@contextmanager
-def errors_for_readers(partition: int | None = None) -> Iterator[None]:
-    """Translate errors of the disk and the log, read in ``partition``, into errors that are sent and name no file."""
-    try:
-        yield
-    except OSError as error:
-        raise NotWritten(f"the log can't be used: {error.strerror or error}") from error
-    except CorruptLog as error:
-        what = "the log" if partition is None else f"partition {partition}"
-        where = "" if error.position is None else f" at position {error.position}"
-        raise DamagedPartition(f"{what} is damaged{where}: {error.reason}") from error
-
-
-async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
+async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest, most: int) -> None:
     """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes.
 
     They come in packs if the reader takes them and pyarrow is installed.
     """
-    partition, end = wanted.partition, wanted.end
-    place = ReaderPosition(wanted.start)
-    packed = ARROW in wanted.packs and has_arrow()
+    partition, end, position = span.partition, span.end, span.start
+    is_packed = ARROW in span.packs and has_arrow()
+
+    def payloads(stored: Iterable[Record | Pack]) -> Iterator[Payload]:
+        """Yield the payloads, made one by one so that other tasks run in between."""
+        nonlocal position
+        for item in stored:
+            if isinstance(item, Pack) and item.count > 1 and item.size <= 2 * PACK_BYTES:
+                position = item.end
+                yield pack_payload(item)
+                continue
+            # A single row, and one that is large, is sent as it is.
+            for record in arrow().rows_of(item) if isinstance(item, Pack) else (item,):
+                payload = source_payload(record)
+                if record.position > position:
+                    payload = behind_gap(payload, position)
+                position = record.position + record.count
+                yield payload
+
     size = min(FIRST_BYTES, most)
-    while end is None or place.position < end:
-        before, began = place.position, trio.current_time()
-        if not packed:
-            records = await log.read_some(partition, before, end, max_bytes=size)
-            payloads = place.pass_by(
-                some_of(records, size, lambda one: one.element.size) if size < PACK_BYTES else records
-            )
-            del records
-        else:
-            packs = await log.read_packs(partition, before, end, max_bytes=size)
-            payloads = place.pass_packs(some_of(packs, size, lambda one: one.size) if size < PACK_BYTES else packs)
-            del packs
-        await out.send_many(payloads)
-        if place.position == before:
+    while end is None or position < end:
+        before, began = position, trio.current_time()
+        read = log.read_packs if is_packed else log.read_some
+        await out.send_many(payloads(some_of(await read(partition, position, end, max_bytes=size), size)))
+        if position == before:
             await log.wait_beyond(partition, before)
-            if packed and log.bounds(partition)[1] - before < PACK_ROWS:
+            if is_packed and log.bounds(partition)[1] - before < PACK_ROWS:
                 # More may come at once, and then shares a pack.
                 await trio.sleep(PACK_DELAY)
         elif trio.current_time() - began > SLOW_SECONDS:
@@ -165,69 +148,27 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
             size = min(size * 2, most)
 
 
-def some_of(stored: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterable[T]:
+def some_of(stored: Iterable[Record | Pack], size: int) -> Iterable[Record | Pack]:
     """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
 
-    A slow reader holds no more than these: what they are decoded from may be much larger.
+    A slow reader holds no more than these: what they are decoded from may be much larger. All are returned for one
+    that is not slow.
     """
-    found: list[T] = []
-    for one in stored:
-        found.append(one)
-        size -= OVERHEAD + size_of(one)
+    if size >= PACK_BYTES:
+        return stored
+    first: list[Record | Pack] = []
+    for item in stored:
+        first.append(item)
+        size -= OVERHEAD + item.size
         if size <= 0:
             break
-    return found
+    return first
 
 
-@attrs.define
-class ReaderPosition:
-    """The position behind the records that were sent to a reader."""
-
-    position: int
-
-    def pass_by(self, records: Iterable[Record]) -> Iterator[Payload]:
-        """Yield the payloads of records, decoded one by one, so that other tasks run in between."""
-        for record in records:
-            payload = source_payload(record)
-            if record.position != self.position and record.position > self.position:
-                payload = behind_gap(payload, self.position)
-            self.position = record.position + record.count
-            yield payload
-
-    def pass_packs(self, packs: Iterable[Pack]) -> Iterator[Payload]:
-        """Yield the payloads of packs; a single row, and one that is large, is sent as it is."""
-        for pack in packs:
-            if pack.count == 1 or pack.size > 2 * PACK_BYTES:
-                yield from self.pass_by(arrow().rows_of(pack, pack.position, pack.end))
-            else:
-                self.position = pack.end
-                yield pack_payload(pack)
-
-
-def encode_bounds(log: ReplayableLog, places: Mapping[int, int]) -> bytes:
-    """Return the bounds of all partitions as JSON, and the positions of times in ``places``, by partition."""
-    told = bounds_of(log)
-    for partition, position in places.items():
-        # Rows may have been dropped since the position was looked for.
-        told[str(partition)]["at"] = max(position, told[str(partition)]["earliest"])
-    return as_json(told)
-
-
-def bounds_of_all(log: ReplayableLog) -> dict[int, tuple[int, int]]:
-    """Return the bounds of a log by partition."""
-    return {partition: log.bounds(partition) for partition in log.partitions()}
-
-
-def shown_reader(bounds: Mapping[int, tuple[int, int]], reader: Reader) -> dict[str, object]:
+def shown_reader(bounds: Mapping[int, Bounds], reader: Reader) -> dict[str, object]:
     """Return what the server shows of a reader: its ends and how many positions it is behind, by partition."""
     behind = {
-        str(partition): latest - max(reader.ends.get(partition, 0), earliest)
-        for partition, (earliest, latest) in bounds.items()
+        partition: known.latest - max(reader.ends.get(partition, 0), known.earliest)
+        for partition, known in bounds.items()
     }
-    ends = {str(partition): reader.ends[partition] for partition in sorted(reader.ends)}
-    return {"ends": ends, "behind": behind, "seen": reader.seen}
-
-
-def as_json(content: object) -> bytes:
-    """Return an answer as JSON."""
-    return json.dumps(content, separators=(",", ":")).encode()
+    return {"ends": dict(sorted(reader.ends.items())), "behind": behind, "seen": reader.seen}

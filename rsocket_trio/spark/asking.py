@@ -188,7 +188,7 @@ async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Plac
     except (RSocketError, *PASSING_FOR_READS, OptionError, SourceError) as error:
         raise Unanswered(SOURCES_ROUTE, error) from error
     return {
-        (source.route, partition): Bounds(*bounds)
+        (source.route, partition): Bounds(bounds.earliest, bounds.latest)
         for source in found
         for partition, bounds in source.partitions.items()
     }

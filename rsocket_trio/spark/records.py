@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
-from rsocket_trio.replay.arrow_packs import TIME, constant, fixed, placed_batch
+from rsocket_trio.replay.arrow_packs import TIME, placed_batch
 from rsocket_trio.replay.elements import Record
 from rsocket_trio.replay.packs import ARROW, Pack
 from rsocket_trio.spark.hosting import Explained
@@ -182,6 +182,11 @@ class SchemaMismatchError(Explained, ValueError):
     """Rows do not have the columns that the query declares; the message names each difference."""
 
 
+def fixed(kind: pa.DataType, numbers: array.array[int]) -> pa.Array:
+    """Return numbers of the native byte order as an Arrow array, not copied."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
 class RepeatedText:
     """A text that a column repeats, kept for the next batch."""
 
@@ -245,9 +250,9 @@ def raw_batch_of(
     if "headers" in schema.names:
         columns["headers"] = rows.column("headers").cast(HEADERS_TYPE)
     if "partition" in schema.names:
-        columns["partition"] = fixed(pa.int32(), array.array("i", [partition]) * count)
+        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), count)
     if "received_at" in schema.names:
-        columns["received_at"] = constant(TIME, received_at, count)
+        columns["received_at"] = pa.repeat(pa.scalar(received_at, TIME), count)
     if "route" in schema.names:
         columns["route"] = route(count)
     return _in_schema(columns, count, schema)

@@ -303,11 +303,8 @@ def one_by_one(piece: Piece) -> Piece:
     """Return the requests of a piece with each row of a pack as a request of its own, for a stage without packs."""
     payloads: list[Payload] = []
     for payload in piece.payloads:
-        element = read_sink_payload(payload, staged=True).element
-        if isinstance(element, Pack):
-            payloads += map(sink_payload, elements_of(element))
-        else:
-            payloads.append(payload)
+        for element in read_sink_payload(payload, staged=True).elements:
+            payloads += map(sink_payload, elements_of(element)) if isinstance(element, Pack) else [payload]
     return Piece(payloads, piece.rows, piece.size)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog
+from rsocket_trio import Connection, Responder
+from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog, add_source
 from rsocket_trio.replay.database import RESERVE_BYTES, Database
+from rsocket_trio.testing import connected_pair
 
 KINDS = ["memory", "file"]
 PEER = Path(__file__).with_name("peer.py")
@@ -29,6 +31,15 @@ def new_log(kind: str, directory: Path, partitions: int | None = None, **options
 def new_ledger(kind: str, directory: Path, partitions: int = 1, **options: Any) -> Ledger:
     """Return a ledger over such a log, which the test opens and closes."""
     return Ledger(new_log(kind, directory, partitions), **options)
+
+
+@asynccontextmanager
+async def source(log: ReplayableLog, **options: Any) -> AsyncGenerator[Connection, None]:
+    """Yield a client of a server of this log, on the route ``rows``."""
+    responder = Responder()
+    add_source(responder, "rows", log, **options)
+    async with log, connected_pair(responder) as (client, _):
+        yield client
 
 
 async def some_of(log: ReplayableLog, start: int, end: int | None, partition: int = 0) -> list[Record]:

@@ -99,18 +99,7 @@ def test_the_codes_of_the_errors_are_said() -> None:
 
 
 def test_the_formats_are_those_of_the_code() -> None:
-    for mime in (
-        element_metadata.POSITION,
-        element_metadata.RECORD_METADATA,
-        element_metadata.KEY,
-        element_metadata.HEADERS,
-        element_metadata.TIMESTAMP,
-        element_metadata.GAP,
-        element_metadata.PACK,
-        element_metadata.ROWS,
-        element_metadata.NULL,
-        element_metadata.WRITE,
-    ):
+    for mime in element_metadata.DECODERS:
         assert f"| `{mime}` |" in REFERENCE
 
 

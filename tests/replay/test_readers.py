@@ -6,8 +6,6 @@ import errno
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,33 +24,14 @@ from rsocket_trio.replay import (
     named_readers,
 )
 from rsocket_trio.replay.bodies import OVERHEAD
-from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
-from tests.replay.stored import failing, new_log
+from tests.replay.stored import failing, new_log, source
 
 ROW = b"x" * 100
 SECOND = 1_000_000
 
 
-class Clock:
-    """Microseconds since 1970 that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 10**15
-
-    def __call__(self) -> int:
-        return self.now
-
-
 file_log = partial(new_log, "file")
-
-
-@asynccontextmanager
-async def source(log: ReplayableLog, **options: Any) -> AsyncGenerator[Connection, None]:
-    responder = Responder()
-    add_source(responder, "rows", log, **options)
-    async with log, connected_pair(responder) as (client, _):
-        yield client
 
 
 async def fill(log: ReplayableLog, rows: int, partition: int = 0) -> None:
@@ -97,7 +76,7 @@ async def test_an_invalid_name_is_refused_and_nothing_is_noted(name: object) -> 
     async with source(log) as client:
         await fill(log, 1)
 
-        with pytest.raises(Invalid, match=r"1 to 64 letters, digits|got `null`"):
+        with pytest.raises(Invalid, match=r"1 to 64 letters, digits|got `null`|got `int`"):
             await ack(client, **{"0": 1, "reader": name})
         assert log.readers() == {}
         with pytest.raises(ValueError, match="1 to 64 letters"):
@@ -127,8 +106,6 @@ async def test_one_reader_too_many_is_rejected_until_another_is_forgotten(monkey
 
         with pytest.raises(Invalid, match="there is no reader 'a'"):
             await readers(client, forget="a")
-        with pytest.raises(Invalid, match="the name of a reader has 1 to 64 letters"):
-            await readers(client, forget="a/b")
 
 
 async def test_readers_survive_a_restart(tmp_path: Path) -> None:
@@ -155,7 +132,7 @@ async def test_an_acknowledgement_that_the_disk_refuses_is_not_noted(
         await ack(client, **{"0": 1, "reader": "a"})
         with monkeypatch.context() as patches:
             failing(patches, errno.EIO)
-            with pytest.raises(ApplicationError, match="the log can't be used: Input/output error") as caught:
+            with pytest.raises(ApplicationError, match="the log can't be used: EIO, Input/output error") as caught:
                 await ack(client, **{"0": 3, "reader": "a"})
         assert caught.value.code == 0x321
         assert log.readers()["a"].ends == {0: 1}
@@ -215,12 +192,11 @@ async def test_records_above_the_bytes_are_dropped_and_a_reader_that_lags_is_nam
 
 
 async def test_records_that_are_too_old_are_dropped_when_somebody_asks_for_the_bounds(tmp_path: Path) -> None:
-    clock = Clock()
     log = file_log(tmp_path)
-    log._clock = clock
+    log._clock = lambda: 10**15
     async with source(log, retention=Retention(seconds=60)) as client:
         await fill(log, 20)
-        clock.now += 61 * SECOND
+        log._clock = lambda: 10**15 + 61 * SECOND
 
         told = json.loads((await client.request_response(route="rows.offsets")).data)
         assert told == {"0": {"earliest": 20, "latest": 20}}

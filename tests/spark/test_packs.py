@@ -61,7 +61,7 @@ def test_rows_become_packs_with_their_keys_and_metadata() -> None:
     assert (piece.rows, len(piece.payloads), made.rows) == (3, 1, 5)
     rows = [Element(b"1", key=b"a"), Element(None), Element(b"333", b"m", key=b"c")]
     for one, wanted in ((piece, rows), (sliced, rows[1:])):
-        element = read_sink_payload(one.payloads[0], staged=True).element
+        [element] = read_sink_payload(one.payloads[0], staged=True).elements
         assert isinstance(element, Pack)
         assert list(elements_of(element)) == wanted
 
@@ -130,9 +130,9 @@ def test_a_pack_never_has_a_single_row_which_an_older_server_would_take_for_it()
     first, second = made.pieces(batch)
     [alone] = made.pieces(batch.slice(5, 1))
 
-    assert isinstance(read_sink_payload(first.payloads[0], staged=True).element, Pack)
-    assert read_sink_payload(second.payloads[0], staged=True).element == Element(b"8192", key=b"k")
-    assert read_sink_payload(alone.payloads[0], staged=True).element == Element(b"5", key=b"k")
+    assert isinstance(read_sink_payload(first.payloads[0], staged=True).elements[0], Pack)
+    assert read_sink_payload(second.payloads[0], staged=True).elements == (Element(b"8192", key=b"k"),)
+    assert read_sink_payload(alone.payloads[0], staged=True).elements == (Element(b"5", key=b"k"),)
     assert (first.rows, second.rows, alone.rows, made.rows) == (8192, 1, 1, 8194)
 
 

@@ -136,7 +136,7 @@ def test_key_metadata_and_route_go_along() -> None:
 
 
 def headers_in(made: Encoder, rows: pa.RecordBatch) -> list[object]:
-    elements = [read_sink_payload(payload).element for payload in requests(made, rows)]
+    elements = [read_sink_payload(payload).elements[0] for payload in requests(made, rows)]
     return [one.headers for each in elements for one in (elements_of(each) if isinstance(each, Pack) else [each])]
 
 
@@ -188,7 +188,7 @@ def test_headers_that_can_not_be_sent_are_named(packs: bool, headers: list[objec
 def test_a_stage_has_null_for_rows_without_data() -> None:
     found = requests(encoder(options(delivery="exactlyOnce")), batch([b"1", None, b""]))
 
-    assert [read_sink_payload(one, staged=True).element.data for one in found] == [b"1", None, b""]
+    assert [read_sink_payload(one, staged=True).elements[0].data for one in found] == [b"1", None, b""]
 
 
 def test_a_stage_says_nothing_that_its_opening_said() -> None:
@@ -245,7 +245,7 @@ def test_arrow_payloads_hold_so_many_rows(rows_per_request: int | None, expected
     assert [table.num_rows for table in tables] == expected
     assert pa.concat_tables(tables).to_pylist() == rows.to_pylist()
     assert [rows_of(payload) for payload in found] == expected
-    assert [read_sink_payload(payload).element.count for payload in found] == expected
+    assert [read_sink_payload(payload).elements[0].count for payload in found] == expected
     assert made.rows == 10
 
 

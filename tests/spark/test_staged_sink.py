@@ -147,7 +147,8 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
 
 
 def staging_element(item: Payload) -> Element | Pack:
-    return read_sink_payload(item, staged=True).element
+    [element] = read_sink_payload(item, staged=True).elements
+    return element
 
 
 async def test_a_repeated_batch_promotes_nothing(autojump_clock: MockClock) -> None:
