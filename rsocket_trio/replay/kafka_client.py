@@ -42,12 +42,15 @@ CONSUMER = {
     "enable.partition.eof": True,
     # KiB that a consumer fetches ahead.
     "queued.max.messages.kbytes": 4096,
+    # So long it waits to learn that nothing is behind a marker.
+    "fetch.wait.max.ms": 100,
     # Without it a consumer whose queue was full once fetches nothing for a second.
     "fetch.queue.backoff.ms": 2,
 }
 """Settings of a consumer that is told what to read."""
 PRODUCER = {
-    "linger.ms": 2,
+    # A commit of few records waits for it, and longer does not make larger batches.
+    "linger.ms": 0.5,
     "batch.size": 2**20,
     # The broker's own limit is usually lower, and decides.
     "message.max.bytes": 68 * 2**20,
@@ -75,8 +78,11 @@ class Cluster:
     settings: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     patience: float = PATIENCE
 
-    def settings_of(self, kind: Mapping[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
-        """Return the settings of a client: those of its ``kind``, the user's above them, and ``fixed`` ones."""
+    def client(self, kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any] | None = None, **fixed: Any) -> T:
+        """Return a new client with ``settings``, the user's above them, and ``fixed`` ones. It blocks.
+
+        Raise ``ValueError`` for a setting that librdkafka refuses.
+        """
         common = {
             "bootstrap.servers": self.servers,
             "client.id": "rsocket-trio",
@@ -86,7 +92,11 @@ class Cluster:
             "log_level": 0,
             "logger": librdkafka_log,
         }
-        return {**common, **(kind or {}), **self.settings, **{name.replace("_", "."): it for name, it in fixed.items()}}
+        named = {name.replace("_", "."): setting for name, setting in fixed.items()}
+        try:
+            return kind({**common, **(settings or {}), **self.settings, **named})
+        except kafka().KafkaException as error:
+            raise ValueError(f"Kafka refuses the settings: {error.args[0].str()}") from error
 
     async def ask(self, function: Callable[[], T], what: str) -> T:
         """Run ``function`` in a thread until it succeeds: while no broker answers, it is tried again.
@@ -102,21 +112,11 @@ class Cluster:
                 if not passes(error.args[0]):
                     raise ValueError(f"Kafka refuses {what}: {error.args[0].str()}") from error
                 if trio.current_time() >= deadline:
-                    raise self.no_answer(what, error.args[0]) from error
+                    # Peers may see the error: only the log names the servers.
+                    reason = f"no answer from Kafka for {self.patience:g} s: {what}"
+                    log.warning("%s: %s: %s", self.servers, reason, error.args[0])
+                    raise Rejected(reason) from error
             await trio.sleep(PAUSE)
-
-    def no_answer(self, what: str, problem: KafkaError | None) -> Rejected:
-        """Return the error for a request that got no answer. Peers may see it: only the log names the servers."""
-        log.warning("no answer from Kafka at %s for %g s: %s: %s", self.servers, self.patience, what, problem)
-        return Rejected(f"no answer from Kafka for {self.patience:g} s: {what}")
-
-
-def made(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-    """Return a new client. Raise ``ValueError`` for a setting that librdkafka refuses. It blocks."""
-    try:
-        return kind(settings)
-    except kafka().KafkaException as error:
-        raise ValueError(f"Kafka refuses the settings: {error.args[0].str()}") from error
 
 
 def kafka() -> Any:
@@ -131,12 +131,6 @@ def kafka() -> Any:
 def is_any(error: KafkaError, *names: str) -> bool:
     """Return whether an error has one of these codes."""
     return error.code() in {getattr(kafka().KafkaError, name) for name in names}
-
-
-def timed_out(reason: str) -> Exception:
-    """Return the ``KafkaException`` of something that did not come in time."""
-    error: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, reason))
-    return error
 
 
 def passes(error: KafkaError) -> bool:
@@ -166,7 +160,7 @@ class Topics:
     @property
     def _open_client(self) -> Any:
         if self._client is None:
-            self._client = made(admin().AdminClient, self._cluster.settings_of())
+            self._client = self._cluster.client(admin().AdminClient)
         return self._client
 
     def close(self) -> None:
@@ -185,20 +179,6 @@ class Topics:
             raise
         return Topic(str(found.topic_id), len(found.partitions))
 
-    def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
-        """Return what topic ``name`` is and, if it is as ``known``, the bounds of its partitions.
-
-        The topic is looked at behind the offsets: if it is still the same one, so are they.
-        """
-        try:
-            bounds = self.bounds(name, range(known.partitions))
-        except kafka().KafkaException as error:
-            # A partition that is not there has one of several codes.
-            if not passes(error.args[0]) or (found := self.describe(name)) == known:
-                raise
-            return found, {}
-        return self.describe(name), bounds
-
     def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
         wanted = admin().NewTopic(topic, partitions, replication, config=dict(config))
@@ -209,19 +189,31 @@ class Topics:
             if not is_any(error.args[0], "TOPIC_ALREADY_EXISTS"):
                 raise
 
-    def bounds(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Return the first offset and the one behind the last stable record, by partition."""
-        latest = self.ends(topic, partitions, True)
-        earliest = self._offsets(topic, latest, admin().OffsetSpec.earliest())
-        return {partition: (earliest[partition], latest[partition]) for partition in latest}
+    def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
+        """Return what topic ``name`` is and, if it may be as ``known``, the bounds of its partitions.
+
+        They are the first offset and the one behind the last stable record. The topic is looked at behind the offsets:
+        if it is still the same one, so are they.
+        """
+        specs = admin().OffsetSpec
+        try:
+            latest, earliest = self._offsets(name, range(known.partitions), specs.latest(), specs.earliest())
+        except kafka().KafkaException as error:
+            # A partition that is not there has one of several codes.
+            if not passes(error.args[0]) or (found := self.describe(name)) == known:
+                raise
+            return found, {}
+        return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
 
     def ends(self, topic: str, partitions: Iterable[int], stable: bool = False) -> dict[int, int]:
         """Return the offsets behind the last records by partition; unless ``stable`` also of open transactions."""
-        return self._offsets(topic, partitions, admin().OffsetSpec.latest(), stable=stable)
+        [found] = self._offsets(topic, partitions, admin().OffsetSpec.latest(), stable=stable)
+        return found
 
     def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
         """Return the first offset whose record is not older than a time, -1 if there is none."""
-        return self._offsets(topic, [partition], admin().OffsetSpec.for_timestamp(milliseconds))[partition]
+        [found] = self._offsets(topic, [partition], admin().OffsetSpec.for_timestamp(milliseconds))
+        return found[partition]
 
     def delete_below(self, topic: str, partition: int, offset: int) -> None:
         """Delete the records below an offset."""
@@ -229,17 +221,24 @@ class Topics:
         for done in self._open_client.delete_records(wanted, request_timeout=REQUEST_SECONDS).values():
             done.result()
 
-    def _offsets(self, topic: str, partitions: Iterable[int], spec: Any, *, stable: bool = True) -> dict[int, int]:
+    def _offsets(self, topic: str, partitions: Iterable[int], *specs: Any, stable: bool = True) -> list[dict[int, int]]:
+        """Return the offsets of each of ``specs``, all asked for at once, by partition."""
         level = kafka().IsolationLevel.READ_COMMITTED if stable else kafka().IsolationLevel.READ_UNCOMMITTED
-        wanted = {kafka().TopicPartition(topic, partition): spec for partition in partitions}
-        asked = self._open_client.list_offsets(wanted, isolation_level=level, request_timeout=REQUEST_SECONDS)
+        places = [kafka().TopicPartition(topic, partition) for partition in partitions]
+        asked = [
+            self._open_client.list_offsets(
+                dict.fromkeys(places, spec), isolation_level=level, request_timeout=REQUEST_SECONDS
+            )
+            for spec in specs
+        ]
         try:
-            offsets = {one.partition: found.result().offset for one, found in asked.items()}
+            found = [{place.partition: one.result().offset for place, one in some.items()} for some in asked]
         except kafka().KafkaException:
             # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
             self._open_client.list_topics(timeout=REQUEST_SECONDS)
             raise
-        if min(offsets.values(), default=0) < NO_SUCH_TIME:
+        if any(offset < NO_SUCH_TIME for some in found for offset in some.values()):
             # Of a broker that is silent librdkafka may tell offsets that are none, and no error.
-            raise timed_out("no broker told the offsets")
-        return offsets
+            error = kafka().KafkaError
+            raise kafka().KafkaException(error(error._TIMED_OUT, "no broker told the offsets"))
+        return found

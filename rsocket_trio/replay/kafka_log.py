@@ -16,10 +16,9 @@ from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
 from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import NotWritten, TopicGone
-from rsocket_trio.replay.kafka_blocks import pack_block, records_of
 from rsocket_trio.replay.kafka_client import PATIENCE, PAUSE, Cluster, Topic, Topics, kafka
-from rsocket_trio.replay.kafka_reading import SharedReading
-from rsocket_trio.replay.kafka_writing import Rows, TransactionalProducer, check_record, until_known
+from rsocket_trio.replay.kafka_fetcher import Fetcher, pack_block, records_of
+from rsocket_trio.replay.kafka_producer import OutcomeUnknown, Rows, TransactionalProducer, check_record
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
 from rsocket_trio.replay.packs import Pack, arrow
 
@@ -31,9 +30,8 @@ GONE_SECONDS = 2.0
 """Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
 SHOW_SECONDS = 0.2
 """Seconds that an append waits until its records can be read: a moment after the commit, if nothing is in the way."""
-SHORTEST_POLL = 0.005
-LONGEST_POLL = 0.1
-"""Seconds between two looks for new records while readers wait: few behind the last record, then more."""
+POLL_SECONDS = 0.05
+"""Seconds between two looks for new records while readers wait."""
 
 
 class KafkaLog(ReplayableLog):
@@ -50,6 +48,11 @@ class KafkaLog(ReplayableLog):
     ``open``. Opening raises ``ValueError`` if there is no such topic or Kafka refuses the settings; the log raises
     ``ModuleNotFoundError`` without confluent-kafka.
     """
+
+    _config: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
+    """The settings of a topic that is made."""
+    _shows = True
+    """Whether an append waits until it can be read."""
 
     def __init__(
         self,
@@ -72,18 +75,33 @@ class KafkaLog(ReplayableLog):
         self._wanted = partitions
         self._replication = replication
         self._topics = Topics(self._cluster)
-        self._consumers = consumers
-        self._reading = SharedReading(self._cluster, topic, consumers)
+        self._new_fetcher = partial(Fetcher, self._cluster, topic, consumers)
+        self._fetcher = self._new_fetcher()
         self._bounds: dict[int, tuple[int, int]] = {}
         self._seen = Topic("", 0)
         self._looks = 0
         self._looking = trio.Lock()
         self._opening = trio.Lock()
         self._changed = ParkingLot()
-        self._moved_at = -LONGEST_POLL
         self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
         self._appends = AppendQueue(self._write)
         self._closed = False
+
+    def _beside(self, topic: str, partitions: int, config: Mapping[str, str]) -> KafkaLog:
+        """Return the log of a topic of a ledger, which is made with ``config`` if there is none.
+
+        What is appended to it can be read a moment later, and its readers read up to the end and then ``_rest``.
+        """
+        cluster = self._cluster
+        # So long they wait to learn that nothing is behind the marker of a transaction.
+        settings = {**cluster.settings, "fetch.wait.max.ms": 2}
+        log = KafkaLog(cluster.servers, topic, partitions, consumers=1, patience=cluster.patience, settings=settings)
+        log._replication, log._config, log._shows = self._replication, config, False
+        return log
+
+    def _rest(self) -> None:
+        """Fetch nothing ahead."""
+        self._fetcher.rest()
 
     @property
     def has_gaps(self) -> bool:
@@ -95,8 +113,7 @@ class KafkaLog(ReplayableLog):
         async with self._opening:
             if not self._bounds:
                 try:
-                    config = {"message.timestamp.type": "LogAppendTime"}
-                    self._seen = Topic("", await self._ensure_topic(self.topic, self._wanted, config))
+                    self._seen = await self._find_topic()
                     await self._refresh()
                 except BaseException:
                     # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
@@ -107,24 +124,21 @@ class KafkaLog(ReplayableLog):
         await self._refresh()
 
     async def _ask(self, what: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a request about a topic finds, as ``Cluster.ask`` does."""
+        """Return what a request about the topic finds, as ``Cluster.ask`` does."""
         self._check_closed()
-        return await self._cluster.ask(partial(function, *arguments), what)
+        return await self._cluster.ask(partial(function, self.topic, *arguments), f"{what} {self.topic!r}")
 
-    async def _ensure_topic(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
-        """Return the number of partitions of ``topic``, which is made with ``config`` if there is none.
-
-        Raise ``ValueError`` if there is none and ``partitions`` is ``None``.
-        """
-        count = (await self._ask(f"topic {topic!r}", self._topics.describe, topic)).partitions
-        if not count:
-            if partitions is None:
-                raise ValueError(
-                    f"Kafka at {self._cluster.servers} has no topic {topic!r}: give a number of partitions to make it"
-                )
-            making = self._topics.make, topic, partitions, self._replication, config
-            await self._ask(f"to make topic {topic!r}", *making)
-        return count or partitions or 0
+    async def _find_topic(self) -> Topic:
+        """Return the topic, which is made if there is none: then its id is not known yet. Raise ``ValueError``."""
+        found = await self._ask("topic", self._topics.describe)
+        if found.partitions:
+            return found
+        if self._wanted is None:
+            raise ValueError(
+                f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
+            )
+        await self._ask("to make topic", self._topics.make, self._wanted, self._replication, self._config)
+        return Topic("", self._wanted)
 
     def partitions(self) -> Sequence[int]:
         return range(len(self._bounds))
@@ -143,55 +157,47 @@ class KafkaLog(ReplayableLog):
             if self._looks > ticket:
                 return  # a look that began after this call has ended
             self._looks += 1
-            before = dict(self._bounds)
             found = await self._look()
-            for partition, (_, seen) in self._bounds.items():
-                # A reader may have seen more meanwhile than the answer knows of.
-                if seen != before[partition][1]:
-                    found[partition] = (found[partition][0], max(found[partition][1], seen))
-            self._bounds = found
-            if before != self._bounds:
-                self._moved_at = trio.current_time()
+            if found != self._bounds:
+                self._bounds = found
                 self._changed.wake_all()
-
-    async def _show(self, written: Iterable[Rows]) -> None:
-        """Wait for a moment until rows can be read: open transactions of others keep them hidden for longer."""
-        with trio.move_on_after(SHOW_SECONDS), suppress(Rejected):
-            # Without an answer the rows are there all the same, and the next request learns of them.
-            for rows in written:
-                while rows.first is not None and self._bounds[rows.partition][1] <= rows.first:
-                    await self._refresh()
 
     async def _look(self) -> dict[int, tuple[int, int]]:
         """Return the bounds as they are now. Raise as `_refresh` does."""
         missing_since: float | None = None
         while True:
-            what, before = f"the bounds of topic {self.topic!r}", self._seen
-            topic, found = await self._ask(what, self._topics.look, self.topic, before)
+            topic, bounds = await self._ask("the bounds of topic", self._topics.look, self._seen)
+            if topic.id and topic.id != self._seen.id:
+                await self._change_to(topic)
+                continue
+            if bounds:
+                return bounds
             if not topic.partitions:
                 missing_since = trio.current_time() if missing_since is None else missing_since
                 if trio.current_time() >= missing_since + GONE_SECONDS:
                     raise TopicGone(f"topic {self.topic!r} is gone")
-                await trio.sleep(PAUSE)
-            elif before.id and topic.id != before.id:
-                await self._change_to(topic)
-            elif topic.id == before.id and topic.partitions <= before.partitions:
-                # One that seems to have fewer partitions than before was made just now.
-                return found
-            else:
-                self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
+            await trio.sleep(PAUSE)
 
     async def _change_to(self, topic: Topic) -> None:
-        """Go on with a topic that was made anew. Raise ``TopicGone`` if it has fewer partitions."""
-        if topic.partitions < (count := self._seen.partitions):
-            raise TopicGone(f"topic {self.topic!r} was made anew, with {topic.partitions} of {count} partitions")
-        reading, self._reading = self._reading, SharedReading(self._cluster, self.topic, self._consumers)
-        self._bounds = dict.fromkeys(self._bounds, (0, 0))
+        """Go on with a topic that was made, or made anew. Raise ``TopicGone`` if it has fewer partitions than before.
+
+        One that was made just now may seem to have fewer than it was given.
+        """
+        before = self._seen
+        if not before.id:
+            self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
+            return
+        if topic.partitions < before.partitions:
+            raise TopicGone(
+                f"topic {self.topic!r} was made anew, with {topic.partitions} of {before.partitions} partitions"
+            )
         self._seen = topic
+        self._bounds = dict.fromkeys(self._bounds, (0, 0))
         # Readers that wait have positions of the former topic.
         self._changed.wake_all()
+        fetcher, self._fetcher = self._fetcher, self._new_fetcher()
         with trio.CancelScope(shield=True):
-            await reading.aclose(self._made_anew)
+            await fetcher.aclose(self._made_anew)
 
     def _made_anew(self) -> TopicGone:
         return TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
@@ -213,16 +219,24 @@ class KafkaLog(ReplayableLog):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         self.check_range(partition, start, None)
-        if start == self._bounds[partition][1]:
+        latest = self._bounds[partition][1]
+        if start == latest:
             await trio.lowlevel.checkpoint()
             return iter(())
-        reading = self._reading
-        block = await reading.block(partition, start, max_bytes)
-        if reading is not self._reading:
+        fetcher = self._fetcher
+        block = await fetcher.block(partition, start, latest)
+        if fetcher is not self._fetcher:
             raise self._made_anew()
-        earliest, latest = self._bounds[partition]
-        self._bounds[partition] = earliest, max(latest, block.end)
-        return pack_block(block, start, end, max_bytes)
+        return pack_block(block, start, latest if end is None else min(end, latest), max_bytes)
+
+    async def _settled_end(self, partition: int, *, stable: bool = False) -> int:
+        """Return the end of what was written before this call, once all of it can be read or never will be.
+
+        Wait for transactions that are open, or with ``stable`` leave out what they and later ones write.
+        """
+        end = (await self._ask("the end of topic", self._topics.ends, [partition], stable))[partition]
+        await self.wait_beyond(partition, end - 1)
+        return end
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         self._find(partition)
@@ -234,16 +248,15 @@ class KafkaLog(ReplayableLog):
             if self._seen.id != topic:
                 raise self._made_anew()
             if self._bounds[partition][1] <= position:
-                idle = trio.current_time() - self._moved_at
-                with trio.move_on_after(min(max(idle / 10, SHORTEST_POLL), LONGEST_POLL)):
+                with trio.move_on_after(POLL_SECONDS):
                     # ``refresh`` wakes it, that of an append among others, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        time = partition, max(-(-timestamp // 1000), 0)
-        found = await self._ask(f"the time {timestamp} of {self.topic!r}", self._topics.at_time, self.topic, *time)
+        milliseconds = max(-(-timestamp // 1000), 0)
+        found = await self._ask(f"the time {timestamp} of topic", self._topics.at_time, partition, milliseconds)
         await self._refresh()
         earliest, latest = self._bounds[partition]
         return latest if found < 0 else min(max(found, earliest), latest)
@@ -253,9 +266,8 @@ class KafkaLog(ReplayableLog):
         if before <= earliest:
             await trio.lowlevel.checkpoint()
             return
-        below = partition, min(before, latest)
-        await self._ask(f"to delete records of {self.topic!r}", self._topics.delete_below, self.topic, *below)
-        self._reading.forget(partition)
+        await self._ask("to delete records of topic", self._topics.delete_below, partition, min(before, latest))
+        self._fetcher.forget(partition)
         await self._refresh()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
@@ -286,7 +298,7 @@ class KafkaLog(ReplayableLog):
             with trio.CancelScope(shield=True):
                 written = await self._write_once(groups)
             return [outcome.Value(begins) for begins in written]
-        except (NotWritten, Rejected, trio.ClosedResourceError) as error:
+        except (NotWritten, trio.ClosedResourceError) as error:
             # Not the fault of one of them. Some of it may be written: a second try could write it twice.
             return [outcome.Error(error) for _ in groups]
         except Exception as error:
@@ -297,38 +309,32 @@ class KafkaLog(ReplayableLog):
 
     async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Write groups in one transaction. Return where each of them begins."""
-        tried: list[Rows] = []
 
-        def check() -> None:
-            for rows, at in zip(tried, wanted, strict=True):
-                if rows.first is not None and at is not None and rows.first != at:
-                    raise ValueError(
-                        f"partition {rows.partition} goes on at {rows.first}, not at {at}: somebody else wrote to it"
-                    )
+        async def write() -> list[Rows]:
+            written = [Rows(self.topic, placed(one.elements), one.at) for one in groups]
+            await self._producer.write(written)
+            return written
 
-        async def write() -> None:
-            try:
-                await self._producer.begin()
-            except Rejected as error:
-                raise NotWritten(f"nothing was written: {error}") from error
-            if not await self._is_committed(tried):
-                tried[:] = [Rows(self.topic, number, unpacked(one.elements[number])) for one, number in places]
-                await self._producer.write(tried, check)
+        try:
+            written = await write()
+        except OutcomeUnknown:
+            raise
+        except NotWritten:
+            # A broker went away in the middle: to begin anew waits for it.
+            written = await write()
+        for rows in written if self._shows else ():
+            await self._show(rows)
+        return [
+            {number: rows.firsts.get(number, self._bounds[number][1]) for number in one.elements}
+            for one, rows in zip(groups, written, strict=True)
+        ]
 
-        places = [(one, number) for one in groups for number in one.elements]
-        wanted = [None if one.at is None else one.at.get(number) for one, number in places]
-        await until_known(self._cluster.patience, write)
-        await self._show(tried)
-        ends = iter([self._bounds[rows.partition][1] if rows.first is None else rows.first for rows in tried])
-        return [{number: next(ends) for number in one.elements} for one in groups]
-
-    async def _is_committed(self, rows: Sequence[Rows]) -> bool:
-        """Return whether a former try, which is settled, was committed: then its first record can be read."""
-        for one in rows:
-            if one.first is not None:
-                await self.wait_beyond(one.partition, one.first)
-                return one.first in await self._reading.block(one.partition, one.first, 1)
-        return False
+    async def _show(self, rows: Rows) -> None:
+        """Wait for a moment until rows can be read: open transactions of others keep them hidden for longer."""
+        with trio.move_on_after(SHOW_SECONDS), suppress(Rejected):
+            # Without an answer the rows are there all the same, and the next request learns of them.
+            while any(self._bounds[partition][1] <= first for partition, first in rows.firsts.items()):
+                await self._refresh()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -336,7 +342,7 @@ class KafkaLog(ReplayableLog):
             return
         self._closed = True
         self._changed.wake_all()
-        await self._reading.aclose()
+        await self._fetcher.aclose(log_closed)
         await self._producer.aclose()
         async with self._looking:
             await trio.to_thread.run_sync(self._topics.close)
@@ -349,13 +355,17 @@ class KafkaLog(ReplayableLog):
 
     def _check_closed(self) -> None:
         if self._closed:
-            raise trio.ClosedResourceError("the log was closed")
+            raise log_closed()
 
 
-def unpacked(group: Iterable[Element | Pack]) -> Iterator[Element]:
-    """Yield the elements of a group, those of packs one by one."""
-    for one in group:
-        if isinstance(one, Pack):
-            yield from arrow().elements_of(one)
-        else:
-            yield one
+def log_closed() -> Exception:
+    """Return the error of a log that was closed."""
+    return trio.ClosedResourceError("the log was closed")
+
+
+def placed(elements: Mapping[int, Iterable[Element | Pack]]) -> Iterator[tuple[int, Element]]:
+    """Yield elements with their partitions, those of packs one by one."""
+    for partition, group in elements.items():
+        for one in group:
+            for element in arrow().elements_of(one) if isinstance(one, Pack) else (one,):
+                yield partition, element

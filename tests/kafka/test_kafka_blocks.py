@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.kafka_blocks import LONGEST_GAP, Block, columnar, pack_block, records_of
+from rsocket_trio.replay.kafka_fetcher import LONGEST_GAP, Block, columnar, pack_block, records_of
 from rsocket_trio.replay.packs import PACK_ROWS, Pack, arrow
 from tests.missing import missing_module, require
 

@@ -18,7 +18,7 @@ from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, PositionAhead, TopicGone
 from rsocket_trio.replay.appending import Appending
 from rsocket_trio.replay.kafka_client import Cluster, Topics
-from rsocket_trio.replay.kafka_writing import TransactionalProducer
+from rsocket_trio.replay.kafka_producer import TransactionalProducer
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
