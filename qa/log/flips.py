@@ -17,6 +17,7 @@ import trio
 
 from qa.log.child import started
 from rsocket_trio.replay import Ledger, Log
+from rsocket_trio.replay.database import PAGE_BYTES
 from rsocket_trio.replay.elements import Element
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.packs import arrow
@@ -25,7 +26,7 @@ PARTITIONS = 3
 PATIENCE_SECONDS = 120
 """Seconds after which an opening hangs: then the stacks are printed, and the program ends."""
 ALLOWED = (CorruptLog, OSError, NotStaged)
-PAGE_BYTES = 4096
+
 TIME = 2**51
 """Microseconds: the time of some rows, later than all others."""
 ATTEMPTS = {"a single": 20, "a pack": 300}

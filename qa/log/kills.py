@@ -56,9 +56,7 @@ def damage(path: Path) -> list[str]:
     """Return what SQLite itself finds wrong with a file, and what the reserves of a log leave out."""
     connection = apsw.Connection(str(path))
     found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-    lost = connection.execute(
-        "SELECT count(*) FROM bodies WHERE id NOT IN (SELECT body FROM places UNION ALL SELECT body FROM staged)"
-    ).get
+    lost = connection.execute("SELECT count(*) FROM bodies WHERE id NOT IN (SELECT body FROM places)").get
     connection.close()
     return found + ([f"{lost} bodies belong to nothing"] if lost else [])
 

@@ -1,12 +1,10 @@
-"""Bodies: what is stored together, one row or many as a pack, and the places that they have in a log."""
+"""Bodies: what is stored together in a log, one row or many as a pack."""
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 import attrs
@@ -19,18 +17,15 @@ from rsocket_trio.replay.elements import (
     decode_headers,
     encode_headers,
 )
-from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.packs import PACK_BYTES, PACK_ROWS, Pack, arrow, has_arrow
-
-if TYPE_CHECKING:
-    from apsw import Connection
 
 OVERHEAD = 200
 """Bytes that a body takes beside its content, about."""
 ROW, ARROW = 0, 1
 """The forms of a body."""
+CONTENTS = "form, data, metadata, key, headers"
+"""The columns of a body that is read."""
 _LENGTHS = struct.Struct(">Bqqqq")
-_PLACE = struct.Struct(">IQIQI")
 
 
 @attrs.frozen
@@ -53,61 +48,35 @@ class Body:
     @property
     def size(self) -> int:
         """Return the bytes that it counts."""
-        return OVERHEAD + sum([len(content) for content in self.contents if content is not None])
+        return size_of(self.contents)
 
     @property
     def crc(self) -> int:
         """Return the CRC of its form and its contents."""
-        return crc_of_body(self.form, self.contents)
-
-    def insert(self, connection: Connection) -> int:
-        """Store it. Return its id."""
-        connection.execute("INSERT INTO bodies VALUES (NULL, ?, ?, ?, ?, ?)", (self.form, *self.contents))
-        body = connection.last_insert_rowid()
-        if self.form == ARROW:
-            connection.execute("INSERT OR IGNORE INTO counters VALUES ('arrow', 1)")
-        return body
+        return crc_of_body((self.form, *self.contents))
 
 
-def crc_of_body(form: int, contents: Iterable[Any]) -> int:
-    """Return the CRC of a body. Raise ``TypeError`` or ``struct.error`` if it is none."""
-    some = tuple(contents)
-    crc = crc32(_LENGTHS.pack(form, *[-1 if content is None else len(content) for content in some]))
-    for content in some:
+def size_of(contents: Sequence[bytes | None]) -> int:
+    """Return the bytes that a body of these contents counts."""
+    return OVERHEAD + sum([len(content) for content in contents if content is not None])
+
+
+def crc_of_body(columns: Sequence[Any]) -> int:
+    """Return the CRC of the columns of a body. Raise ``TypeError`` or ``struct.error`` if it is damaged or missing."""
+    form, *contents = columns
+    crc = crc32(_LENGTHS.pack(form, *[-1 if content is None else len(content) for content in contents]))
+    for content in contents:
         if content:
             crc = crc32(content, crc)
     return crc
 
 
-def fetch(connection: Connection, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Return all rows that a statement finds."""
-    return connection.execute(statement, values).fetchall()
-
-
-def crc_of(*values: Any) -> int:
-    """Return the CRC of the values of a row: texts, numbers and ``None``, and in a damaged one anything."""
-    return crc32(json.dumps(values, separators=(",", ":"), default=repr).encode())
-
-
-def crc_of_place(partition: int, position: int, count: int, time: int, body: int) -> int:
-    """Return the CRC of a place; ``body`` is that of its body."""
-    return crc32(_PLACE.pack(partition, position, count, time, body))
-
-
-def is_whole(
-    partition: int, position: Any, count: Any, time: Any, crc: Any, form: Any, contents: Iterable[Any]
-) -> bool:
-    """Return whether a place has the CRC of what it says and of its body."""
-    try:
-        return bool(crc == crc_of_place(partition, position, count, time, crc_of_body(form, contents)))
-    except (TypeError, struct.error):
-        return False
-
-
-def check_numbers(*values: object) -> None:
-    """Raise ``CorruptLog`` unless all are whole numbers, as the columns of their names say."""
-    if any(type(value) is not int for value in values):
-        raise CorruptLog(None, f"a number is damaged: {values!r:.200}")
+def stored(position: int, count: int, time: int | None, form: int, contents: Sequence[Any]) -> Record | Pack:
+    """Return a body at its place, as it is read."""
+    data, metadata, key, headers = contents
+    if form == ARROW:
+        return Pack(data, count, position, time)
+    return Record(position, data, metadata, count, key, None if headers is None else decode_headers(headers), time)
 
 
 def bodies_of(elements: Iterable[Element | Pack]) -> Iterator[Body]:
@@ -152,51 +121,3 @@ def _bodies(elements: list[Element]) -> Iterator[Body]:
     for one in elements:
         headers = None if one.headers is None else encode_headers(one.headers)
         yield Body(one.count, ROW, one.data, one.metadata, one.key, headers, time)
-
-
-# Reading
-
-COLUMNS = "b.form, b.data, b.metadata, b.key, b.headers"
-
-
-def stored(position: int, count: int, time: int | None, form: int, contents: tuple[Any, ...]) -> Record | Pack:
-    """Return a body at its place, as it is read."""
-    data, metadata, key, headers = contents
-    if form == ARROW:
-        return Pack(data, count, position, time)
-    return Record(position, data, metadata, count, key, None if headers is None else decode_headers(headers), time)
-
-
-def some_places(
-    connection: Connection, path: Path | None, partition: int, start: int, latest: int, end: int, max_bytes: int
-) -> list[Record | Pack]:
-    """Return what is stored of a partition from ``start`` to below ``end``, about ``max_bytes`` and at least one body.
-
-    Raise ``CorruptLog`` if the first is damaged or missing; what is damaged behind others is left out.
-    """
-    [(first,)] = fetch(
-        connection, "SELECT max(position) FROM places WHERE partition = ? AND position <= ?", partition, start
-    )
-    found: list[Record | Pack] = []
-    expected = first
-    problem = "a row is missing"
-    for position, count, time, crc, form, *contents in connection.execute(
-        f"SELECT p.position, p.count, p.time, p.crc, {COLUMNS} FROM places p LEFT JOIN bodies b ON b.id = p.body "
-        "WHERE p.partition = ? AND p.position >= ? ORDER BY p.position",
-        (partition, start if first is None else first),
-    ):
-        if expected == position and position >= end:
-            return found
-        if not is_whole(partition, position, count, time, crc, form, contents):
-            problem = "its CRC is wrong"
-            break
-        if position != expected or (not found and position + count <= start):
-            break
-        found.append(stored(position, count, time, form, tuple(contents)))
-        expected = position + count
-        max_bytes -= OVERHEAD + sum([len(content) for content in contents if content is not None])
-        if max_bytes <= 0 or expected == latest:
-            return found
-    if not found:
-        raise CorruptLog(path, problem, partition, start if expected is None else max(expected, start))
-    return found

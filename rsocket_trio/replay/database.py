@@ -1,14 +1,4 @@
-"""The SQLite database of a log: its file, its tables, and who uses it when.
-
-Tables, all with the CRC 32 of what a row says::
-
-    partitions  a row for each: its first and its next position, the time of the last row, bytes
-    places      rows in order: ``count`` positions from ``position`` on, appended at ``time``, are in ``body``
-    bodies      what was appended together: one row (form 0), or many as an Arrow IPC stream in ``data`` (form 1)
-    readers     the named readers, each with the ends that it has acknowledged, as JSON
-    attempts    what writers stage, until it is committed; ``staged`` has the places of its bodies
-    sinks       the last batch of each sink, and the query that it belongs to
-    epochs      the writes that were planned for a batch of a sink: the latest counts
+"""The SQLite database of a log: its file, its connections, and who uses it when.
 
 One connection writes, a few read, each in a thread of Trio's; one more answers short questions where they are asked.
 """
@@ -20,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,6 +19,7 @@ import apsw
 import trio
 
 from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.replay.tables import create
 
 T = TypeVar("T")
 
@@ -40,8 +31,12 @@ LOCK_SECONDS = 30.0
 """Seconds that a write waits while somebody else holds the lock of the file."""
 LOCK_TRY_MS = 50
 """Milliseconds that SQLite waits for the lock in one try: so long a cancelled write goes on."""
+NORMAL, FULL = 1, 2
+"""Values of ``PRAGMA synchronous``: with the second one each commit waits for the disk."""
+PAGE_BYTES = 8192
+"""Bytes of a page of a new file: packs take a quarter less CPU to write than with SQLite's 4096."""
 CHECKPOINT_BYTES = 4 * 2**20
-"""Bytes of a write-ahead log from which on a writer copies it into the database."""
+"""Bytes by which a write-ahead log grows until a writer copies it into the database."""
 WAL_BYTES = 16 * 2**20
 """Bytes of a write-ahead log above which readers leave gaps, and a writer waits for one to begin it anew."""
 RESET_MS = 300
@@ -55,28 +50,9 @@ SMALLEST_FILE = 512
 """Bytes of a database at least: SQLite takes a file of one byte for an empty one."""
 PORTION_PAGES = 1024
 """Pages that are given back to the disk at a time."""
-REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "gfs2", "ocfs2", "glusterfs", "ncpfs"}
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "ceph-fuse", "lustre", "afs", "gfs2", "ocfs2", "glusterfs"}
+REMOTE |= {"ncpfs", "sshfs", "s3fs"}
 """Types of file systems on which several machines may write: SQLite's locks and shared memory do not reach that far."""
-
-SCHEMA = """
-CREATE TABLE partitions (number INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER, time INTEGER, bytes INTEGER,
-    crc INTEGER);
-CREATE TABLE bodies (id INTEGER PRIMARY KEY, form INTEGER, data BLOB, metadata BLOB, key BLOB, headers BLOB);
-CREATE TABLE places (partition INTEGER, position INTEGER, count INTEGER, time INTEGER, body INTEGER, size INTEGER,
-    crc INTEGER, PRIMARY KEY (partition, position)) WITHOUT ROWID;
-CREATE TABLE readers (name TEXT PRIMARY KEY, ends TEXT, seen INTEGER, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE attempts (id INTEGER PRIMARY KEY, attempt TEXT UNIQUE, sink TEXT, partition INTEGER, batch INTEGER,
-    epoch INTEGER, rows INTEGER, elements INTEGER, bytes INTEGER, sealed INTEGER, deadline INTEGER, crc INTEGER);
-CREATE TABLE staged (attempt INTEGER, number INTEGER, count INTEGER, body INTEGER, size INTEGER, body_crc INTEGER,
-    crc INTEGER, PRIMARY KEY (attempt, number)) WITHOUT ROWID;
-CREATE INDEX attempts_by_deadline ON attempts (deadline);
-CREATE TABLE sinks (sink TEXT PRIMARY KEY, batch INTEGER, once INTEGER, time INTEGER, query TEXT, former TEXT,
-    epoch INTEGER, crc INTEGER) WITHOUT ROWID;
-CREATE INDEX sinks_by_age ON sinks (once, time);
-CREATE TABLE epochs (sink TEXT, batch INTEGER, epoch INTEGER, PRIMARY KEY (sink, batch)) WITHOUT ROWID;
-CREATE INDEX epochs_by_age ON epochs (epoch);
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
-"""
 
 logger = logging.getLogger("rsocket_trio.replay")
 _opening = threading.Lock()
@@ -91,15 +67,15 @@ class Database:
 
     def __init__(self, path: Path | None, *, sync: bool) -> None:
         self.path = path
-        self._synchronous = 2 if sync else 1
+        self._synchronous = FULL if sync else NORMAL
         # SQLite's own files lie beside the file itself, wherever links lead to it.
         self._file = "" if path is None else os.path.realpath(path)
         self._turn = trio.Lock()
         self._reading = trio.CapacityLimiter(READERS)
         self._idle: list[apsw.Connection] = []
-        self._is_checkpointing = self._is_closed = False
-        self._page_bytes = self._pages = self._copied_pages = 0
-        self._failed = ""
+        self._is_closed = False
+        self._page_bytes = self._copied_pages = 0
+        self._problem = ""
         self._pid = os.getpid()
 
     # Opening and closing
@@ -140,7 +116,7 @@ class Database:
                 if writer.pragma("journal_mode", "wal") != "wal":
                     raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
                 self._page_bytes = writer.pragma("page_size")
-                writer.set_wal_hook(self._note_pages)  # in the place of SQLite's own, which copies when it commits
+                writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's own, which waits for no reader
                 writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
                 self._writer, self._asked = writer, self._connect()
             except BaseException:
@@ -152,19 +128,21 @@ class Database:
         """Raise ``CorruptLog`` for a file that is not ours, which stays as it is."""
         if os.stat(self._file).st_size < SMALLEST_FILE:
             raise CorruptLog(self.path, "it is no database")
+        uri, flags = f"{Path(self._file).as_uri()}?mode=ro", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         try:
-            self._check_kind_of(apsw.Connection(self._file, apsw.SQLITE_OPEN_READONLY))
+            with closing(apsw.Connection(uri, flags)) as reader:
+                self._check_owner(reader)
         except (apsw.ReadOnlyError, apsw.CantOpenError):
             # It has to be recovered first, and nobody but its own program does that: look at the file as it lies there.
-            uri = f"{Path(self._file).as_uri()}?immutable=1"
-            self._check_kind_of(apsw.Connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI))
+            with closing(apsw.Connection(f"{uri}&immutable=1", flags)) as reader:
+                self._check_owner(reader)
 
-    def _check_kind_of(self, reader: apsw.Connection) -> None:
-        try:
-            if is_foreign(reader):
-                raise CorruptLog(self.path, "it is a database of another program")
-        finally:
-            reader.close()
+    def _check_owner(self, connection: apsw.Connection) -> int:
+        """Return the application's id, 0 for an empty database. Raise ``CorruptLog`` for another program's."""
+        number = connection.pragma("application_id")
+        if number != APPLICATION_ID and (number or connection.execute("SELECT count(*) FROM sqlite_schema").get):
+            raise CorruptLog(self.path, "it is a database of another program")
+        return int(number)
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path))
@@ -178,13 +156,11 @@ class Database:
         if connection.pragma("application_id") != APPLICATION_ID:
             # Before the file has its first table, and before the WAL: later it has no effect.
             connection.pragma("auto_vacuum", 2)
-            connection.execute("BEGIN EXCLUSIVE")
-            with rolled_back(connection):
-                if is_foreign(connection):
-                    raise CorruptLog(self.path, "it is a database of another program")
+            connection.pragma("page_size", PAGE_BYTES)
+            with transaction_of(connection, "EXCLUSIVE"):
                 # Another process may have made it meanwhile.
-                if connection.pragma("application_id") != APPLICATION_ID:
-                    connection.execute(SCHEMA)
+                if self._check_owner(connection) != APPLICATION_ID:
+                    create(connection)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", LAYOUT)
         if (layout := connection.pragma("user_version")) != LAYOUT:
@@ -207,17 +183,15 @@ class Database:
             return function()
         return await trio.to_thread.run_sync(function)
 
-    async def _patiently(self, function: Callable[[], T], deadline: float | None = None) -> T:
-        """Run a function in a thread until it finds the file unlocked, or the ``deadline`` is over."""
-        deadline = trio.current_time() + LOCK_SECONDS if deadline is None else deadline
+    async def _patiently(self, function: Callable[[], T]) -> T:
+        """Run a function in a thread until it finds the file unlocked, for ``LOCK_SECONDS`` at most."""
+        deadline = trio.current_time() + LOCK_SECONDS
         while True:
             try:
                 return await self._in_thread(function)
-            except apsw.BusyError as error:
-                if trio.current_time() >= deadline:
-                    raise OSError(
-                        errno.EBUSY, f"somebody else holds its lock for {LOCK_SECONDS:g} s", str(self.path)
-                    ) from error
+            except OSError as error:
+                if error.errno != errno.EBUSY or trio.current_time() >= deadline:
+                    raise
             await trio.lowlevel.checkpoint()
 
     def check_process(self) -> None:
@@ -225,92 +199,70 @@ class Database:
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self.path} was opened before this process was forked: open it here")
 
-    def ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def here(self, function: Callable[[apsw.Connection], T]) -> T:
         """Return what a short question finds as the file is now. It runs where it is asked."""
         self.check_process()
-        try:
-            with translated(self.path, self._asked):
-                return self._asked.execute(statement, values).fetchall()
-        except apsw.BusyError as error:
-            raise OSError(errno.EBUSY, "somebody else holds its lock", str(self.path)) from error
+        with translated(self.path, self._asked):
+            return function(self._asked)
+
+    def ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what a statement finds that is a short question."""
+        return self.here(lambda connection: connection.execute(statement, values).fetchall())
 
     async def read(self, function: Callable[[apsw.Connection], T]) -> T:
         """Return what ``function`` finds in one state of the file. No other read sees its connection meanwhile."""
-        self.check_process()
         if self.path is None:
             await trio.lowlevel.checkpoint()
-            return self._read(self._asked, function)
+            return self.here(function)
+        self.check_process()
         if self.wal_bytes > WAL_BYTES:
             # So that a writer finds a moment at which nobody reads the WAL.
             await trio.sleep(GAP_SECONDS)
         async with self._reading:
             self._check_open()
-            connection = self._idle.pop() if self._idle else None
-
-            def read() -> T:
-                nonlocal connection
-                if connection is None:
-                    with translated(self.path):
-                        connection = self._connect()
-                return self._read(connection, function)
-
-            try:
-                return await self._patiently(read)
-            finally:
-                if connection is not None:
-                    self._idle.append(connection)
+            return await self._patiently(partial(self.read_here, function))
 
     def read_here(self, function: Callable[[apsw.Connection], T]) -> T:
         """Return what ``function`` finds in one state of the file, in a thread of the caller."""
         if self.path is None:
-            return self._read(self._asked, function)
-        connection = self._connect()
+            return self.here(function)
         try:
-            return self._read(connection, function)
+            connection = self._idle.pop()
+        except IndexError:
+            with translated(self.path):
+                connection = self._connect()
+        try:
+            with translated(self.path, connection), transaction_of(connection):
+                return function(connection)
         finally:
-            connection.close()
+            self._idle.append(connection)
 
-    def _read(self, connection: apsw.Connection, function: Callable[[apsw.Connection], T]) -> T:
-        with translated(self.path, connection):
-            if self.path is None:
-                return function(connection)
-            connection.execute("BEGIN")
-            try:
-                return function(connection)
-            finally:
-                connection.execute("ROLLBACK")
-
-    async def write(self, function: Callable[[apsw.Connection], T], *, gives_way: bool = False) -> T:
+    async def write(self, function: Callable[[apsw.Connection], T], *, waits_for_disk: bool = True) -> T:
         """Run ``function`` in a transaction, commit it, and return what it returns.
 
-        While it waits for the lock it can be cancelled. ``gives_way``: on a full disk, give up the reserve and try
-        again.
+        While it waits for the lock it can be cancelled. What does not wait for the disk is there with the next
+        transaction that does, or not at all.
         """
-        result = await self.alone(partial(self.transaction, function, gives_way=gives_way))
-        with trio.CancelScope(shield=True):
-            await self.tend()
-        return result
+        return await self.alone(partial(self.transaction, function, waits_for_disk=waits_for_disk))
 
     async def alone(self, function: Callable[[], T]) -> T:
         """Run a function that calls ``transaction`` while no other task writes; again if the file was locked."""
         self.check_process()
-        deadline = trio.current_time() + LOCK_SECONDS
         async with self._turn:
             self._check_open()
-            return await self._patiently(function, deadline)
+            return await self._patiently(function)
 
-    def transaction(self, function: Callable[[apsw.Connection], T], *, gives_way: bool = False) -> T:
-        """Run ``function`` in a transaction and commit it. Raise ``apsw.BusyError`` if somebody else holds the lock."""
-        connection = self._writer
+    def transaction(self, function: Callable[[apsw.Connection], T], *, waits_for_disk: bool = True) -> T:
+        """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
+        writer = self._writer
+        if waits_for_disk or self._synchronous < FULL:
+            with translated(self.path, writer), transaction_of(writer, "IMMEDIATE"):
+                return function(writer)
+        writer.pragma("synchronous", NORMAL)
         try:
-            with translated(self.path, connection):
-                connection.execute("BEGIN IMMEDIATE")
-                with rolled_back(connection):
-                    return function(connection)
-        except OSError as error:
-            if not (gives_way and error.errno == errno.ENOSPC and self.give_up_reserve()):
-                raise
-        return self.transaction(function)
+            return self.transaction(function)
+        finally:
+            writer.pragma("synchronous", FULL)
 
     # Space
 
@@ -322,102 +274,82 @@ class Database:
         except FileNotFoundError:
             return 0
 
-    def _note_pages(self, connection: apsw.Connection, name: str, pages: int) -> int:
-        """Note how long the write-ahead log is behind a commit: the size of its file says only how long it was."""
-        if pages < self._pages:
+    def _copy_pages(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        """Copy the write-ahead log behind a commit, if that made it long; wait for readers if it became too long.
+
+        The size of its file says only how long it was: SQLite calls this with its pages.
+        """
+        if pages < self._copied_pages:
             self._copied_pages = 0  # it has begun anew
-        self._pages = pages
+        if (pages - self._copied_pages) * self._page_bytes >= CHECKPOINT_BYTES:
+            self._copied_pages = pages
+            is_long = pages * self._page_bytes > WAL_BYTES
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE if is_long else apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 
-    async def tend(self, *, in_full: bool = False) -> None:
-        """Copy the write-ahead log into the database when it is long, or ``in_full``: whoever wrote does it.
+    def reset_wal(self) -> None:
+        """Copy the write-ahead log whole and begin it anew, unless somebody reads it for too long."""
+        if self.path is not None and self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE) and self._delete_reserve():
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-        Other tasks write meanwhile, unless it became too long.
+    def _checkpoint(self, mode: int) -> bool:
+        """Copy the write-ahead log. Return whether the disk is full.
+
+        A failure is none of the commit that it comes with: the WAL stays, and is copied the next time.
         """
-        grown = (self._pages - self._copied_pages) * self._page_bytes
-        if self._is_checkpointing or self._is_closed or (grown < CHECKPOINT_BYTES and not in_full):
-            return
-        self._is_checkpointing = True
+        self._writer.set_busy_timeout(RESET_MS)
         try:
-            self._copied_pages = self._pages
-            await self._in_thread(self._checkpoint)
-            if in_full or self._pages * self._page_bytes > WAL_BYTES:
-                with suppress(trio.ClosedResourceError):  # then there is nothing left to do
-                    async with self._turn:
-                        self._check_open()
-                        await self._in_thread(partial(self.reset_wal, gives_way=in_full))
-        finally:
-            self._is_checkpointing = False
-
-    def _checkpoint(self) -> None:
-        if self.path is None:
-            return
-        connection = None
-        try:
-            connection = self._connect()
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._writer.wal_checkpoint(mode=mode)
         except apsw.BusyError:
-            pass  # another process copies it
+            pass  # another process copies it, or reads it
         except apsw.Error as error:
-            # None of the append that it comes with; the WAL stays, and is copied the next time.
-            self._note(f"its write-ahead log could not be copied: {error}")
+            problem = f"its write-ahead log could not be copied: {error}"
+            if problem != self._problem:
+                logger.warning("%s: %s", self.path, problem)
+            self._problem = problem
+            return isinstance(error, apsw.FullError)
         finally:
-            if connection is not None:
-                connection.close()
+            self._writer.set_busy_timeout(LOCK_TRY_MS)
+        return False
 
-    def reset_wal(self, *, gives_way: bool = False) -> None:
-        """Copy the write-ahead log whole and begin it anew, unless somebody reads it for too long.
+    async def shrink(self, function: Callable[[apsw.Connection], T]) -> T:
+        """Run a function that makes room, as ``write`` does: on a full disk, it takes the place of the reserve."""
 
-        ``gives_way``: on a full disk, give up the reserve and try again.
-        """
-        if self.path is None:
-            return
-        connection = self._writer
-        connection.set_busy_timeout(RESET_MS)
-        try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.BusyError:
-            pass
-        except apsw.Error as error:
-            if not (gives_way and isinstance(error, apsw.FullError) and self.give_up_reserve()):
-                self._note(f"its write-ahead log could not be copied: {error}")
-        finally:
-            connection.set_busy_timeout(LOCK_TRY_MS)
+        def run() -> T:
+            try:
+                result = self.transaction(function)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not self._delete_reserve():
+                    raise
+                self.reset_wal()
+                result = self.transaction(function)
+            self.reset_wal()
+            return result
 
-    def _note(self, problem: str) -> None:
-        if problem != self._failed:
-            logger.warning("%s: %s", self.path, problem)
-        self._failed = problem
+        return await self.alone(run)
 
     async def give_back(self) -> None:
-        """Give back to the disk what is free beyond a quarter of the file, in portions."""
+        """Give back to the disk what is free beyond a quarter of the file, in portions, and take the reserve again."""
+
+        def vacuum(connection: apsw.Connection) -> int:
+            pages = connection.pragma("page_count")
+            # Then a quarter of what is left is free.
+            surplus = (4 * connection.pragma("freelist_count") - pages) // 3
+            if surplus > 0:
+                # It frees a page for each row that is fetched.
+                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, PORTION_PAGES)})").fetchall()
+            return int(pages - connection.pragma("page_count"))
+
         if self.path is not None:
             try:
-                while await self.alone(self._give_back_some):
+                # In a damaged file there are fewer than it counts.
+                while await self.shrink(vacuum) >= PORTION_PAGES:
                     pass
             except OSError as error:
+                # It takes some room; the log itself uses again what is free.
                 if error.errno != errno.ENOSPC:
                     raise
-                # It takes some room; the log itself uses again what is free.
-                self._note(f"what is free could not be given back: {error.strerror}")
             await trio.to_thread.run_sync(self._take_reserve)
-
-    def _give_back_some(self) -> bool:
-        connection = self._writer
-        with translated(self.path, connection):
-            pages, free = connection.pragma("page_count"), connection.pragma("freelist_count")
-        # Then a quarter of what is left is free.
-        some = min((4 * free - pages) // 3, PORTION_PAGES)
-        if some > 0:
-            # It frees a page for each row that is fetched.
-            self.transaction(
-                lambda connection: connection.execute(f"PRAGMA incremental_vacuum({some})").fetchall(), gives_way=True
-            )
-        with translated(self.path, connection):
-            freed = pages - connection.pragma("page_count")
-        self.reset_wal(gives_way=True)
-        # In a damaged file there are fewer than it counts.
-        return bool(some == PORTION_PAGES and freed > 0)
 
     @property
     def _reserve(self) -> Path:
@@ -448,23 +380,11 @@ class Database:
             return False
         return True
 
-    def give_up_reserve(self) -> bool:
-        """Give the reserve back to the disk, and use the room for the WAL. Return whether there was one."""
-        if not self._delete_reserve():
-            return False
-        self.reset_wal()
-        return True
-
-
-def is_foreign(connection: apsw.Connection) -> bool:
-    """Return whether a database that holds something is another program's."""
-    found = connection.pragma("application_id")
-    return found != APPLICATION_ID and bool(found or connection.execute("SELECT count(*) FROM sqlite_schema").get)
-
 
 @contextmanager
-def rolled_back(connection: apsw.Connection) -> Iterator[None]:
+def transaction_of(connection: apsw.Connection, kind: str = "DEFERRED") -> Iterator[None]:
     """Commit the transaction that the block writes, or roll it back if it fails."""
+    connection.execute(f"BEGIN {kind}")
     try:
         yield
         connection.execute("COMMIT")
@@ -477,11 +397,13 @@ def rolled_back(connection: apsw.Connection) -> Iterator[None]:
 
 @contextmanager
 def translated(path: Path | None, connection: apsw.Connection | None = None) -> Iterator[None]:
-    """Translate SQLite's errors: ``BusyError`` stays, what the disk did is ``OSError``, all others ``CorruptLog``."""
+    """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``."""
     try:
         yield
-    except (apsw.BusyError, apsw.ThreadingViolationError, apsw.ConnectionClosedError):
+    except (apsw.ThreadingViolationError, apsw.ConnectionClosedError):
         raise
+    except apsw.BusyError as error:
+        raise OSError(errno.EBUSY, "somebody else holds its lock", str(path)) from error
     except CorruptLog as error:
         error.file = error.file or path
         raise
@@ -512,7 +434,7 @@ def check_filesystem(file: Path, path: Path) -> None:
     if not os.access(file if file.exists() else file.parent, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     kind = filesystem_of(file.parent)
-    if kind in REMOTE or (kind.startswith("fuse.") and kind[5:] in {"sshfs", "glusterfs", "ceph-fuse", "s3fs"}):
+    if kind.removeprefix("fuse.") in REMOTE:
         raise OSError(errno.ENOTSUP, f"a log has to be on a local disk, and this one is on {kind}", str(path))
     if not kind or kind.startswith("fuse") or kind in {"9p", "virtiofs"}:
         logger.warning(

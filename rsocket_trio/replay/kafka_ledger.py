@@ -30,7 +30,7 @@ from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import NotStaged, NotWritten, PositionExpired
 from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.kafka_producer import Rows, TransactionalProducer
-from rsocket_trio.replay.ledger import Commit, Ledger, Owner, Sink, drop_attempts, forget_sink, or_none
+from rsocket_trio.replay.ledger import Commit, Ledger, Sink, forget_sink, or_none
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import FOREVER, Pack, arrow
 from rsocket_trio.replay.route_requests import CommitRequest
@@ -41,10 +41,11 @@ from rsocket_trio.replay.staged_attempts import (
     check_epoch,
     checked,
     content_of,
+    drop_attempts,
     drop_old,
-    next_number,
     staged,
 )
+from rsocket_trio.replay.tables import count
 
 if TYPE_CHECKING:
     from apsw import Connection
@@ -90,7 +91,6 @@ class KafkaLedger(Ledger):
     """
 
     log: KafkaLog
-    _is_shared = True
 
     def __init__(
         self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = COMMIT_SECONDS, **limits: Any
@@ -191,8 +191,8 @@ class KafkaLedger(Ledger):
             sink, separator, attempt = key.partition(SEPARATOR)
             if isinstance(content, Sink):
                 with suppress(Rejected):
-                    # Then it takes more room than it should.
-                    self._check_room(connection, sink)
+                    # Then there are more than there should be.
+                    self._check_room(connection)
                 self._remember(connection, content)
                 with suppress(NotStaged):
                     check_epoch(connection, sink, content.batch, content.epoch)
@@ -202,8 +202,8 @@ class KafkaLedger(Ledger):
                     check_epoch(connection, sink, row.batch, row.epoch)
                     self._keep(content)
                     if staged(connection, attempt) is None:
-                        number = next_number(connection, "attempt")
-                        attrs.evolve(row, id=number, bytes=0, sealed=1).save(connection)
+                        number = -count(connection, "attempts")
+                        attrs.evolve(row, number=number, earliest=row.latest, bytes=0, sealed=1).save(connection)
             elif not separator:
                 forget_sink(connection, sink)
             elif self._notes.pop((sink, attempt), None) is not None:
@@ -249,19 +249,19 @@ class KafkaLedger(Ledger):
         sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
             end = await self._attempts._settled_end(0) if wanted.attempts else 0
-            owner, attempts = await self._database.write(partial(self._checked, wanted=wanted))
-            if owner is None:
+            next_sink, attempts = await self._database.write(partial(self._checked, wanted=wanted))
+            if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             rows = Rows(self.log.topic, self._content(attempts, end))
-            found = Sink(sink, batch, wanted.once, self._clock(), owner, or_none(wanted.epoch))
+            too_old = self._too_old(self._seconds)
             # Notes of attempts that can't be committed any more go, too.
             gone = [
                 name
                 for (other, name), note in self._notes.items()
-                if other == sink and (0 <= note.row.batch <= batch or note.row.deadline < self._clock())
+                if other == sink and (0 <= note.row.batch <= batch or note.row.time <= too_old)
             ]
             names = dict.fromkeys((*wanted.attempts, *gone, *[""] * wanted.once))
-            contents = {sink: found, **dict.fromkeys([f"{sink}{SEPARATOR}{name}" for name in names])}
+            contents = {sink: next_sink, **dict.fromkeys([f"{sink}{SEPARATOR}{name}" for name in names])}
             try:
                 await self._write_with(producer, sink, contents, rows)
             finally:
@@ -271,22 +271,22 @@ class KafkaLedger(Ledger):
         await self.log._show(rows)
         return Commit(promoted=True, rows=sum(row.rows for row in attempts), last=batch)
 
-    def _checked(self, connection: Connection, wanted: CommitRequest) -> tuple[Owner | None, list[Attempt]]:
-        """Return who owns the sink behind a commit, ``None`` if it counted before, and its attempts."""
-        drop_old(connection, self._clock())
-        owner = self._next_owner(connection, wanted)
+    def _checked(self, connection: Connection, wanted: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
+        """Return the sink behind a commit, ``None`` if it counted before, and its attempts."""
+        drop_old(connection, self._too_old(self._seconds))
+        next_sink = self._next_sink(connection, wanted)
         check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch))
-        if owner is None:
+        if next_sink is None:
             drop_attempts(connection, wanted.sink, wanted.attempts)
             return None, []
-        return owner, [checked(connection, wanted.sink, *one) for one in wanted.attempts.items()]
+        return next_sink, [checked(connection, wanted.sink, *one) for one in wanted.attempts.items()]
 
     def _content(self, attempts: Sequence[Attempt], end: int) -> Iterator[tuple[int, Element]]:
         """Yield the rows of attempts with their partitions, as they were staged below ``end``. In a thread of Trio's.
 
         Raise ``NotStaged`` if some are gone.
         """
-        found = [note for row in attempts if (note := self._notes.get((row.sink, row.attempt))) is not None]
+        found = [note for row in attempts if (note := self._notes.get((row.sink, row.attempt or ""))) is not None]
         notes = {note.id.encode(): note for note in found}
         left = sum(row.rows for row in attempts)
         position = min([note.begin for note in found if note.row.rows], default=end)
@@ -343,31 +343,34 @@ class KafkaLedger(Ledger):
                 await self._learn(self._read_to)
         return await super().begin(sink, attempt, partition, **plan)
 
-    async def _store(self, function: Callable[[Connection], Attempt]) -> Attempt:
+    async def _store(self, function: Callable[[Connection], Attempt], *, sealed: bool) -> Attempt:
         """Run ``function``, which stores what waits of an attempt; then move it to the topic of attempts."""
-        row = await super()._store(function)
-        content = await self._database.read(partial(content_of, row=row, number=0, max_bytes=FOREVER))
+        row = await super()._store(function, sealed=sealed)
+        content = await self._database.read(partial(content_of, row=row, start=row.earliest, max_bytes=FOREVER))
         if content:
             own = self._id_of(row)
             begins = await self._attempts.append_all({0: [part(own, one) for one in content]})
             await self._database.write(partial(delete_content, row=row))
-            known = self._notes.get((row.sink, row.attempt))
+            known = self._notes.get((row.sink, row.attempt or ""))
             if known is None or known.id != own:
                 self._keep(AttemptNote(row, own, begins[0]))
         return row
 
-    async def _share(self, row: Attempt) -> None:
-        """Write a note of a complete attempt."""
-        known = self._notes.get((row.sink, row.attempt))
+    async def _seal(self, stage: StagedAttempt) -> None:
+        """Store an attempt that is complete, and write a note of it."""
+        await stage.store()
+        row, attempt = stage.row, stage.row.attempt or ""
+        known = self._notes.get((row.sink, attempt))
         note = AttemptNote(row, self._id_of(row), 0 if known is None else known.begin)
-        await self._note(row.sink, row.attempt, encoded(note))
+        await self._note(row.sink, attempt, encoded(note))
+        await super()._seal(stage)
 
     def _id_of(self, row: Attempt) -> str:
-        return f"{self._id}.{row.id}"
+        return f"{self._id}.{row.number}"
 
     def _keep(self, note: AttemptNote) -> None:
         """Keep a note, and not too many."""
-        self._notes[note.row.sink, note.row.attempt] = note
+        self._notes[note.row.sink, note.row.attempt or ""] = note
         if len(self._notes) > self._most_attempts:
             del self._notes[next(iter(self._notes))]
 
@@ -387,8 +390,7 @@ def decoded(topic: str, record: Record) -> tuple[str, Content]:
             return key, None
         if separator:
             return key, AttemptNote(Attempt(**content["row"]), content["id"], content["begin"])
-        owner = content.pop("owner")
-        return key, Sink(**content, owner=Owner(owner["query"], tuple(owner["former"])))
+        return key, Sink(**content | {"former": tuple(content["former"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"topic {topic!r} is none of batches: no ledger wrote what is at {record.position}"
         raise ValueError(what) from error
@@ -401,6 +403,8 @@ def part(key: str, one: Element | Pack) -> Element:
 
 
 def delete_content(connection: Connection, row: Attempt) -> None:
-    """Delete what is stored of an attempt."""
-    connection.execute("DELETE FROM bodies WHERE id IN (SELECT body FROM staged WHERE attempt = ?)", (row.id,))
-    connection.execute("DELETE FROM staged WHERE attempt = ?", (row.id,))
+    """Delete the rows that are stored of an attempt, whose bytes still count."""
+    size = row.bytes
+    row.drop(connection, row.latest, FOREVER, FOREVER)
+    row.bytes = size
+    row.save(connection)

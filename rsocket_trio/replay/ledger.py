@@ -6,36 +6,33 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import trio
 
 from rsocket_trio import Invalid, Rejected
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.bodies import check_numbers, crc_of, fetch
 from rsocket_trio.replay.elements import Clock, Element, now_us
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
-from rsocket_trio.replay.log import ReplayableLog
+from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog
 from rsocket_trio.replay.packs import Pack
 from rsocket_trio.replay.route_requests import LARGEST, CommitRequest
 from rsocket_trio.replay.sqlite_log import Log
 from rsocket_trio.replay.staged_attempts import (
-    WAITING_BYTES,
     Attempt,
     StagedAttempt,
-    begin,
+    attempts_where,
     check_epoch,
     checked,
     drop,
+    drop_attempts,
     drop_old,
-    next_epoch,
     staged,
-    staged_bodies,
     sweep,
+    take_bodies,
 )
+from rsocket_trio.replay.tables import check_all, count, counter, put, rows, scan
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -43,15 +40,16 @@ if TYPE_CHECKING:
 
     from rsocket_trio.replay.database import Database
 
-SINK_BYTES = 16 * 2**20
-"""Bytes of the names of remembered sinks, and ``NAME_BYTES`` more for each."""
+MAX_SINKS = 100_000
+"""Sinks whose last batch is remembered."""
 SINK_SECONDS = 30 * 86400.0
 """Seconds for which a sink that goes on is remembered at least after its last batch."""
-NAME_BYTES = 100
 STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold in a file."""
 MEMORY_BYTES = 64 * 2**20
 """The same in memory."""
+WAITING_BYTES = 16 * 2**20
+"""Bytes of all attempts that wait in memory: above, each writer stores what it has."""
 STAGED_SECONDS = 3600.0
 """Seconds after which an attempt that was not committed is dropped."""
 STAGED_ATTEMPTS = 10_000
@@ -70,72 +68,60 @@ class Commit:
 
 
 @value
-class Owner:
-    """The query that the batches of a sink belong to, ``None`` for writes outside of queries.
-
-    ``former`` ones had it before, and never commit again.
-    """
-
-    query: str | None = None
-    former: tuple[str, ...] = ()
-
-    def next(self, sink: str, query: str | None, take_over: bool) -> Owner:
-        """Return the owner once ``query`` commits for a sink that has this one. Raise ``Invalid`` if it may not."""
-        if query == self.query:
-            return self
-        if query in self.former:
-            raise Invalid(
-                f"sink {readable(sink)!r} was taken over from {shown(query)} by {shown(self.query)}: write to another "
-                "sink"
-            )
-        if not take_over or query is None:
-            raise Invalid(
-                f"sink {readable(sink)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another sinkId, "
-                "or for a new checkpoint of the same rows takeOver=true once"
-            )
-        return Owner(query, self.former if self.query is None else (*self.former, self.query))
-
-
-def shown(query: str | None) -> str:
-    """Return a query as errors name it."""
-    return "writes outside of queries" if query is None else f"query {readable(query)}"
-
-
-@attrs.define
 class Sink:
-    """A row of ``sinks``: the last batch, whether it is the only one, the owner, and the epoch that committed it.
+    """A row of ``sinks``: the last batch, whether it is the only one, when it was committed, and by which query.
 
-    ``time`` is in microseconds since 1970; the epoch is -1 where none was named.
+    ``time`` is in microseconds since 1970. ``query`` is ``None`` for writes outside of queries; ``former`` ones had the
+    sink before, and never commit again. ``epoch`` is that of the batch, -1 where none was named.
     """
 
     name: str
     batch: int
     once: bool
     time: int
-    owner: Owner
+    query: str | None = None
+    former: tuple[str, ...] = ()
     epoch: int = -1
 
-    def next_owner(self, wanted: CommitRequest) -> Owner | None:
-        """Return the owner behind the batch that is ``wanted``, ``None`` if it counted before. Raise ``Invalid``."""
-        owner = self.owner.next(self.name, wanted.query, wanted.take_over)
-        if owner != self.owner or wanted.batch > self.batch:
-            return owner
-        self._check_epoch(wanted.batch, wanted.epoch)
-        if wanted.batch == self.batch or wanted.once:
-            return None
-        raise Invalid(
-            f"batch {wanted.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
-            "checkpoint wrote to it"
-        )
+    def after(self, request: CommitRequest, now: int) -> Sink | None:
+        """Return the row behind the batch of a request, ``None`` if that counted before. Raise ``Invalid``."""
+        former = self.former
+        if self._passes_to(request.query, request.take_over):
+            former += () if self.query is None else (self.query,)
+        elif request.batch <= self.batch:
+            self._check_epoch(request.batch, request.epoch)
+            if request.batch == self.batch or request.once:
+                return None
+            raise Invalid(
+                f"batch {request.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
+                "checkpoint wrote to it"
+            )
+        return Sink(self.name, request.batch, request.once, now, request.query, former, or_none(request.epoch))
+
+    def _passes_to(self, query: str | None, take_over: bool) -> bool:
+        """Return whether another query takes the sink over. Raise ``Invalid`` if it may not."""
+        if query == self.query:
+            return False
+        if query in self.former:
+            raise Invalid(
+                f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
+                "another sink"
+            )
+        if not take_over or query is None:
+            raise Invalid(
+                f"sink {readable(self.name)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
+                "sinkId, or for a new checkpoint of the same rows takeOver=true once"
+            )
+        return True
 
     def check_stage(self, batch: int | None, epoch: int | None, query: str | None) -> bool:
         """Return whether a stage of ``query`` is the owner's, or names none: another drops nothing of the owner's.
 
         Raise ``NotStaged`` if the batch was committed by a later epoch, ``Invalid`` for a former owner.
         """
-        if query in self.owner.former:
-            self.owner.next(self.name, query, take_over=False)
-        is_owner = query is None or query == self.owner.query
+        if query in self.former:
+            self._passes_to(query, take_over=False)
+        is_owner = query is None or query == self.query
         if is_owner and batch is not None:
             self._check_epoch(batch, epoch)
         return is_owner
@@ -148,15 +134,20 @@ class Sink:
             )
 
 
-class Ledger:
+def shown(query: str | None) -> str:
+    """Return a query as errors name it."""
+    return "writes outside of queries" if query is None else f"query {readable(query)}"
+
+
+class Ledger(OpenedByBlock):
     """Tracks which batches of which sinks are in a log, in its database: what is staged and committed survives with it.
 
     ``log`` receives the promoted rows: a ``Log`` in a file or in memory, one in memory if none is given. What is staged
     takes at most ``staged_bytes``, by default 1 GiB in a file and 64 MiB in memory, in at most ``staged_attempts``, and
-    is dropped if it was not committed for ``staged_seconds``. The names of the sinks whose last batch it knows take up
-    to ``sink_bytes``, and 100 bytes more for each. Beyond, it forgets sinks of a single batch, then those without a
-    commit for ``sink_seconds``, the oldest first, and refuses new ones while there are none. Use it under ``async
-    with``; a log that it made itself is opened and closed with it. Raise ``TypeError`` for another kind of log.
+    is dropped if it was not committed for ``staged_seconds``. It knows the last batch of up to ``max_sinks`` sinks.
+    Beyond, it forgets sinks of a single batch, then those without a commit for ``sink_seconds``, the oldest first, and
+    refuses new ones while there are none. Use it under ``async with``; a log that it made itself is opened and closed
+    with it. Raise ``TypeError`` for another kind of log.
     """
 
     def __init__(
@@ -166,7 +157,7 @@ class Ledger:
         staged_bytes: int | None = None,
         staged_seconds: float = STAGED_SECONDS,
         staged_attempts: int = STAGED_ATTEMPTS,
-        sink_bytes: int = SINK_BYTES,
+        max_sinks: int = MAX_SINKS,
         sink_seconds: float = SINK_SECONDS,
     ) -> None:
         self._owns_log = log is None
@@ -176,7 +167,7 @@ class Ledger:
         self._most_bytes = staged_bytes
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
-        self._sink_bytes = sink_bytes
+        self._max_sinks = max_sinks
         self._sink_seconds = sink_seconds
         self._clock: Clock = now_us
         self._waiting = 0
@@ -204,44 +195,36 @@ class Ledger:
         else:
             await trio.lowlevel.checkpoint()
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with trio.CancelScope(shield=True):
-            await self.aclose()
+    @property
+    def _rows(self) -> Log:
+        assert isinstance(self.log, Log)
+        return self.log
 
     @property
     def _database(self) -> Database:
         """Return the database of what is staged. Raise ``trio.ClosedResourceError`` unless the ledger is open."""
-        assert isinstance(self.log, Log)
-        return self.log._open_database
+        return self._rows._open_database
 
     # State: that of the database
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        found = self._known(sink)
-        return None if found is None else found.batch
+        known = self._known(sink)
+        return None if known is None else known.batch
 
     def _known(self, sink: str) -> Sink | None:
-        return read_sink(self._database.ask("SELECT * FROM sinks WHERE sink = ?", sink))
+        return self._database.here(partial(read_sink, sink=sink))
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
-        rows = self._database.ask("SELECT * FROM sinks WHERE NOT once ORDER BY time")
-        return {sink.name: sink.batch for row in rows if (sink := read_sink([row])) is not None}
+        return self._database.here(last_batches)
 
     @property
     def staged(self) -> Sequence[str]:
         """Return the names of the staged attempts, complete or not."""
-        return [
-            name for (name,) in self._database.ask("SELECT attempt FROM attempts WHERE attempt NOTNULL ORDER BY id")
-        ]
+        names = self._database.ask("SELECT attempt FROM attempts WHERE attempt NOTNULL ORDER BY number DESC")
+        return [name for (name,) in names]
 
     @property
     def staged_bytes(self) -> int:
@@ -250,7 +233,7 @@ class Ledger:
         return self._stored + self._waiting
 
     def _measure(self) -> None:
-        [(self._stored,)] = self._database.ask("SELECT coalesce(sum(bytes), 0) FROM attempts")
+        [(self._stored,)] = self._database.ask("SELECT coalesce(sum(bytes), 0) FROM attempts WHERE attempt NOTNULL")
 
     # Requests of writers
 
@@ -269,7 +252,7 @@ class Ledger:
 
         Each planning of a write takes one, so that a writer that was killed is in nobody's way.
         """
-        return await self._database.write(next_epoch)
+        return await self._database.write(partial(count, name="epochs"))
 
     async def begin(
         self,
@@ -289,30 +272,37 @@ class Ledger:
         check_plan(partition, batch, epoch)
         known = self._known(sink)
         is_owner = known is None or known.check_stage(batch, epoch, query)
-        now = self._clock()
-        deadline = now + int(self._seconds * 1e6)
-        row = Attempt(0, attempt, sink, partition, or_none(batch), or_none(epoch), 0, 0, 0, 0, deadline)
+        row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, or_none(batch), or_none(epoch))
 
         def store(connection: Connection) -> Attempt:
-            drop_old(connection, now)
+            drop_old(connection, self._too_old(self._seconds))
             if is_owner:
                 check_epoch(connection, sink, row.batch, row.epoch)
-            return begin(connection, row, self._most_attempts)
+            if staged(connection, attempt) is not None:
+                raise Rejected(f"attempt {attempt} is staged already")
+            [(number,)] = connection.execute("SELECT count(attempt) FROM attempts")
+            if number >= self._most_attempts:
+                raise Rejected(f"{number} attempts are staged: that is the limit")
+            row.number = -count(connection, "attempts")  # no other's, not even of one that was dropped
+            row.save(connection)
+            return row
 
-        found = StagedAttempt(self, await self._database.write(store))
+        stage = StagedAttempt(self, await self._database.write(store))
         await self._sweep()
-        return found
+        return stage
 
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
-        with trio.CancelScope(shield=True):
-            stage.release()
-            try:
-                # By its number: another attempt may have the name by now.
-                await self._database.write(partial(drop, ids=[(stage.number,)]), gives_way=True)
-                await self._sweep()
-            except (OSError, trio.ClosedResourceError) as error:
-                logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
+
+        def change(connection: Connection) -> int:
+            # By its number: another attempt may have the name by now.
+            return drop(connection, attempts_where(connection, "number = ?", stage.row.number))
+
+        stage.release()
+        try:
+            await self._drop(change)
+        except (OSError, trio.ClosedResourceError) as error:
+            logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
 
     async def commit(
         self,
@@ -337,32 +327,27 @@ class Ledger:
         same may be tried again.
         """
         check_plan(0, batch, epoch)
-        wanted = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
-        done = await self._database.write(partial(self._commit, wanted=wanted))
-        assert isinstance(self.log, Log)
+        request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
+        done = await self._database.write(partial(self._commit, request=request))
         with trio.CancelScope(shield=True):
             # It is promoted, whatever becomes of what is due behind it.
-            await self.log._notice()
+            await self._rows._notice()
             await self._sweep()
         return done
 
-    def _commit(self, connection: Connection, wanted: CommitRequest) -> Commit:
-        assert isinstance(self.log, Log)
-        now = self._clock()
-        drop_old(connection, now)
-        owner = self._next_owner(connection, wanted)
-        check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch))
-        if owner is None:
-            drop_attempts(connection, wanted.sink, wanted.attempts)
-            return Commit(promoted=False, rows=0, last=wanted.batch)
-        rows = [checked(connection, wanted.sink, name, number) for name, number in wanted.attempts.items()]
-        [(partitions,)] = fetch(connection, "SELECT count(*) FROM partitions")
-        for row in rows:
-            self.log._promote(connection, row.partition % partitions, staged_bodies(connection, row))
-            connection.execute("DELETE FROM staged WHERE attempt = ?", (row.id,))
-            connection.execute("DELETE FROM attempts WHERE id = ?", (row.id,))
-        self._remember(connection, Sink(wanted.sink, wanted.batch, wanted.once, now, owner, or_none(wanted.epoch)))
-        return Commit(promoted=True, rows=sum(row.rows for row in rows), last=wanted.batch)
+    def _commit(self, connection: Connection, request: CommitRequest) -> Commit:
+        drop_old(connection, self._too_old(self._seconds))
+        sink = self._next_sink(connection, request)
+        check_epoch(connection, request.sink, request.batch, or_none(request.epoch))
+        if sink is None:
+            drop_attempts(connection, request.sink, request.attempts)
+            return Commit(promoted=False, rows=0, last=request.batch)
+        attempts = [checked(connection, request.sink, *attempt) for attempt in request.attempts.items()]
+        partitions = counter(connection, "partitions")
+        for row in attempts:
+            self._rows._promote(connection, row.partition % partitions, take_bodies(connection, row))
+        self._remember(connection, sink)
+        return Commit(promoted=True, rows=sum(row.rows for row in attempts), last=request.batch)
 
     async def forget(self, sink: str) -> bool:
         """Forget the last batch of ``sink``, which will never be written to again. Return whether there was one.
@@ -373,22 +358,20 @@ class Ledger:
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        dropped = 0
-        with trio.CancelScope(shield=True):
-            dropped = await self._drop(sink, list(attempts))
-        return dropped  # noqa: RET504  # mypy takes the scope for one that may swallow
+        return await self._drop(partial(drop_attempts, sink=sink, attempts=list(attempts)))
 
-    async def _drop(self, sink: str, attempts: Sequence[str]) -> int:
-        dropped = await self._database.write(partial(drop_attempts, sink=sink, attempts=attempts), gives_way=True)
-        await self._sweep()
+    async def _drop(self, change: Callable[[Connection], int]) -> int:
+        with trio.CancelScope(shield=True):
+            dropped = await self._database.shrink(change)
+            await self._sweep()
         return dropped
 
     async def _sweep(self) -> None:
         """Delete what was dropped, in portions. A failure is none of the call it comes with: the next tries again."""
         try:
             while self._database.ask("SELECT 1 FROM attempts WHERE attempt IS NULL LIMIT 1"):
-                await self._database.write(sweep, gives_way=True)
-        except OSError as error:
+                await self._database.shrink(sweep)
+        except (OSError, CorruptLog) as error:
             logger.warning("what was staged and dropped could not be deleted: %s", error)
 
     def _target(self, partition: int) -> int:
@@ -396,74 +379,76 @@ class Ledger:
 
     # What attempts ask of their ledger
 
-    def _charge(self, size: int) -> None:
-        """Count ``size`` bytes that wait in memory. Raise ``Rejected`` if there is no room for them."""
-        if (
-            size > 0
-            and self._stored + self._waiting + size > self._most_bytes
-            and ((known := self.staged_bytes) + size > self._most_bytes)
-        ):
-            raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
-        self._waiting += size
+    async def _take_room(self, size: int) -> bool:
+        """Count bytes that wait in memory, once others have stored theirs if that is too much.
 
-    @property
-    def _is_full(self) -> bool:
-        """Return whether too much waits in memory."""
+        Return whether it is too much from now on. Raise ``Rejected`` if they are beyond the limit.
+        """
+        while self._waiting >= WAITING_BYTES and self._storing:
+            await self._room.park()
+        if self._stored + self._waiting + size > self._most_bytes:
+            # Attempts may have gone meanwhile.
+            known = self.staged_bytes
+            if known + size > self._most_bytes:
+                raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
+        self._waiting += size
         return self._waiting >= WAITING_BYTES
 
-    async def _wait_room(self) -> None:
-        """Wait while too much is in memory that others are storing: each wakes all when it has stored its own."""
-        while self._is_full and self._storing:
-            await self._room.park()
+    def _give_room(self, size: int) -> None:
+        self._waiting -= size
 
-    async def _store(self, function: Callable[[Connection], Attempt]) -> Attempt:
-        """Run ``function``, which stores what waits of an attempt."""
+    async def _store(self, function: Callable[[Connection], Attempt], *, sealed: bool) -> Attempt:
+        """Run ``function``, which stores what waits of an attempt. Only for a complete one it waits for the disk."""
         self._storing += 1
         try:
-            row = await self._database.write(function)
+            row = await self._database.write(function, waits_for_disk=sealed)
             self._measure()
             return row
         finally:
             self._storing -= 1
             self._room.wake_all()
 
-    _is_shared = False
-    """Whether other servers that have another database are shown what is complete."""
-
-    async def _share(self, row: Attempt) -> None:
-        """Show ``row``, a complete attempt, to them."""
+    async def _seal(self, stage: StagedAttempt) -> None:
+        """Store an attempt that is complete."""
+        await stage.store(sealed=True)
 
     # The last batches
 
-    def _next_owner(self, connection: Connection, wanted: CommitRequest) -> Owner | None:
-        """Return who owns the sink behind the batch that is ``wanted``, ``None`` if it counted before."""
-        known = read_sink(fetch(connection, "SELECT * FROM sinks WHERE sink = ?", wanted.sink))
-        if known is not None:
-            return known.next_owner(wanted)
-        self._check_room(connection, wanted.sink)
-        return Owner(wanted.query)
+    def _too_old(self, seconds: float) -> int:
+        """Return the time so many seconds ago, in microseconds since 1970."""
+        return self._clock() - int(seconds * 1e6)
 
-    def _check_room(self, connection: Connection, sink: str) -> None:
+    def _next_sink(self, connection: Connection, request: CommitRequest) -> Sink | None:
+        """Return the sink behind the batch of a request, ``None`` if that counted before.
+
+        Raise ``Invalid``, and ``Rejected`` for one sink too many.
+        """
+        known = read_sink(connection, request.sink)
+        if known is not None:
+            return known.after(request, self._clock())
+        self._check_room(connection)
+        return Sink(
+            request.sink, request.batch, request.once, self._clock(), request.query, epoch=or_none(request.epoch)
+        )
+
+    def _check_room(self, connection: Connection) -> None:
         """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
-        while (size := size_of_sinks(connection)) + cost(sink) > self._sink_bytes:
-            oldest = fetch(connection, "SELECT sink, once, time FROM sinks ORDER BY once DESC, time LIMIT 1")
-            too_old = self._clock() - int(self._sink_seconds * 1e6)
-            if not oldest or (not oldest[0][1] and oldest[0][2] > too_old):
+        while (number := counter(connection, "sinks")) >= self._max_sinks:
+            oldest = [sink_of(row) for row in rows(connection, "sinks", "ORDER BY once DESC, time LIMIT 1")]
+            if not oldest or (not oldest[0].once and oldest[0].time > self._too_old(self._sink_seconds)):
                 raise Rejected(
-                    f"the names of the sinks that have committed take {size} bytes: the limit is {self._sink_bytes}. "
-                    f"Tell Ledger.forget of one; one that has not committed for {self._sink_seconds:g} s goes"
+                    f"{number} sinks have committed: that is the limit. Tell Ledger.forget of one; one that has not "
+                    f"committed for {self._sink_seconds:g} s goes"
                 )
-            name, once, time = oldest[0]
-            if not once:
-                seconds = (self._clock() - time) // 1_000_000
-                logger.warning("sink %s is forgotten: it was not written to for %d s", name, seconds)
-            forget_sink(connection, name)
+            if not oldest[0].once:
+                seconds = (self._clock() - oldest[0].time) // 1_000_000
+                logger.warning("sink %s is forgotten: it was not written to for %d s", oldest[0].name, seconds)
+            forget_sink(connection, oldest[0].name)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        known = fetch(connection, "SELECT 1 FROM sinks WHERE sink = ?", sink.name)
-        save_sink(connection, sink)
-        if not known:
-            change_size(connection, cost(sink.name))
+        count(connection, "sinks", int(read_sink(connection, sink.name) is None))
+        former = json.dumps(sink.former)
+        put(connection, "sinks", sink.name, sink.batch, int(sink.once), sink.time, sink.query, former, sink.epoch)
         connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
 
 
@@ -479,51 +464,29 @@ def or_none(number: int | None) -> int:
     return -1 if number is None else number
 
 
-def cost(sink: str) -> int:
-    """Return the bytes that a remembered sink counts."""
-    return len(sink.encode()) + NAME_BYTES
-
-
-def size_of_sinks(connection: Connection) -> int:
-    """Return the bytes that all remembered sinks count."""
-    found = fetch(connection, "SELECT value FROM counters WHERE name = 'sink bytes'")
-    check_numbers(*(value for (value,) in found))
-    return found[0][0] if found else 0
-
-
 def check_sinks(connection: Connection) -> None:
     """Raise ``CorruptLog`` if a sink is damaged or missing: it would not be found, and its last batch count twice."""
-    size = 0
-    for row in connection.execute("SELECT * FROM sinks"):
-        sink = read_sink([row])
-        size += 0 if sink is None else cost(sink.name)
-    if size != size_of_sinks(connection):
-        raise CorruptLog(None, "the rows of its sinks are damaged")
+    check_all(connection, "sinks")
+    for _ in scan(connection, "epochs"):
+        pass  # a damaged key is not found either
 
 
-def change_size(connection: Connection, size: int) -> None:
-    """Count bytes of remembered sinks."""
-    connection.execute(
-        "INSERT INTO counters VALUES ('sink bytes', ?1) ON CONFLICT (name) DO UPDATE SET value = value + ?1", (size,)
-    )
+def last_batches(connection: Connection) -> dict[str, int]:
+    """Return the last batch of each sink that is not written only once."""
+    sinks = map(sink_of, scan(connection, "sinks", "WHERE NOT once ORDER BY time"))
+    return {sink.name: sink.batch for sink in sinks}
 
 
-def read_sink(rows: Sequence[tuple[Any, ...]]) -> Sink | None:
-    """Return the sink of a row of ``sinks``, ``None`` without one. Raise ``CorruptLog``."""
-    if not rows:
-        return None
-    *values, crc = rows[0]
-    if crc != crc_of(*values):
-        raise CorruptLog(None, "the row of a sink is damaged")
-    name, batch, once, time, query, former, epoch = values
-    return Sink(name, batch, bool(once), time, Owner(query, tuple(json.loads(former))), epoch)
+def read_sink(connection: Connection, sink: str) -> Sink | None:
+    """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
+    found = rows(connection, "sinks", "WHERE sink = ?", sink)
+    return sink_of(found[0]) if found else None
 
 
-def save_sink(connection: Connection, sink: Sink) -> None:
-    """Store a row of ``sinks``."""
-    owner = sink.owner.query, json.dumps(sink.owner.former)
-    row = sink.name, sink.batch, int(sink.once), sink.time, *owner, sink.epoch
-    connection.execute("INSERT OR REPLACE INTO sinks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, crc_of(*row)))
+def sink_of(row: list[Any]) -> Sink:
+    """Return the sink of a row of ``sinks``."""
+    name, batch, once, time, query, former, epoch = row
+    return Sink(name, batch, bool(once), time, query, tuple(json.loads(former)), epoch)
 
 
 def forget_sink(connection: Connection, sink: str) -> bool:
@@ -531,12 +494,6 @@ def forget_sink(connection: Connection, sink: str) -> bool:
     connection.execute("DELETE FROM sinks WHERE sink = ?", (sink,))
     if not connection.changes():
         return False
-    change_size(connection, -cost(sink))
+    count(connection, "sinks", -1)
     connection.execute("DELETE FROM epochs WHERE sink = ?", (sink,))
     return True
-
-
-def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) -> int:
-    """Drop those of the attempts that are staged for a sink. Return how many they were."""
-    found = [staged(connection, name) for name in dict.fromkeys(attempts)]
-    return drop(connection, [(row.id,) for row in found if row is not None and row.sink == sink])

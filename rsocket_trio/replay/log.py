@@ -22,7 +22,29 @@ READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
 
 
-class ReplayableLog(ABC):
+class OpenedByBlock(ABC):
+    """The base class of what an ``async with`` block opens and closes."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open it. Do nothing the second time."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close it. Do nothing the second time."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with trio.CancelScope(shield=True):
+            await self.aclose()
+
+
+class ReplayableLog(OpenedByBlock):
     """Records by partition and position, appended at the end and read from anywhere.
 
     Positions of a partition count rows, from 0 on and, unless ``has_gaps``, without gaps. Use it under ``async with``,
@@ -106,14 +128,19 @@ class ReplayableLog(ABC):
         ``data`` is ``None`` for null. ``count`` is how many rows it holds, ``key`` what it is about, ``headers`` are
         pairs of a name and its content, ``None`` for null, in order. Its
         ``timestamp`` in microseconds since 1970 is the present time where none is given, and that of the record before
-        where it would be less. When cancelled, nothing was appended. Raise ``ValueError`` for a record above 64 MiB or
-        a count below 1, ``OSError`` if there is no room.
+        where it would be less. When cancelled, nothing was appended. Raise ``TypeError``, and ``ValueError`` for a
+        record above 64 MiB or a count below 1, ``OSError`` if there is no room.
         """
+        for name, number in (("partition", partition), ("count", count), ("timestamp", timestamp or 0)):
+            if type(number) is not int:
+                raise TypeError(f"{name} is a whole number, not {number!r:.100}")
+        if not isinstance(headers, Iterable | None):
+            raise TypeError(f"headers are pairs, not {headers!r:.100}")
         element = Element(
-            None if data is None else as_bytes(data),
-            None if metadata is None else as_bytes(metadata),
+            content_of("data", data),
+            content_of("metadata", metadata),
             count,
-            None if key is None else as_bytes(key),
+            content_of("key", key),
             None if headers is None else [header(one) for one in headers],
             timestamp,
         )
@@ -224,21 +251,17 @@ class ReplayableLog(ABC):
     def check_range(self, partition: int, start: int, end: int | None) -> None:
         """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
         earliest, latest = self.bounds(partition)
-        if start < earliest:
-            raise PositionExpired.at(start, partition, earliest)
-        for position in (start, end):
-            if position is not None and position > latest:
-                raise PositionAhead.at(position, partition, latest)
+        check_position(start, partition, earliest, latest)
+        if end is not None and end > latest:
+            raise PositionAhead.at(end, partition, latest)
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with trio.CancelScope(shield=True):
-            await self.aclose()
+def content_of(name: str, content: BytesLike | None) -> bytes | None:
+    """Return bytes or text as bytes, and null as it is. Raise ``TypeError``, which has the name, for anything else."""
+    try:
+        return None if content is None else as_bytes(content)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
 
 
 def header(pair: Any) -> tuple[str, bytes | None]:
@@ -246,14 +269,24 @@ def header(pair: Any) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
         raise TypeError(f"a header is a pair of a name, a text, and its content, not {pair!r:.100}")
     name, content = pair
-    return name, None if content is None else as_bytes(content)
+    return name, content_of("the content of a header", content)
 
 
 def check_partition(partition: int, partitions: int) -> None:
-    """Raise ``UnknownPartition`` unless there is this partition."""
+    """Raise ``UnknownPartition`` unless there is this partition, ``TypeError`` for what is no number."""
+    if type(partition) is not int:
+        raise TypeError(f"a partition is a whole number, not {partition!r:.100}")
     if not 0 <= partition < partitions:
         last = partitions - 1
         raise UnknownPartition(f"there is no partition {partition}: " + (f"they are 0 to {last}" if last else "only 0"))
+
+
+def check_position(position: int, partition: int, earliest: int, latest: int) -> None:
+    """Raise ``PositionExpired`` or ``PositionAhead`` unless a partition with these bounds can be read from there."""
+    if position < earliest:
+        raise PositionExpired.at(position, partition, earliest)
+    if position > latest:
+        raise PositionAhead.at(position, partition, latest)
 
 
 def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
@@ -10,28 +9,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
-import attrs
 import outcome
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.extras import install_command
 from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
-from rsocket_trio.replay.bodies import bodies_of, check_numbers, crc_of, crc_of_place, fetch, some_places
+from rsocket_trio.replay.bodies import bodies_of
 from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
-from rsocket_trio.replay.errors import CorruptLog, PositionAhead, PositionExpired
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition
+from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition, check_position
 from rsocket_trio.replay.named_readers import Reader, lowest_of
 from rsocket_trio.replay.packs import FOREVER, Pack, arrow, has_arrow
 from rsocket_trio.replay.retention import SHARE, Retention
+from rsocket_trio.replay.tables import (
+    Partition,
+    check_all,
+    count,
+    counter,
+    partition_of,
+    places,
+    put,
+    records_from,
+    rows,
+)
 
 if TYPE_CHECKING:
     from apsw import Connection
 
     from rsocket_trio.replay.database import Database
-    from rsocket_trio.replay.staged_attempts import StagedBody
 
 T = TypeVar("T")
 Sync: TypeAlias = Literal["full", "never"]
@@ -40,17 +48,11 @@ LIMIT_BYTES = 64 * 2**20
 """Bytes that a log in memory keeps."""
 LOOK_SECONDS = 0.025
 """Seconds between two looks for rows of other processes, while a reader waits."""
-TRIM_BYTES, TRIM_PLACES = 16 * 2**20, 1024
+TRIM_BYTES, TRIM_BODIES = 16 * 2**20, 1024
 """Bytes and bodies that are dropped in one transaction."""
 WHOLE_SQLITE = (3, 51, 3)
 """From this version on SQLite does not lose pages when one connection begins the WAL anew; and two older ones."""
 MENDED_SQLITE = ((3, 44, 6), (3, 50, 7))
-
-READERS_QUERY = (
-    "SELECT number, name, ends, seen, crc FROM "
-    "(SELECT coalesce((SELECT value FROM counters WHERE name = 'readers'), 0) AS number) LEFT JOIN readers"
-)
-"""All readers, each behind their number, and one row without a name if there are none."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 
@@ -72,22 +74,6 @@ def check_sqlite(version: str) -> None:
             f"SQLite {version} can lose rows that are safe, when its WAL begins anew while another process writes: "
             f"a log needs {'.'.join(map(str, WHOLE_SQLITE))} or later"
         )
-
-
-@attrs.define
-class Partition:
-    """A row of ``partitions``: the first position, the next one, the time of the last row, and bytes."""
-
-    number: int
-    earliest: int = 0
-    latest: int = 0
-    time: int = 0
-    bytes: int = 0
-
-    def save(self, connection: Connection) -> None:
-        """Store the row."""
-        values = self.number, self.earliest, self.latest, self.time, self.bytes
-        connection.execute("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?, ?, ?)", (*values, crc_of(*values)))
 
 
 class Log(ReplayableLog):
@@ -122,7 +108,7 @@ class Log(ReplayableLog):
             raise ValueError(f"a limit of {limit_bytes} bytes: must be at least 1")
         require_sqlite()
         self.path = None if path is None else Path(path).absolute()
-        self._wanted = partitions
+        self._asked_partitions = partitions
         self._limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
         self._sync = sync
         self._clock: Clock = now_us
@@ -161,15 +147,14 @@ class Log(ReplayableLog):
         database = Database(self.path, sync=self._sync == "full")
         await database.open()
         try:
-            if not has_arrow() and database.ask("SELECT 1 FROM counters WHERE name = 'arrow'"):
+            if not has_arrow() and database.ask("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1"):
                 raise ModuleNotFoundError(
                     f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}",
                     name="pyarrow",
                 )
-            [(found,)] = database.ask("SELECT count(*) FROM partitions")
-            if found and self._wanted in (None, found):
-                self._count = found  # no lock is waited for
-            else:
+            self._count = database.here(partial(counter, name="partitions"))
+            if not self._count or self._asked_partitions not in (None, self._count):
+                # Otherwise no lock is waited for.
                 self._count = await database.write(self._add_partitions)
         except BaseException:
             # Raised again at once: a log that was not opened is not closed either.
@@ -179,19 +164,15 @@ class Log(ReplayableLog):
         return database
 
     def _add_partitions(self, connection: Connection) -> int:
-        [(found, noted)] = fetch(
-            connection, "SELECT count(*), (SELECT value FROM counters WHERE name = 'partitions') FROM partitions"
-        )
-        if found != (noted or 0):
-            raise CorruptLog(self.path, f"it has {found} partitions instead of {noted}")
-        wanted = max(found, 1) if self._wanted is None else self._wanted
-        if wanted < found:
-            raise ValueError(f"{self.path} has {found} partitions, and {wanted} are asked for: none can be dropped")
-        for number in range(found, wanted):
+        present = counter(connection, "partitions")
+        partitions = self._asked_partitions or max(present, 1)
+        if partitions < present:
+            raise ValueError(
+                f"{self.path} has {present} partitions, and {partitions} are asked for: none can be dropped"
+            )
+        for number in range(present, partitions):
             Partition(number).save(connection)
-        if wanted > found:
-            connection.execute("INSERT OR REPLACE INTO counters VALUES ('partitions', ?)", (wanted,))
-        return int(wanted)
+        return count(connection, "partitions", partitions - present)
 
     async def aclose(self) -> None:
         if self._closed:
@@ -218,31 +199,16 @@ class Log(ReplayableLog):
     # State: that of the file
 
     def partitions(self) -> Sequence[int]:
-        [(self._count,)] = self._open_database.ask("SELECT count(*) FROM partitions")
+        self._count = self._open_database.here(partial(counter, name="partitions"))
         return range(self._count)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        found = self._state(self._open_database.ask, partition)
-        return found.earliest, found.latest
+        state = self._state(partition)
+        return state.earliest, state.latest
 
-    def _state(self, ask: Callable[..., list[tuple[Any, ...]]], number: int) -> Partition:
-        """Return a row of ``partitions``. Raise ``UnknownPartition`` and ``CorruptLog``."""
-        if not 0 <= number < self._count:
-            [(self._count,)] = ask("SELECT count(*) FROM partitions")
-            check_partition(number, self._count)
-        rows = ask("SELECT * FROM partitions WHERE number = ?", number)
-        if rows:
-            *values, crc = rows[0]
-            if crc == crc_of(*values):
-                return Partition(*values)
-        raise CorruptLog(self.path, "the row of its bounds is damaged", number)
-
-    def _states(self) -> list[Partition]:
-        ask = self._open_database.ask
-        return [self._state(ask, number) for number in self.partitions()]
-
-    def _state_in(self, connection: Connection, number: int) -> Partition:
-        return self._state(partial(fetch, connection), number)
+    def _state(self, partition: int) -> Partition:
+        self._check_partitions((partition,))
+        return self._open_database.here(partial(partition_of, number=partition))
 
     # Writing
 
@@ -257,17 +223,17 @@ class Log(ReplayableLog):
             for element in elements[number]:
                 if isinstance(element, Element):
                     check_element(element)
+                elif not isinstance(element, Pack):
+                    raise TypeError(f"elements are Element or Pack, not {type(element).__name__}")
         own = Appending(elements, at)
         begins = await self._appends.append(own)
         if own.has_written:
-            await self._tend()
+            await self._retain_when_due()
         return begins
 
     def _check_partitions(self, numbers: Iterable[int]) -> None:
-        database = self._open_database
-        database.check_process()
         for number in numbers:
-            if not 0 <= number < self._count:
+            if type(number) is not int or not 0 <= number < self._count:
                 check_partition(number, len(self.partitions()))
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
@@ -277,82 +243,56 @@ class Log(ReplayableLog):
 
     def _write_all(self, take: Callable[[], list[Appending]]) -> list[Begins]:
         """Write what is pending in one transaction or, if that fails, each append in one of its own."""
+        transaction = self._open_database.transaction
         groups: list[Appending] = []
 
-        def write(connection: Connection) -> list[Begins]:
+        def write(connection: Connection) -> list[dict[int, int]]:
             groups.extend(take())
-            connection.execute("SAVEPOINT together")
-            try:
-                return [outcome.Value(begins) for begins in self._append(connection, groups)]
-            except (ValueError, CorruptLog):
-                if len(groups) == 1:
-                    raise
-                connection.execute("ROLLBACK TO together")
-            return [self._append_one(connection, group) for group in groups]
+            return self._append(connection, groups)
+
+        def write_one(group: Appending) -> dict[int, int]:
+            [begins] = transaction(partial(self._append, groups=[group]))
+            return begins
 
         try:
-            return self._open_database.transaction(write)
+            return [outcome.Value(begins) for begins in transaction(write)]
         except Exception as error:
-            # Raised in the task that appended.
             if not groups:
                 raise
             if len(groups) == 1:
+                # Raised in the task that appended.
                 return [outcome.Error(error)]
-        # The disk has refused something: what fits is written.
-        return [self._write_one(group) for group in groups]
-
-    def _append_one(self, connection: Connection, group: Appending) -> Begins:
-        connection.execute("SAVEPOINT one")
-        try:
-            [begins] = self._append(connection, [group])
-        except (ValueError, CorruptLog) as error:
-            connection.execute("ROLLBACK TO one")
-            return outcome.Error(error)
-        return outcome.Value(begins)
-
-    def _write_one(self, group: Appending) -> Begins:
-        from apsw import BusyError
-
-        try:
-            [begins] = self._open_database.transaction(partial(self._append, groups=[group]))
-        except BusyError:
-            # There is no second try: the others have been taken, and wait in this thread.
-            text = "nothing was written: somebody else holds its lock"
-            return outcome.Error(OSError(errno.EBUSY, text, str(self.path)))
-        except Exception as error:
-            # Raised in the task that appended.
-            return outcome.Error(error)
-        return outcome.Value(begins)
+        return [outcome.capture(write_one, group) for group in groups]
 
     def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
         begins: list[dict[int, int]] = [{} for _ in groups]
         for group in groups:
             for number in () if group.at is None else group.at.keys() - group.elements.keys():
-                check_begin(number, group.at, self._state_in(connection, number).latest)
+                check_begin(number, group.at, partition_of(connection, number).latest)
         now = self._clock()
         for number in sorted({number for group in groups for number in group.elements}):
-            state = self._state_in(connection, number)
+            state = partition_of(connection, number)
             before = state.bytes
             for body in bodies_of(in_order(groups, number, state.latest, begins)):
                 # The clock of the machine may be set back; the times of records never go back.
                 state.time = max(state.time, now if body.time is None else body.time)
-                place(connection, state, body.count, body.insert(connection), body.size, body.crc)
+                state.append(connection, body)
             self._save_grown(connection, state, state.bytes - before)
         return begins
 
-    def _promote(self, connection: Connection, number: int, bodies: Sequence[StagedBody]) -> None:
-        """Give staged bodies the next places of a partition, in a transaction of the database's ledger."""
-        state = self._state_in(connection, number)
+    def _promote(self, connection: Connection, number: int, staged: Iterable[tuple[int, int, int, int]]) -> None:
+        """Give bodies that are stored, each with its count, size and CRC, the next places of a partition."""
+        state = partition_of(connection, number)
         before = state.bytes
         state.time = max(state.time, self._clock())
-        for one in bodies:
-            place(connection, state, one.count, one.body, one.size, one.crc)
+        for body in staged:
+            state.place(connection, *body)
         self._save_grown(connection, state, state.bytes - before)
 
     async def _notice(self) -> None:
         """Wake readers of what a ledger has promoted, and do what is due behind it."""
         self._changed.wake_all()
-        await self._tend()
+        await self._retain_when_due()
 
     def _save_grown(self, connection: Connection, state: Partition, added: int) -> None:
         """Store a partition to which so many bytes were added. In memory its oldest rows make room for them."""
@@ -361,7 +301,7 @@ class Log(ReplayableLog):
             if added > limit:
                 raise ValueError(f"{added} bytes for a partition in memory: the limit is {limit}")
             while state.bytes > limit:
-                drop(connection, state, state.latest, state.bytes - limit, 1)
+                state.drop(connection, state.latest, state.bytes - limit, TRIM_BODIES)
         self._appended += added
         state.save(connection)
 
@@ -381,39 +321,30 @@ class Log(ReplayableLog):
         return packs
 
     async def _some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:
-        database = self._open_database
+        stop = FOREVER - 1 if end is None else end
 
-        def fetch(connection: Connection) -> list[Record | Pack]:
-            state = self._state_in(connection, partition)
-            if start < state.earliest:
-                raise PositionExpired.at(start, partition, state.earliest)
-            if start > state.latest:
-                raise PositionAhead.at(start, partition, state.latest)
-            if start == state.latest or (end is not None and start >= end):
-                return []
-            stop = FOREVER - 1 if end is None else end
-            return some_places(connection, self.path, partition, start, state.latest, stop, max_bytes)
+        def records(connection: Connection) -> list[Record | Pack]:
+            state = partition_of(connection, partition)
+            check_position(start, partition, state.earliest, state.latest)
+            return [] if start >= stop else records_from(connection, state, start, stop, max_bytes)
 
         self._check_partitions((partition,))
-        return await database.read(fetch)
+        return await self._open_database.read(records)
 
     async def position_at(self, partition: int, timestamp: int) -> int:
-        self._check_partitions((partition,))
-        return await self._open_database.read(lambda connection: self._first_since(connection, partition, timestamp))
+        def first_since(connection: Connection) -> int:
+            # Times never go back, so it is searched for.
+            state = partition_of(connection, partition)
+            low, high = state.earliest, state.latest
+            while low < high:
+                middle = (low + high) // 2
+                # The place that holds the middle: its CRC says whether its time is right.
+                position, number, time, *_ = next(places(connection, state, middle))
+                low, high = (low, max(position, low)) if time >= timestamp else (position + number, high)
+            return low
 
-    def _first_since(self, connection: Connection, partition: int, timestamp: int) -> int:
-        """Return the position of the first place of this time or later. Times never go back, so it is searched for."""
-        state = self._state_in(connection, partition)
-        low, high = state.earliest, state.latest
-        while low < high:
-            middle = (low + high) // 2
-            # The place that holds the middle, with its body: its CRC says whether its time is right.
-            [one] = some_places(connection, self.path, partition, middle, state.latest, middle + 1, 1)
-            if one.timestamp is not None and one.timestamp >= timestamp:
-                high = max(one.position, low)
-            else:
-                low = one.end
-        return low
+        self._check_partitions((partition,))
+        return await self._open_database.read(first_since)
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         await trio.lowlevel.checkpoint()
@@ -444,29 +375,24 @@ class Log(ReplayableLog):
 
     async def trim(self, partition: int, before: int) -> None:
         self._check_partitions((partition,))
-        if await self._drop(partition, before):
-            await self._open_database.give_back()
+        await self._drop(partition, before)
 
-    async def _drop(self, partition: int, before: int, bytes_: int | None = None) -> bool:
-        """Drop what is below a position, up to so many bytes, in portions. Return whether there was anything."""
-        database, dropped = self._open_database, False
+    async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> bool:
+        """Drop what is below a position, about so many bytes, in portions. Return whether there was anything."""
+        database, dropped = self._open_database, 0
 
         def drop_some(connection: Connection) -> int:
-            state = self._state_in(connection, partition)
-            gone = drop(connection, state, before, TRIM_BYTES if left is None else min(left, TRIM_BYTES), TRIM_PLACES)
+            state = partition_of(connection, partition)
+            gone = state.drop(connection, before, min(max_bytes - dropped, TRIM_BYTES), TRIM_BODIES)
             if gone:
                 state.save(connection)
             return gone
 
-        left = bytes_
-        while left is None or left > 0:
-            gone = await database.write(drop_some, gives_way=True)
-            if not gone:
-                break
-            dropped = True
-            left = None if left is None else left - gone
-            await database.tend(in_full=True)
-        return dropped
+        while dropped < max_bytes and (gone := await database.shrink(drop_some)):
+            dropped += gone
+        if dropped:
+            await database.give_back()
+        return dropped > 0
 
     def set_retention(self, retention: Retention) -> None:
         if self.path is None:
@@ -480,10 +406,22 @@ class Log(ReplayableLog):
             async with self._retaining:
                 await self._apply_retention()
                 self.retention_failure = None
-        elif self._is_time_to_retain():
-            await self._retain_and_log()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+            await self._retain_when_due()
+
+    async def _retain_when_due(self) -> None:
+        """Apply the retention with what another task asks: no task of the log could. A failure is none of its own."""
+        if self._is_time_to_retain():
+            try:
+                with trio.CancelScope(shield=True):
+                    await self.retain()
+            except (OSError, CorruptLog) as error:
+                if str(error) != str(self.retention_failure):
+                    logger.exception("%s: the retention failed, and is tried again", self.path)
+                self.retention_failure = error
+            except trio.ClosedResourceError:
+                pass  # there is nothing left to do in a log that was closed
 
     def _is_time_to_retain(self) -> bool:
         retention = self._retention
@@ -492,126 +430,72 @@ class Log(ReplayableLog):
         share = math.inf if retention.bytes is None else retention.bytes // SHARE
         return self._appended > share or self._clock() / 1e6 - self._retained_at >= retention._interval
 
-    async def _tend(self) -> None:
-        """Do what is due behind an append, whoever made it: no task of the log could. Its failure is none of it."""
-        if self._database is not None and not self._closed:
-            with trio.CancelScope(shield=True):
-                await self._database.tend()
-                if self._is_time_to_retain():
-                    await self._retain_and_log()
-
-    async def _retain_and_log(self) -> None:
-        """Apply the retention; its failure is none of the append or the acknowledgement that it comes with."""
-        try:
-            await self.retain()
-        except (OSError, CorruptLog) as error:
-            if str(error) != str(self.retention_failure):
-                logger.exception("%s: the retention failed, and is tried again", self.path)
-            self.retention_failure = error
-        except trio.ClosedResourceError:
-            pass  # there is nothing left to do in a log that was closed
-
     async def _apply_retention(self) -> None:
         retention = self._retention
         if retention is None:
             return
-        self._retained_at, self._appended = self._clock() / 1e6, 0
-        dropped = False
+        now = self._clock()
+        self._retained_at, self._appended = now / 1e6, 0
+        readers = self.readers().values()
         for number in self.partitions():
             if retention.seconds is not None:
-                old = await self.position_at(number, self._clock() - int(retention.seconds * 1e6))
-                dropped |= await self._expire(number, old, None, f"older than {retention.seconds:g} s")
-        for number, lowest in self._dropped_by_readers().items():
-            dropped |= await self._drop(number, lowest)
+                old = await self.position_at(number, now - int(retention.seconds * 1e6))
+                await self._expire(number, old, f"older than {retention.seconds:g} s")
+            await self._drop(number, lowest_of(readers, number) or 0)
         while retention.bytes is not None:
-            states = self._states()
+            states = [self._state(number) for number in self.partitions()]
             over = sum(state.bytes for state in states) - retention.bytes
             largest = max(states, key=lambda state: state.bytes)
-            if over <= 0 or not await self._expire(
-                largest.number, largest.latest, min(over, largest.bytes), f"of more than {retention.bytes} bytes"
-            ):
+            reason = f"of more than {retention.bytes} bytes"
+            if over <= 0 or not await self._expire(largest.number, largest.latest, reason, min(over, largest.bytes)):
                 break
-            dropped = True
-        if dropped:
-            await self._open_database.give_back()
 
-    async def _expire(self, number: int, before: int, bytes_: int | None, reason: str) -> bool:
+    async def _expire(self, number: int, before: int, reason: str, max_bytes: int = FOREVER) -> bool:
         earliest = self.bounds(number)[0]
-        dropped = await self._drop(number, before, bytes_)
+        is_dropped = await self._drop(number, before, max_bytes)
         gone = self.bounds(number)[0]
-        for reader in self.readers().values() if dropped else ():
+        for reader in self.readers().values() if is_dropped else ():
             if (end := reader.ends.get(number, 0)) < gone:
                 logger.warning(
                     "%s: %d rows of partition %d are gone that reader %s has not acknowledged: they were %s",
                     *(self.path, gone - max(earliest, end), number, reader.name, reason),
                 )
-        return dropped
+        return is_dropped
 
     # Named readers
 
     def readers(self) -> Mapping[str, Reader]:
-        return load_readers(self._open_database.ask(READERS_QUERY), self.path)
-
-    async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
-        found = await super().acknowledge(reader, ends)
-        await self._drop_acknowledged()
-        return found
-
-    async def forget_reader(self, reader: str) -> bool:
-        found = await super().forget_reader(reader)
-        await self._drop_acknowledged()
-        return found
-
-    async def _drop_acknowledged(self) -> None:
-        if self._retention is not None and self._dropped_by_readers():
-            await self._retain_and_log()
-
-    def _dropped_by_readers(self) -> dict[int, int]:
-        """Return the positions that all named readers have reached, by partition, where that drops something."""
-        readers, found = self.readers().values(), {}
-        for state in self._states():
-            lowest = lowest_of(readers, state.number)
-            if lowest is not None and lowest > state.earliest:
-                found[state.number] = lowest
-        return found
+        return self._open_database.here(load_readers)
 
     async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
         def save(connection: Connection) -> T:
-            before = load_readers(fetch(connection, READERS_QUERY), self.path)
+            before = load_readers(connection)
             after = dict(before)
             result = change(after)
             for name in before.keys() - after.keys():
                 connection.execute("DELETE FROM readers WHERE name = ?", (name,))
             for reader in after.values():
-                known = before.get(reader.name)
-                if known != reader:
-                    save_reader(connection, reader)
-            if len(after) != len(before):
-                connection.execute("INSERT OR REPLACE INTO counters VALUES ('readers', ?)", (len(after),))
+                if before.get(reader.name) != reader:
+                    put(connection, "readers", reader.name, json.dumps(dict(reader.ends)), reader.seen)
+            count(connection, "readers", len(after) - len(before))
             return result
 
-        return await self._open_database.write(save)
+        result = await self._open_database.write(save)
+        if self._retention is not None:
+            readers = self.readers().values()
+            if any((lowest_of(readers, number) or 0) > self.bounds(number)[0] for number in self.partitions()):
+                self._retained_at = -math.inf
+                await self._retain_when_due()
+        return result
 
 
-def load_readers(rows: Iterable[tuple[Any, ...]], path: Path | None) -> dict[str, Reader]:
-    """Return the readers in the rows of ``READERS_QUERY``. Raise ``CorruptLog``."""
-    found: dict[str, Reader] = {}
-    number = 0
-    for number, name, ends, seen, crc in rows:
-        if crc is None and number == 0:
-            break
-        if crc != crc_of(name, ends, seen):
-            raise CorruptLog(path, "the row of a reader is damaged")
-        found[name] = Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
-    if len(found) != number:
-        raise CorruptLog(path, f"it has {len(found)} readers instead of {number}")
-    return found
-
-
-def save_reader(connection: Connection, reader: Reader) -> None:
-    """Store a reader."""
-    row = reader.name, json.dumps(dict(sorted(reader.ends.items()))), reader.seen
-    connection.execute("INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)", (*row, crc_of(*row)))
+def load_readers(connection: Connection) -> dict[str, Reader]:
+    """Return the named readers. Raise ``CorruptLog``."""
+    check_all(connection, "readers")
+    return {
+        name: Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
+        for name, ends, seen in rows(connection, "readers")
+    }
 
 
 def in_order(
@@ -626,39 +510,6 @@ def in_order(
             for element in elements:
                 end += element.count
                 yield element
-
-
-def place(connection: Connection, state: Partition, count: int, body: int, size: int, crc: int) -> None:
-    """Give a body the next place of a partition; ``crc`` is that of the body."""
-    connection.execute(
-        "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(state.number, state.latest, count, state.time, body, size),
-            crc_of_place(state.number, state.latest, count, state.time, crc),
-        ),
-    )
-    state.latest += count
-    state.bytes += size
-
-
-def drop(connection: Connection, state: Partition, before: int, bytes_: int, places: int) -> int:
-    """Drop the first bodies of a partition that end at ``before`` or below, up to these numbers. Return their bytes."""
-    bodies: list[tuple[int]] = []
-    gone = 0
-    for position, count, body, size in connection.execute(
-        "SELECT position, count, body, size FROM places WHERE partition = ? ORDER BY position LIMIT ?",
-        (state.number, places),
-    ):
-        check_numbers(position, count, body, size)
-        if gone >= bytes_ or position + count > before or position != state.earliest:
-            break
-        state.earliest = position + count
-        bodies.append((body,))
-        gone += size
-    connection.executemany("DELETE FROM bodies WHERE id = ?", bodies)
-    connection.execute("DELETE FROM places WHERE partition = ? AND position < ?", (state.number, state.earliest))
-    state.bytes -= gone
-    return gone
 
 
 def rows_in(found: Iterable[Record | Pack], start: int, end: int) -> Iterator[Record]:

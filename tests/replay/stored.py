@@ -82,55 +82,66 @@ def locked(path: Path) -> Iterator[apsw.Connection]:
         connection.execute("ROLLBACK")
 
 
-class SmallDisk(apsw.VFS):
-    """A disk with room for so many bytes of files that grow, under a ``with``, and more once the reserve is deleted."""
+class WatchedDisk(apsw.VFS):
+    """A disk, made the one of this process, whose subclass hears of what changes files, before it does."""
 
     def __init__(self) -> None:
-        self.room = 2**50
-        self._reserve: Path | None = None
-        super().__init__("small disk", "unix", makedefault=True)
+        super().__init__(type(self).__name__, "unix", makedefault=True)
 
-    def __enter__(self) -> SmallDisk:
-        return self
+    def xOpen(self, name: Any, flags: list[int]) -> WatchedFile:  # noqa: N802
+        return WatchedFile(self, name, flags)
 
-    def __exit__(self, *_: object) -> None:
-        self.unregister()
+    def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
+        """Hear of a write."""
 
-    def watch(self, reserve: Path) -> None:
-        """Count the room of this file once it is deleted."""
-        self._reserve = reserve
-
-    @property
-    def has_reserve(self) -> bool:
-        """Return whether it was not deleted."""
-        return self._reserve is not None
-
-    def take(self, size: int) -> None:
-        """Take room for so many bytes. Raise what SQLite takes for a full disk."""
-        if self._reserve is not None and not self._reserve.exists():
-            self._reserve, self.room = None, self.room + RESERVE_BYTES
-        if size > self.room:
-            raise apsw.FullError("no room")
-        self.room -= size
-
-    def xOpen(self, name: Any, flags: list[int]) -> GrowingFile:  # noqa: N802
-        return GrowingFile(self, name, flags)
+    def sync(self) -> None:
+        """Hear of a sync."""
 
 
-class GrowingFile(apsw.VFSFile):
-    """A file of a small disk."""
+class WatchedFile(apsw.VFSFile):
+    """A file on it, which may be read only: SQLite takes no notice that it then can't be locked to be closed."""
 
-    def __init__(self, disk: SmallDisk, name: Any, flags: list[int]) -> None:
+    def __init__(self, disk: WatchedDisk, name: Any, flags: list[int]) -> None:
         self._disk = disk
         super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        self._disk.take(max(offset + len(data) - self.xFileSize(), 0))
+        self._disk.write(self, data, offset)
         super().xWrite(data, offset)
 
-    def xTruncate(self, size: int) -> None:  # noqa: N802
-        self._disk.room += max(self.xFileSize() - size, 0)
-        super().xTruncate(size)
+    def write_half(self, data: bytes, offset: int) -> None:
+        """Write the first half of the bytes."""
+        super().xWrite(data[: len(data) // 2], offset)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._disk.sync()
+        super().xSync(flags)
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        try:
+            super().xLock(level)
+        except apsw.IOError:
+            raise apsw.BusyError from None
+
+
+class SmallDisk(WatchedDisk):
+    """A disk with room for so many bytes by which files grow, and more once the reserve is deleted that it watches."""
+
+    room = 2**50
+    reserve: Path | None = None
+
+    @property
+    def has_reserve(self) -> bool:
+        """Return whether the reserve is there."""
+        return self.reserve is not None
+
+    def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
+        if self.reserve is not None and not self.reserve.exists():
+            self.reserve, self.room = None, self.room + RESERVE_BYTES
+        size = max(offset + len(data) - file.xFileSize(), 0)
+        if size > self.room:
+            raise apsw.FullError("no room")
+        self.room -= size
 
 
 def failing(monkeypatch: Any, number: int = errno.ENOSPC) -> None:

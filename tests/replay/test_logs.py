@@ -137,6 +137,32 @@ async def test_what_can_be_no_record_is_refused(kind: str, element: Element, pro
         assert log.bounds(0) == (0, 0)
 
 
+@each_row(
+    ("arguments", "problem"),
+    [
+        ({"data": 5}, "data: bytes or str expected, not int"),
+        ({"metadata": ["x"]}, "metadata: bytes or str expected, not list"),
+        ({"key": 5}, "key: bytes or str expected"),
+        ({"headers": 5}, "headers are pairs, not 5"),
+        ({"headers": {"name": b""}}, "a header is a pair of a name, a text, and its content, not 'name'"),
+        ({"headers": [("name", 5)]}, "the content of a header: bytes or str expected"),
+        ({"partition": "0"}, "partition is a whole number, not '0'"),
+        ({"count": 1.0}, "count is a whole number, not 1.0"),
+        ({"timestamp": "now"}, "timestamp is a whole number, not 'now'"),
+    ],
+)
+async def test_an_argument_of_another_type_is_named(arguments: dict[str, Any], problem: str) -> None:
+    async with Log() as log:
+        with pytest.raises(TypeError, match=problem):
+            await log.append(**{"data": b"", **arguments})
+        for elements in ({0: [b"x"]}, {"0": [Element(b"x")]}):
+            with pytest.raises(
+                TypeError, match=r"elements are Element or Pack, not bytes|a partition is a whole number"
+            ):
+                await log.append_all(elements)  # type: ignore[arg-type]  # as a caller without types would
+        assert log.bounds(0) == (0, 0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_several_partitions_get_all_or_nothing(kind: str, tmp_path: Path) -> None:
     async with new_log(kind, tmp_path, 2) as log:
@@ -227,18 +253,6 @@ async def test_a_log_that_is_not_open_says_so(kind: str, tmp_path: Path) -> None
     for attempt in (partial(log.append, b""), log.open, partial(log.read_some, 0, 0), partial(log.trim, 0, 0)):
         with pytest.raises(trio.ClosedResourceError, match="the log was closed"):
             await attempt()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_reader_that_is_overtaken_by_trim_hears_of_it(kind: str, tmp_path: Path) -> None:
-    async with new_log(kind, tmp_path) as log:
-        for _ in range(5):
-            await log.append(bytes(2**20))
-        records = log.read(0, 0, 5)
-        assert (await anext(records)).position == 0
-        await log.trim(0, 4)
-        with pytest.raises(PositionExpired, match="position 1 of partition 0 has expired: the earliest is 4"):
-            await anext(records)
 
 
 # Against a model

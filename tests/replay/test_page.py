@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import open_connection, replay
-from rsocket_trio.replay import Element, Ledger, Log, ReplayableLog, ReplayError, database, element_metadata
+from rsocket_trio.replay import Element, Ledger, Log, ReplayableLog, ReplayError, database, element_metadata, tables
 from tests.blocks import page, snippets
 from tests.each_row import each_row
 from tests.programs import run_program
@@ -108,9 +108,9 @@ def test_the_formats_are_those_of_the_code() -> None:
 
 def test_the_tables_are_those_of_the_code() -> None:
     [section] = re.findall(r"## The file\n(.*?)\n## ", FORMATS, re.DOTALL)
-    tables = re.findall(r"CREATE TABLE (\w+)", database.SCHEMA)
+    names = re.findall(r"CREATE TABLE (\w+)", tables.SCHEMA)
 
-    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(tables)
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(names)
     assert f"0x{database.APPLICATION_ID:X}" in section
     assert f"names the layout, {database.LAYOUT};" in section
     assert f"{database.RESERVE_BYTES >> 20} MiB" in section

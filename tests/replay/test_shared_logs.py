@@ -113,20 +113,25 @@ async def test_no_reader_that_waits_keeps_a_transaction_open(tmp_path: Path) -> 
 # The lock
 
 
-async def test_an_append_that_waits_for_the_lock_can_be_cancelled_and_has_written_nothing(tmp_path: Path) -> None:
+async def test_appends_that_wait_for_the_lock_are_written_once_it_is_free_but_for_those_that_were_cancelled(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "rows.log"
-    async with Log(path) as log:
+    async with Log(path) as log, trio.open_nursery() as nursery:
         with locked(path):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(log.append, b"never")
+            async with trio.open_nursery() as first:
+                first.start_soon(log.append, b"never")
                 await trio.testing.wait_all_tasks_blocked()
-                nursery.start_soon(log.append, b"never behind it")
+                first.start_soon(log.append, b"never behind it")
+                for _ in range(3):
+                    nursery.start_soon(log.append, b"row")
                 await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
+                first.cancel_scope.cancel()
             # Reads go on meanwhile.
             assert (log.bounds(0), await rows_of(log)) == ((0, 0), [])
-        assert await log.append(b"first") == 0
-        assert await data_of(log) == [b"first"]
+        with trio.fail_after(PATIENCE):
+            await log.wait_beyond(0, 2)
+        assert await data_of(log) == [b"row"] * 3
 
 
 async def test_a_lock_that_is_held_for_too_long_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,26 +140,10 @@ async def test_a_lock_that_is_held_for_too_long_names_the_file(tmp_path: Path, m
     async with Log(path) as log:
         with locked(path):
             for attempt in (log.append(b"late"), Ledger(log).commit("sink", 0, {}), log.acknowledge("reader", {})):
-                with pytest.raises(OSError, match=r"somebody else holds its lock for 0\.1 s") as caught:
+                with pytest.raises(OSError, match="somebody else holds its lock") as caught:
                     await attempt
                 assert caught.value.filename == str(path)
         assert await log.append(b"first") == 0
-
-
-async def test_appends_that_wait_are_written_once_it_is_free_but_for_those_that_were_cancelled(tmp_path: Path) -> None:
-    path = tmp_path / "rows.log"
-    async with Log(path) as log, trio.open_nursery() as nursery:
-        with locked(path):
-            async with trio.open_nursery() as first:
-                first.start_soon(log.append, b"never")
-                await trio.testing.wait_all_tasks_blocked()
-                for _ in range(3):
-                    nursery.start_soon(log.append, b"row")
-                await trio.testing.wait_all_tasks_blocked()
-                first.cancel_scope.cancel()
-        with trio.fail_after(PATIENCE):
-            await log.wait_beyond(0, 2)
-        assert await data_of(log) == [b"row"] * 3
 
 
 # Where a log may be used

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from qa.log import flips, kills, large, space, wal
-from rsocket_trio.replay import CorruptLog, bodies
+from rsocket_trio.replay import CorruptLog, tables
 from tests.missing import missing_module, require
 
 require(missing_module("pyarrow"))
@@ -42,7 +42,7 @@ def test_a_log_that_does_not_compare_its_crc_is_found(tmp_path: Path, monkeypatc
     path = tmp_path / "log"
     trio.run(flips.fill, path)
     right = trio.run(flips.observe, flips.copied(path, tmp_path / "copy"))
-    monkeypatch.setattr(bodies, "is_whole", lambda *values: True)
+    monkeypatch.setattr(tables, "is_whole", lambda *values: True)
     at = path.read_bytes().index(b"together 1together 1")
 
     flips.flip(flips.copied(path, tmp_path / "copy"), at, 0)
