@@ -31,7 +31,7 @@ LONGEST = 1200
 
 def write(directory: str, frames: int) -> dict[str, Any]:
     """Make the capture."""
-    from rsocket_trio.analytics.synthetic import write_capture
+    from qa.synthetic import write_capture
 
     begun = time.perf_counter()
     streams = write_capture(directory, frames)

@@ -1,7 +1,7 @@
 """``python -m qa.analytics [--frames N]``: the report of a large capture, with bars on its time and memory.
 
-The command runs as users start it, on two cores: once over a capture that is paired, and with Spark over a hundredth of
-it, whose tables must agree with those of DuckDB.
+The command runs as users start it, on two cores: with DuckDB, and with Spark. Over a hundredth of the capture both
+engines must have the same answers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.analytics import in_duckdb, in_spark
+from qa.synthetic import write_capture
+
 FRAMES = 10_000_000
 CORES = 2
 MOST_SECONDS = 10.0
 MOST_MIB = 600
+MOST_SECONDS_IN_SPARK = 90.0
+MOST_MIB_IN_SPARK = 600
+"""Of Python: the heap of Spark's Java is a setting, of 2 GiB."""
 COMMAND = ("-c", "from rsocket_trio.cli.entry import main; main()", "analyze")
 
 
@@ -55,8 +61,6 @@ def judge(spent: Spent, most_seconds: float, most_mib: float) -> list[str]:
 
 def differences(directory: Path) -> list[str]:
     """Return the names of the tables that Spark and DuckDB answer differently."""
-    from benchmarks.analytics import in_duckdb, in_spark
-
     ours, theirs = in_duckdb(str(directory))["sums"], in_spark(str(directory))["sums"]
     return [f"{name}: {ours[name]} in DuckDB, {theirs[name]} in Spark" for name in ours if ours[name] != theirs[name]]
 
@@ -65,21 +69,27 @@ def main(arguments: list[str]) -> int:
     """Print a line for each run. Return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(prog="python -m qa.analytics")
     parser.add_argument("--frames", type=int, default=FRAMES, help="of the capture (10000000)")
-    parser.add_argument("--no-spark", action="store_true", help="leave out the comparison with Spark")
+    parser.add_argument("--no-spark", action="store_true", help="leave out Spark")
     asked = parser.parse_args(arguments)
-    from rsocket_trio.analytics.synthetic import write_capture
 
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         large, small, page = Path(folder, "large"), Path(folder, "small"), Path(folder, "report.html")
-        write_capture(large, asked.frames)
-        spent = run(*COMMAND, str(large), "--out", str(page))
-        wrong += judge(spent, MOST_SECONDS, MOST_MIB)
-        print(
-            f"{asked.frames} frames: {spent.seconds:.1f} s on {CORES} cores, {spent.cpu:.1f} s of CPU, "
-            f"{spent.mib:.0f} MiB, a page of {page.stat().st_size / 2**20:.1f} MiB",
-            flush=True,
-        )
+        # Elsewhere: the peak of a process counts that of the one that started it.
+        run("-m", "benchmarks.analytics", "write", str(large), str(asked.frames))
+        bars = {"duckdb": (MOST_SECONDS, MOST_MIB), "spark": (MOST_SECONDS_IN_SPARK, MOST_MIB_IN_SPARK)}
+        if asked.no_spark:
+            del bars["spark"]
+        for engine, (most_seconds, most_mib) in bars.items():
+            spent = run(*COMMAND, str(large), "--out", str(page), "--engine", engine)
+            wrong += [f"{engine}: {line}" for line in judge(spent, most_seconds, most_mib)]
+            size = page.stat().st_size / 2**20 if page.exists() else 0.0
+            print(
+                f"{engine}, {asked.frames} frames: {spent.seconds:.1f} s on {CORES} cores, {spent.cpu:.1f} s of CPU "
+                f"and {spent.mib:.0f} MiB of Python, a page of {size:.1f} MiB",
+                flush=True,
+            )
+            page.unlink(missing_ok=True)
         if not asked.no_spark:
             write_capture(small, asked.frames // 100)
             found = differences(small)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from rsocket_trio.analytics.capture_tables import check_capture, read_capture
-from rsocket_trio.analytics.sql import Query, for_spark
-from rsocket_trio.analytics.traffic_tables import CANCELLED_STREAMS
-from rsocket_trio.analytics.views import BY_NAME, INPUTS, KEPT, VIEWS, Answer, answer_of, named, question_of, select
+from rsocket_trio.analytics.capture_tables import check_capture
+from rsocket_trio.analytics.data_frames import read_capture
+from rsocket_trio.analytics.sql import for_spark
+from rsocket_trio.analytics.views import IN_ORDER, KEPT, QUERIES, READS, VIEWS, Answer, answer_of, question_of, select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,6 @@ class SparkEngine:
     """Answers questions in Spark; ``spark`` has views of the three tables of a capture."""
 
     spark: SparkSession
-    _names: Mapping[str, str]
     _made: set[str] = attrs.field(factory=set)
 
     def ask(self, view: str) -> Answer:
@@ -79,25 +78,24 @@ class SparkEngine:
         asked = question_of(view)
         self._make(view)
         times = {name: kind == "timestamp" for name, kind in self.spark.table(view).dtypes}
-        rows = [tuple(row) for row in self.spark.sql(select(asked, times)).collect()]
+        rows = [tuple(row) for row in self.spark.sql(for_spark(select(asked, times))).collect()]
         return answer_of(asked, times, rows)
 
     def _make(self, view: str) -> None:
         """Create a view and those that it reads. A small one that others read becomes a local table: plans stay short,
         and Spark knows what it may send to all tasks.
         """
-        query = BY_NAME.get(view)
-        if query is None or view in self._made:
+        if view not in QUERIES or view in self._made:
             return
-        for source in query.reads:
+        for source in READS[view]:
             self._make(source)
-        _create_view(self.spark, query, self._names)
+        _create_view(self.spark, view)
         if view in LARGE:
             self.spark.catalog.cacheTable(view)
         elif view in KEPT:
             rows = self.spark.table(view)
             self.spark.createDataFrame(rows.toArrow(), rows.schema).createOrReplaceTempView(view)
-        if view == CANCELLED_STREAMS.name:
+        if view == "cancelled_streams":
             # Computed before it is joined: knowing how small it is, Spark need not shuffle the frames by stream.
             self.spark.table(view).count()
         self._made.add(view)
@@ -126,11 +124,11 @@ def spark_engine(
     spark: SparkSession, directory: str | Path, server: str | Path | None = None, paired: bool = True
 ) -> Iterator[SparkEngine]:
     """Register the tables of a capture in this session, and keep those in memory that others read, for the block."""
-    engine = SparkEngine(spark, _register(spark, directory, server, paired))
+    _register(spark, directory, server, paired)
     if not paired:
         spark.catalog.cacheTable("interactions")
     try:
-        yield engine
+        yield SparkEngine(spark)
     finally:
         for name in (*LARGE, *(() if paired else ("interactions",))):
             if spark.catalog.tableExists(name):
@@ -146,23 +144,25 @@ def create_views(
     other side: ``client_server`` then joins the requesters of the first with the responders of the second. Without it,
     both sides are read from the one directory.
     """
-    names = _register(spark, directory, server, paired)
-    for query in BY_NAME.values():
-        _create_view(spark, query, names)
+    _register(spark, directory, server, paired)
+    for name in IN_ORDER:
+        _create_view(spark, name)
     return VIEWS
 
 
-def _register(spark: SparkSession, directory: str | Path, server: str | Path | None, paired: bool) -> Mapping[str, str]:
-    """Register the tables of a capture. Return the views that queries read, where they have another name."""
+def _register(spark: SparkSession, directory: str | Path, server: str | Path | None, paired: bool) -> None:
+    """Register the tables of a capture, and the interactions of both sides."""
     capture = read_capture(spark, directory, paired=paired)
-    capture.frames.createOrReplaceTempView("frames")
-    capture.interactions.createOrReplaceTempView("interactions")
-    capture.connections.createOrReplaceTempView("connections")
-    if server is None:
-        return INPUTS
-    read_capture(spark, server, paired=paired).interactions.createOrReplaceTempView("responders")
-    return {**INPUTS, "responders": "responders"}
+    theirs = capture if server is None else read_capture(spark, server, paired=paired)
+    for name, rows in {
+        "frames": capture.frames,
+        "interactions": capture.interactions,
+        "connections": capture.connections,
+        "requesters": capture.interactions,
+        "responders": theirs.interactions,
+    }.items():
+        rows.createOrReplaceTempView(name)
 
 
-def _create_view(spark: SparkSession, query: Query, names: Mapping[str, str]) -> None:
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {query.name} AS {named(for_spark(query.sql), query, names)}")
+def _create_view(spark: SparkSession, name: str) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {for_spark(QUERIES[name])}")

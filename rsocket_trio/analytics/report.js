@@ -21,11 +21,12 @@ function table(name) {
 }
 
 const T = Object.fromEntries(["rate_cells", "latency_cells", "error_cells", "size_cells", "traffic_cells", "slow_requests",
-  "slow_frames", "starved_pairs", "connection_timeline", "connection_routes", "cells"].map((name) => [name, table(name)]));
+  "slow_frames", "starved", "connection_timeline", "connection_routes"].map((name) => [name, table(name)]));
 const SPAN = DATA.span;
 const STEP = SPAN.step;          // us; what the filter of time moves by: the longest cell of any chart
 const FIRST = Math.floor(SPAN.from / STEP) * STEP;
-const STEPS = Math.max(1, Math.ceil((Math.max(SPAN.to, SPAN.from + 1) - FIRST) / STEP));
+const END = SPAN.to + 1;         // us; the last instant is a part of the capture
+const STEPS = Math.ceil((END - FIRST) / STEP);
 const PER_OCTAVE = SPAN.per_octave;
 const SHOWN_PER_OCTAVE = Math.min(4, PER_OCTAVE);
 const MOST = 7;                  // routes with a colour of their own
@@ -143,39 +144,15 @@ function overlaps(start, end) {
 
 // ---- Time: how much of a cell was covered
 
-const WHOLE = {from: SPAN.from, to: SPAN.to};
-// From the first cell with a request to the end of the last one.
-const REQUESTS = (() => {
-  const starts = T.cells.length ? T.cells.t_from : [SPAN.from];
-  const least = starts.reduce((a, b) => Math.min(a, b)), most = starts.reduce((a, b) => Math.max(a, b));
-  return {from: Math.max(least, SPAN.from), to: Math.min(most + SPAN.bucket, SPAN.to)};
-})();
-
-function covered(from, length, span) {
-  return Math.max(0, Math.min(from + length, span.to) - Math.max(from, span.from)) / 1e6;
-}
-
-// Cells of `length` us in the chosen time: start, covered part and seconds. With `merged`, a sliver at either end of the
-// capture is one with its neighbour, since a rate over some milliseconds says nothing.
-function cells(length, span, merged = false) {
+// Cells of `length` us in the chosen time: start, the part that the capture covers, its seconds, and whether it is cut:
+// the capture covers the first and the last cell in part.
+function cells(length) {
   const found = [];
-  const from = Math.max(fromUs(), Math.floor(span.from / length) * length);
-  for (let start = from; start < Math.min(toUs(), span.to); start += length) {
-    const seconds = covered(start, length, span);
-    if (seconds > 0) found.push({starts: [start], from: Math.max(start, span.from), to: Math.min(start + length, span.to), seconds});
+  const first = Math.max(fromUs(), Math.floor(SPAN.from / length) * length);
+  for (let start = first; start < Math.min(toUs(), END); start += length) {
+    const from = Math.max(start, SPAN.from), to = Math.min(start + length, END);
+    found.push({start, from, to, seconds: (to - from) / 1e6, cut: to - from < length});
   }
-  if (!merged) return found;
-  const merge = (at, sliver) => {
-    const [one] = found.splice(sliver, 1);
-    const other = found[at];
-    other.starts.push(...one.starts);
-    other.from = Math.min(other.from, one.from);
-    other.to = Math.max(other.to, one.to);
-    other.seconds += one.seconds;
-  };
-  const least = length / 1e6 / 5;
-  if (found.length > 1 && found[0].seconds < least) merge(0, 0);
-  if (found.length > 1 && found.at(-1).seconds < least) merge(found.length - 2, found.length - 1);
   return found;
 }
 
@@ -278,19 +255,27 @@ function layout(more) {
 
 const PLOTLY = {responsive: true, displayModeBar: false, doubleClick: false};
 
-// Bars over time, stacked by name. `found` maps a key to {name, rank or colour, sums by start of a cell}.
-function stackedOverTime(found, cut, title, unit, {perSecond = false} = {}) {
+// Bars over time, stacked by name: one for each cell of `length` us. `found` maps a key to {name, rank or colour, sums by
+// start of a cell}, and `shown` gives the text of a height. A bar that is cut is hatched, and says so. A rate over some
+// milliseconds may be very high: the axis ends at twice the highest of the bars that are whole.
+function stackedOverTime(found, length, title, shown, {perSecond = false} = {}) {
+  const bars = cells(length);
   const ordered = [...found.values()].sort((a, b) => a.rank - b.rank);
+  const heights = bars.map(() => 0);
+  const says = (bar) => bar.cut ? `, cut: ${duration(bar.to - bar.from)} of ${duration(length)}` : "";
   const data = ordered.map(({name, rank, sums, own}) => {
-    const y = cut.map((cell) => cell.starts.reduce((sum, start) => sum + (sums.get(start) || 0), 0) / (perSecond ? cell.seconds : 1));
+    const y = bars.map((bar) => (sums.get(bar.start) || 0) / (perSecond ? bar.seconds : 1));
+    y.forEach((value, at) => { heights[at] += value; });
     return {
-      type: "bar", name: label(name), marker: {color: own || colour(rank)},
-      x: cut.map((cell) => instant((cell.from + cell.to) / 2)), width: cut.map((cell) => (cell.to - cell.from) / 1000), y,
-      customdata: cut.map((cell, at) => `${when(cell.from)} to ${when(cell.to)}: ${rate(y[at])} ${unit}`),
+      type: "bar", name: label(name), marker: {color: own || colour(rank), pattern: {shape: bars.map((bar) => bar.cut ? "/" : "")}},
+      x: bars.map((bar) => instant((bar.from + bar.to) / 2)), width: bars.map((bar) => (bar.to - bar.from) / 1000), y,
+      customdata: bars.map((bar, at) => `${when(bar.from)} to ${when(bar.to)}: ${shown(y[at])}${says(bar)}`),
       hovertemplate: "%{customdata}",
     };
   });
-  return {data, legend: ordered.map(({name, rank, own}) => [shortened(name), own || colour(rank)]), layout: {barmode: "stack", bargap: 0, xaxis: timeAxis(), yaxis: axis({title, rangemode: "tozero", fixedrange: true})}};
+  const whole = Math.max(...bars.map((bar, at) => bar.cut ? 0 : heights[at])), highest = Math.max(...heights);
+  const range = whole && highest > 2 * whole ? {range: [0, 2 * whole]} : {rangemode: "tozero"};
+  return {data, legend: ordered.map(({name, rank, own}) => [shortened(name), own || colour(rank)]), layout: {barmode: "stack", bargap: 0, xaxis: timeAxis(), yaxis: axis({title, fixedrange: true, ...range})}};
 }
 
 // ---- Charts: each returns plotly's data and layout, or null where nothing is left to show
@@ -321,8 +306,8 @@ function drawRate() {
   const t = T.rate_cells;
   const which = left(t);
   if (!which.length) return null;
-  const found = groupRates(t, which, RATE_GROUPS[byId("rate-by").value], (i) => t.per_second[i]);
-  return stackedOverTime(found, cells(SPAN.bucket, REQUESTS), "requests per second", "requests/s");
+  const found = groupRates(t, which, RATE_GROUPS[byId("rate-by").value], (i) => t.requests[i]);
+  return stackedOverTime(found, SPAN.bucket, "requests per second", (n) => `${rate(n)} requests/s`, {perSecond: true});
 }
 
 function drawLatency() {
@@ -353,11 +338,11 @@ function drawOutcomes() {
   const found = new Map();
   for (const [name, rank, own, column] of [["failed", 0, css("bad"), t.errors], ["cancelled", 1, css("c1"), t.cancels]]) {
     const sums = new Map();
-    for (const i of which) if (column[i]) addTo(sums, t.t_from[i], column[i] * t.per_second[i] / t.requests[i]);
+    for (const i of which) if (column[i]) addTo(sums, t.t_from[i], column[i]);
     if (sums.size) found.set(name, {name, rank, own, sums});
   }
   if (!found.size) return null;
-  return stackedOverTime(found, cells(SPAN.bucket, REQUESTS), "requests per second", "requests/s");
+  return stackedOverTime(found, SPAN.bucket, "requests per second", (n) => `${rate(n)} requests/s`, {perSecond: true});
 }
 
 function drawHeatmaps() {
@@ -382,9 +367,9 @@ function drawHeatmaps() {
   if (!buckets.length) return [];
   const low = Math.min(...buckets), high = Math.max(...buckets);
   const most = Math.max(...shown.flatMap((facet) => [...facet.counts.values()].flatMap((line) => [...line.values()])));
-  const from = Math.max(fromUs(), Math.floor(REQUESTS.from / SPAN.latency) * SPAN.latency);
+  const from = Math.max(fromUs(), Math.floor(SPAN.from / SPAN.latency) * SPAN.latency);
   const starts = [];
-  for (let start = from; start < Math.min(toUs(), REQUESTS.to); start += SPAN.latency) starts.push(start);
+  for (let start = from; start < Math.min(toUs(), END); start += SPAN.latency) starts.push(start);
   const y = Array.from({length: high - low + 1}, (_, at) => low + at);
   // The lower edge of a bucket stands half a row below its middle.
   const placeOf = (us) => SHOWN_PER_OCTAVE * Math.log2(us) - 0.5;
@@ -475,7 +460,7 @@ function drawCredit() {
 
 // Streams that waited for credit, and what their connection carried meanwhile.
 function starvedStreams() {
-  const t = T.starved_pairs;
+  const t = T.starved;
   const found = new Map();
   for (const i of rows(t)) {
     if (!hasRoute(t.shown_route[i]) || !hasPeer(t.peer[i]) || !hasRole(t.role[i]) || !overlaps(t.t_start[i], t.t_end[i])) continue;
@@ -526,7 +511,7 @@ function drawErrors() {
     const rank = order.indexOf(name(i));
     return rank < MOST ? {key: name(i), rank, name: name(i)} : {key: "rest", rank: MOST, name: "other codes"};
   };
-  return stackedOverTime(groupRates(t, which, group, (i) => t.n[i]), cells(SPAN.bucket, WHOLE), "ERROR frames", "frames");
+  return stackedOverTime(groupRates(t, which, group, (i) => t.n[i]), SPAN.bucket, "ERROR frames", (n) => `${count(n)} frames`);
 }
 
 const ROUTES_OF = (() => {
@@ -571,12 +556,9 @@ function drawTraffic() {
   const which = left(t);
   if (!which.length) return null;
   const found = groupRates(t, which, (i) => routeGroup(t.route[i]), (i) => t.bytes[i]);
-  const figure = stackedOverTime(found, cells(SPAN.size, WHOLE, true), "bytes per second", "B/s", {perSecond: true});
+  const figure = stackedOverTime(found, SPAN.size, "bytes per second", (n) => `${bytes(n)}/s`, {perSecond: true});
   figure.layout.yaxis.tickformat = "~s";
   figure.layout.yaxis.ticksuffix = "B";
-  for (const trace of figure.data) {
-    trace.customdata = trace.customdata.map((said, at) => said.replace(/[\d.,]+ B\/s$/, `${bytes(trace.y[at])}/s`));
-  }
   return figure;
 }
 
@@ -793,7 +775,7 @@ function detail(i) {
 }
 
 function drawStarvedStreams(place) {
-  const t = T.starved_pairs;
+  const t = T.starved;
   const all = starvedStreams().slice(0, 12);
   if (!all.length) return false;
   const body = element("tbody");
@@ -812,15 +794,6 @@ function drawStarvedStreams(place) {
 
 // ---- The figures at the head
 
-// Seconds of the chosen time in which requests were captured: the cells at both ends may be covered in part.
-function coveredSeconds() {
-  const known = new Map();
-  for (let i = 0; i < T.cells.length; i++) {
-    if (hasRole(T.cells.role[i])) known.set(T.cells.t_from[i], Math.max(known.get(T.cells.t_from[i]) || 0, T.cells.covered_s[i]));
-  }
-  return cells(SPAN.bucket, REQUESTS).reduce((sum, {starts: [start]}) => sum + (known.get(start) ?? SPAN.bucket / 1e6), 0);
-}
-
 function showCards() {
   const t = T.rate_cells, latency = T.latency_cells;
   let requests = 0, errors = 0, cancels = 0, stall = 0, credit = 0;
@@ -835,7 +808,7 @@ function showCards() {
   const total = index("total");
   for (const i of left(latency)) if (latency.metric[i] === total) addTo(histogram, latency.bucket[i], latency.n[i]);
   const [p50, p99] = percentiles(histogram, [0.5, 0.99]);
-  const seconds = coveredSeconds();
+  const seconds = cells(SPAN.bucket).reduce((sum, cell) => sum + cell.seconds, 0);
   const show = (id, value, bad = false) => {
     byId(`card-${id}`).querySelector("b").textContent = value;
     byId(`card-${id}`).classList.toggle("bad", bad);

@@ -36,9 +36,8 @@ SECOND: Final = 1_000_000
 DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
     "rate_cells": (
         *("t_from", "role", "route", "interaction", "peer", "requests", "errors", "cancels"),
-        *("per_second", "stalled", "stall_us", "credit_us"),
+        *("stalled", "stall_us", "credit_us"),
     ),
-    "cells": ("t_from", "role", "covered_s"),
     "latency_cells": ("t_from", "role", "route", "interaction", "peer", "metric", "bucket", "n"),
     "error_cells": ("t_from", "level", "error_code", "error_name", "route", "peer", "n"),
     "size_cells": ("t_from", "frame_name", "route", "peer", "bucket", "n"),
@@ -52,7 +51,7 @@ DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
         *("capture_id", "conn_id", "stream_id", "seq", "at_us", "dir", "frame_name", "request_n", "credit_after"),
         "is_item",
     ),
-    "starved_pairs": (
+    "starved": (
         *("capture_id", "conn_id", "stream_id", "role", "route", "shown_route", "peer", "t_start", "t_end", "stall_us"),
         *("by_route", "bytes"),
     ),
@@ -65,7 +64,7 @@ DRAWN: Final[Mapping[str, tuple[str, ...]]] = {
 """The tables that charts are drawn from, and their columns."""
 NUMBERS: Final = frozenset({"sent_us", "first_us", "error_code", "request_n", "credit_after", "resume_count"})
 """Columns of numbers in which all cells may be null."""
-LISTS: Final = frozenset({"slow_requests", "slow_frames", "starved_pairs", "connection_timeline"})
+LISTS: Final = frozenset({"slow_requests", "slow_frames", "starved", "connection_timeline"})
 """Those of them that are meant to be cut: a page lists the first."""
 
 
@@ -162,7 +161,7 @@ CHARTS: Final = {
     "rate": Chart(
         "Requests per second",
         "Rate",
-        "By the time of their begin. A bar that the capture covers in part is divided by that part.",
+        "By the time of their begin. A hatched bar is cut: it is divided by the part of it that the capture covers.",
     ),
     "latency": Chart(
         "Latency over time",

@@ -1,90 +1,152 @@
-"""A table as a query in SQL for Spark and for DuckDB: ``Query``, the translation of its text, types and names.
+"""Queries in SQL: what they read, their translation for Spark, and expressions that several of them share.
 
-A query names its input tables in braces, ``{frames}``, and marks the expressions that differ with a dollar sign:
-
-- ``$minute_of_TIME`` and ``$by_minute_of_TIME``: the minute of a time column, for use in ``SELECT`` and in
-  ``GROUP BY``. Over a stream it becomes a window in Spark, as Spark would otherwise keep its state for ever. ``second``
-  works in the same way.
-- ``$errors``: the name of ``error_code``. ``$div``: division of whole numbers.
+They are written in the dialect of DuckDB. ``for_spark`` has sqlglot translate them, with ``IN_SPARK`` for functions
+that sqlglot does not know. Times are cut by ``time_bucket``: over a stream this becomes a window in Spark, which would
+otherwise keep its state for ever.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import string
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
+from rsocket_trio.capture import schema
 from rsocket_trio.capture.schema import as_int8, as_int32, type_names
 from rsocket_trio.errors import CONNECTION_CLOSE, CONNECTION_ERROR, SETUP_ERRORS, STREAM_ERRORS
+from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DEFAULT_DIALECT: Final = "rsocket/1.0"
-TIMES: Final = ("ts", "t_start", "t_end")
-LENGTHS: Final = {"second": 1, "minute": 60}
-"""Seconds of the lengths to which times are cut."""
-WINDOW: Final = ("window.start", "window({time}, '1 {length}')")
-"""SQL that cuts a time of a stream in Spark: in a selection, and in its groups."""
-TRUNCATED: Final = ("date_trunc('{length}', {time})",) * 2
-"""The same for a table: it costs Spark much less."""
-REMAINDER: Final = ("timestamp_micros(unix_micros({time}) - unix_micros({time}) % {us})",) * 2
-"""The same in DuckDB, where ``date_trunc`` asks the calendar of a time zone for each row."""
-
-SPARK_TYPES: Final = {
-    "string": "string",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "bool": "boolean",
-    "binary": "binary",
-    "timestamp": "timestamp",
-    "list<int64>": "array<bigint>",
+NO_SQLGLOT: Final = f"tables in Spark need sqlglot: {install_command('spark', 'report')}"
+TYPES: Final = {
+    schema.STRING: "VARCHAR",
+    schema.INT8: "TINYINT",
+    schema.INT16: "SMALLINT",
+    schema.INT32: "INTEGER",
+    schema.INT64: "BIGINT",
+    schema.BOOL: "BOOLEAN",
+    schema.BINARY: "BLOB",
+    schema.TIMESTAMP: "TIMESTAMP WITH TIME ZONE",
+    schema.COUNTS: "BIGINT[]",
 }
-"""Types of columns in Spark, by those of the schema."""
-DUCKDB_TYPES: Final = {
-    "string": "VARCHAR",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "bool": "BOOLEAN",
-    "binary": "VARCHAR",
-    "timestamp": "TIMESTAMPTZ",
-    "list<int64>": "BIGINT[]",
+"""Types of columns in SQL, by those of the schema."""
+IN_SPARK: Final = {
+    "epoch_us": "unix_micros",
+    "make_timestamptz": "timestamp_micros",
+    "list_extract": "element_at",
+    "hash": "xxhash64",
 }
-"""Types of columns in JSON lines, where bytes are hex."""
-
-DUCKDB_MACROS: Final = (
-    "CREATE OR REPLACE MACRO unix_micros(t) AS epoch_us(t)",
-    "CREATE OR REPLACE MACRO unix_seconds(t) AS CAST(floor(epoch(t)) AS BIGINT)",
-    "CREATE OR REPLACE MACRO timestamp_micros(us) AS make_timestamptz(us)",
-    "CREATE OR REPLACE MACRO element_at(list, n) AS list[n]",
-    "CREATE OR REPLACE MACRO array_repeat(cell, n) AS list_resize([cell], n, cell)",
-    "CREATE OR REPLACE MACRO xxhash64(one, two, three) AS hash(one, two, three)",
-)
-"""Functions of Spark that have another name in DuckDB."""
-
+"""Functions of DuckDB, and their names in Spark, that sqlglot does not translate."""
+NUMBER_OF_TYPE: Final = {name: as_int8(number) for number, name in type_names(DEFAULT_DIALECT).items()}
+"""The numbers of ``rsocket/1.0``, by name."""
 
 TOP: Final = 10
 """Number of streams of a route, connections or routes that are listed."""
 ERROR_LEVEL: Final = "CASE WHEN stream_id = 0 THEN 'connection' ELSE 'stream' END"
-SIZE_BUCKET: Final = "CAST(floor(log2(greatest(frame_bytes, 1)) + 1e-9) AS INT)"
+SIZE_BUCKET: Final = "floor(log2(greatest(frame_bytes, 1)) + 1e-9)::INTEGER"
 """Bucket b holds sizes from 2**b bytes."""
 OTHER_ROUTES: Final = "(other routes)"
 OTHER_PEERS: Final = "(other peers)"
-PER_OCTAVE = 16
+PER_OCTAVE: Final = 16
 """Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
-PER_OCTAVE_SHOWN = 4
+PER_OCTAVE_SHOWN: Final = 4
 """Buckets for each doubling in the heatmap: 19 % wide each."""
-
-
 FREQUENT: Final = ("PAYLOAD", "CHUNK", "NEXT", "REQUEST_N", "REQUEST_RESPONSE", "REQUEST_STREAM", "KEEPALIVE", "CANCEL")
 """Names of most frames, in this order: an engine compares the number of a frame with each in turn."""
+
+
+def reads_of(sql: str) -> tuple[str, ...]:
+    """Return the names of the tables that a query reads."""
+    own = set(re.findall(r"\b(\w+) AS \(", sql))
+    return tuple(name for name in dict.fromkeys(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", sql)) if name not in own)
+
+
+# Spark
+
+
+def need_sqlglot() -> Any:
+    """Return sqlglot. Raise ``ModuleNotFoundError`` naming the extras if it is missing."""
+    try:
+        import sqlglot
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(NO_SQLGLOT, name=error.name) from error
+    return sqlglot
+
+
+@functools.cache
+def for_spark(sql: str, tables: tuple[str, ...] = (), *, streams: bool = False) -> str:
+    """Translate a query for Spark. The names of these ``tables`` become fields, ``{frames}``, for data frames.
+
+    Over a stream, times are grouped by windows, which expire.
+    """
+    sqlglot = need_sqlglot()
+    exp = sqlglot.exp
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    for call in list(tree.find_all(exp.Anonymous)):
+        call.set("this", IN_SPARK[call.name.lower()])
+    for cut in list(tree.find_all(exp.DateBin)):
+        length, time = cut.this.unit.name, cut.expression.sql("spark")
+        if not streams:
+            text = f"date_trunc('{length}', {time})"
+        else:
+            # A group is the window, from which Spark knows when it ends; a selection is its beginning.
+            text = f"window({time}, '1 {length}')" + ("" if cut.find_ancestor(exp.Group) else ".start")
+        cut.replace(sqlglot.parse_one(text, dialect="spark"))
+    for table in list(tree.find_all(exp.Table)):
+        if table.name in tables:
+            name = table.name
+            table.set("this", exp.to_identifier(f"{{{name}}}", quoted=False))
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
+    translated: str = tree.sql(dialect="spark", unsupported_level=sqlglot.ErrorLevel.RAISE)
+    return translated
+
+
+def spark_type(kind: str) -> str:
+    """Return the type of a column in Spark, by that of the schema."""
+    name: str = need_sqlglot().exp.DataType.build(TYPES[kind], dialect="duckdb").sql("spark")
+    return name
+
+
+def ask(sql: str, **inputs: DataFrame) -> DataFrame:
+    """Run a query in Spark over these tables."""
+    session = next(iter(inputs.values())).sparkSession
+    streams = any(table.isStreaming for table in inputs.values())
+    return session.sql(for_spark(sql, tuple(inputs), streams=streams), args=None, **inputs)
+
+
+# Names
+
+
+def frames_query(dialects: Iterable[str]) -> str:
+    """Return the query of ``frames`` with the column ``frame_name``, by the dialects that connections have.
+
+    A connection that has not ended has no row yet, so its dialect is the default. ``connections`` is read only if two
+    of the dialects name a number differently.
+    """
+    tables: dict[str, list[str]] = {}
+    for dialect in dict.fromkeys(dialects):
+        tables.setdefault(_cases(type_names(dialect)), []).append(dialect)
+    known = [type_names(names[0]) for names in tables.values()]
+    if all(_agree(one, two) for one, two in itertools.combinations(known, 2)):
+        # If no number has two names, one merged table serves all dialects.
+        merged = {number: name for names in known for number, name in names.items()}
+        name = f"CASE frame_type {_cases(merged)} ELSE 'UNKNOWN' END"
+        return f"SELECT *, {name} AS frame_name FROM all_frames"
+    arms = []
+    for cases, names in tables.items():
+        listed = ", ".join(f"'{name}'" for name in names)
+        arms.append(f"WHEN coalesce(dialect, '{DEFAULT_DIALECT}') IN ({listed}) THEN CASE frame_type {cases} END")
+    return f"""
+    SELECT all_frames.*, coalesce(CASE {" ".join(arms)} END, 'UNKNOWN') AS frame_name
+    FROM all_frames LEFT JOIN (SELECT DISTINCT capture_id, conn_id, dialect FROM connections) AS known
+      ON all_frames.capture_id = known.capture_id AND all_frames.conn_id = known.conn_id
+    """
 
 
 def _cases(names: Mapping[int, str]) -> str:
@@ -94,32 +156,9 @@ def _cases(names: Mapping[int, str]) -> str:
     return " ".join(f"WHEN {number} THEN '{name}'" for number, name in sorted(names.items(), key=place))
 
 
-def frame_names(dialects: Iterable[str]) -> str:
-    """Return SQL for the name of ``frame_type``; it reads ``dialect`` only if their names differ."""
-    tables: dict[str, list[str]] = {}
-    for dialect in dict.fromkeys(dialects):
-        cases = _cases(type_names(dialect))
-        tables.setdefault(cases, []).append(dialect)
-    if all(is_part_of(type_names(one), type_names(two)) for one, two in itertools.permutations(_all(tables), 2)):
-        # If no number has two names, one merged table serves all dialects.
-        merged: dict[int, str] = {}
-        for dialect in _all(tables):
-            merged.update(type_names(dialect))
-        return f"CASE frame_type {_cases(merged)} ELSE 'UNKNOWN' END"
-    arms = []
-    for cases, names in tables.items():
-        listed = ", ".join(f"'{name}'" for name in names)
-        arms.append(f"WHEN dialect IN ({listed}) THEN CASE frame_type {cases} ELSE 'UNKNOWN' END")
-    return f"CASE {' '.join(arms)} ELSE 'UNKNOWN' END"
-
-
-def is_part_of(one: Mapping[int, str], two: Mapping[int, str]) -> bool:
+def _agree(one: Mapping[int, str], two: Mapping[int, str]) -> bool:
     """Return whether no number has different names in the two tables."""
     return all(two.get(number, name) == name for number, name in one.items())
-
-
-def _all(tables: Mapping[str, list[str]]) -> list[str]:
-    return [dialect for dialects in tables.values() for dialect in dialects]
 
 
 def error_names() -> str:
@@ -130,86 +169,54 @@ def error_names() -> str:
     return f"CASE error_code {cases} ELSE 'application' END"
 
 
-def for_spark(sql: str, *, streams: bool = False) -> str:
-    """Translate a query for Spark; the braces stay. Over a stream, times are grouped by windows, which expire."""
-    return _said(sql, "div", WINDOW if streams else TRUNCATED)
-
-
-def for_duckdb(sql: str) -> str:
-    """Translate a query for DuckDB, where ``DUCKDB_MACROS`` are defined; the braces stay."""
-    return _said(sql, "//", REMAINDER)
-
-
-def ask(sql: str, **inputs: DataFrame) -> DataFrame:
-    """Run a query in Spark over these tables."""
-    session = next(iter(inputs.values())).sparkSession
-    streams = any(table.isStreaming for table in inputs.values())
-    return session.sql(for_spark(sql, streams=streams), args=None, **inputs)
-
-
-def _said(sql: str, div: str, cut: tuple[str, str]) -> str:
-    words = {"errors": error_names(), "div": div}
-    for length, seconds in LENGTHS.items():
-        for time in TIMES:
-            chosen, grouped = (text.format(time=time, length=length, us=seconds * 1_000_000) for text in cut)
-            words[f"{length}_of_{time}"] = chosen
-            words[f"by_{length}_of_{time}"] = grouped
-    return string.Template(sql).substitute(words)
-
-
-NUMBER_OF_TYPE: Final = {name: as_int8(number) for number, name in type_names(DEFAULT_DIALECT).items()}
-"""The numbers of ``rsocket/1.0``, by name."""
-
-
-@attrs.frozen
-class Query:
-    """One table that is derived from others. ``streams``: whether Spark can keep it up to date over a stream."""
-
-    name: str
-    reads: tuple[str, ...]
-    sql: str
-    streams: bool = False
-
-    def __call__(self, *inputs: DataFrame) -> DataFrame:
-        """Return the table, derived from these inputs in the order of ``reads``."""
-        return ask(self.sql, **dict(zip(self.reads, inputs, strict=True)))
+# Parts of queries
 
 
 # A route's name would turn hash aggregates into sorting ones: everything is counted by number, and named at the end.
 # Two routes with one hash share the name that comes first.
-ROUTES: Final = Query(
-    "routes",
-    ("interactions",),
-    """
+ROUTES: Final = """
     SELECT route_id, min(route) AS route
-    FROM (SELECT DISTINCT route_id, route FROM {interactions} WHERE route_id IS NOT NULL AND route IS NOT NULL) AS named
+    FROM (SELECT DISTINCT route_id, route FROM interactions WHERE route_id IS NOT NULL AND route IS NOT NULL) AS named
     GROUP BY route_id
-    """,
-)
+"""
+METRICS: Final = "(VALUES ('first'), ('total')) AS metrics(metric)"
+SHOWN_ROUTE: Final = f"CASE WHEN these.route_id IS NOT NULL THEN coalesce(shown_routes.shown, '{OTHER_ROUTES}') END"
+"""SQL for the name by which the route of a row is shown."""
+SHOWN: Final = """
+    LEFT JOIN shown_routes ON these.route_id = shown_routes.route_id
+    LEFT JOIN shown_peers ON these.capture_id = shown_peers.capture_id AND these.conn_id = shown_peers.conn_id
+"""
+"""SQL that joins a table, named ``these``, with the names by which routes and peers are shown."""
 
 
-def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
-    """Return SQL for the middle, in us, of the bucket where the running sum ``upto`` reaches a share of ``total``."""
-    reached = f"({where}) AND upto * 1000 >= total * {per_mille}"
-    return f"CAST(round(pow(2, (min(CASE WHEN {reached} THEN {bucket} END) + 0.5) / {PER_OCTAVE})) AS BIGINT)"
+def ranked(source: str, keys: str) -> str:
+    """Return SQL that adds running sums ``upto`` and a ``total`` of each combination of keys, for ``percentiles``."""
+    return f"""
+        SELECT *, sum(n) OVER (PARTITION BY {keys} ORDER BY bucket) AS upto,
+               sum(n) OVER (PARTITION BY {keys}) AS total
+        FROM {source}
+    """
 
 
-def bucket_of(column: str) -> str:
+def percentiles(prefix: str, *shares: str, where: str = "true") -> str:
+    """Return SQL for columns such as ``p99_us``: the middle, in us, of the bucket where the sum reaches a share.
+
+    ``shares`` are the digits behind ``0.``, as in ``99``.
+    """
+    columns = []
+    for share in shares:
+        reached = f"({where}) AND upto * 1000 >= total * {share:0<3}"
+        middle = f"(min(CASE WHEN {reached} THEN bucket END) + 0.5) / {PER_OCTAVE}"
+        columns.append(f"round(pow(2, {middle}))::BIGINT AS {prefix}p{share}_us")
+    return ", ".join(columns)
+
+
+def bucket_of(column: str, per_octave: int | str = PER_OCTAVE) -> str:
     """Return SQL for the histogram bucket of a duration in us. A duration below 1 us counts as 1 us."""
     # log2 of an engine may miss a whole number by the last bit: 8 us would fall into the bucket below.
-    return f"CAST(floor(log2(greatest({column}, 1)) * {PER_OCTAVE} + 1e-9) AS INT)"
+    return f"floor(log2(greatest({column}, 1)) * {per_octave} + 1e-9)::INTEGER"
 
 
 def cell_of(time: str, length: str = "bucket_s") -> str:
     """Return SQL for the beginning of the cell of a time, in microseconds since 1970."""
-    return f"(unix_micros({time}) - unix_micros({time}) % ({length} * 1000000))"
-
-
-SHOWN_ROUTE: Final = f"CASE WHEN these.route_id IS NOT NULL THEN coalesce(shown_routes.shown, '{OTHER_ROUTES}') END"
-"""SQL for the name by which the route of a row is shown."""
-SHOWN: Final = """
-    LEFT JOIN {shown_routes} AS shown_routes ON these.route_id = shown_routes.route_id
-    LEFT JOIN {shown_peers} AS shown_peers
-      ON these.capture_id = shown_peers.capture_id AND these.conn_id = shown_peers.conn_id
-"""
-"""SQL that joins a table, named ``these``, with the names by which routes and peers are shown."""
+    return f"(epoch_us({time}) - epoch_us({time}) % ({length} * 1000000))"

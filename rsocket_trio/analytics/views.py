@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,74 +17,40 @@ import attrs
 
 from rsocket_trio.analytics import cell_tables, request_tables, traffic_tables
 from rsocket_trio.analytics.capture_tables import (
-    HALF_WRITTEN,
-    UTC_TIME,
     Files,
-    Unreadable,
     capture_files,
     check_dialects,
+    first_line,
+    need_duckdb,
+    quoted,
 )
-from rsocket_trio.analytics.pairing import CONNECTIONS_OF_FRAMES, PAIR
-from rsocket_trio.analytics.sql import (
-    DEFAULT_DIALECT,
-    DUCKDB_MACROS,
-    DUCKDB_TYPES,
-    ROUTES,
-    Query,
-    for_duckdb,
-    frame_names,
-)
+from rsocket_trio.analytics.pairing import PAIRED
+from rsocket_trio.analytics.sql import DEFAULT_DIALECT, ROUTES, TYPES, frames_query, reads_of
 from rsocket_trio.capture.schema import BINARY, TABLES
-from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
     import duckdb
 
-NO_DUCKDB: Final = f"an analysis needs duckdb: {install_command('report')}"
 MEMORY_MIB: Final = 384
 """Memory that DuckDB may take; what needs more is put into files for a while."""
-WORDS: Final = {
-    "VARCHAR": "string",
-    "TINYINT": "int8",
-    "SMALLINT": "int16",
-    "INTEGER": "int32",
-    "BIGINT": "int64",
-    "BOOLEAN": "bool",
-    "BLOB": BINARY,
-    "TIMESTAMP WITH TIME ZONE": UTC_TIME,
-    "TIMESTAMP": "timestamp[us]",
-    "TIMESTAMP_NS": "timestamp[ns]",
-    "DOUBLE": "double",
-    "FLOAT": "float",
-    "BIGINT[]": "list<int64>",
-}
-"""Types of columns in Parquet files, by their names in DuckDB."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-QUERIES: Final[tuple[Query, ...]] = (
-    ROUTES,
-    request_tables.LATENCY_HISTOGRAM,
-    request_tables.ROUTE_LATENCY,
-    *(request_tables.CREDIT_STALLS, request_tables.STALLED_STREAMS),
-    *(traffic_tables.CONNECTION_SECONDS, request_tables.STARVED),
-    *(request_tables.CANCELLATIONS, traffic_tables.CANCELLED_STREAMS, traffic_tables.BYTES_AFTER_CANCEL),
-    request_tables.LEASES,
-    *(traffic_tables.ERROR_MINUTES, traffic_tables.ERRORS),
-    *(traffic_tables.CONNECTION_TIMELINE, traffic_tables.FAN_IN),
-    *(traffic_tables.FRAME_SIZES, traffic_tables.FRAGMENTATION, traffic_tables.STREAM_RATE),
-    *(request_tables.CLIENT_SERVER_STREAMS, request_tables.CLIENT_SERVER, traffic_tables.CAPTURE_HEALTH),
-    *cell_tables.QUERIES,
-    *(request_tables.SLOW_STREAMS, request_tables.SLOW_MARKS),
-    *(request_tables.SLOW_FRAMES_QUERY, request_tables.SLOW_REQUESTS),
-)
-"""All derived tables, each after the tables that it reads."""
-BY_NAME: Final = {query.name: query for query in QUERIES}
-INPUTS: Final = {"requesters": "interactions", "responders": "interactions"}
-"""Without a second capture, requesters and responders of one directory are joined with each other."""
-VIEWS: Final = (*TABLES, *BY_NAME)
+QUERIES: Final = {
+    "routes": ROUTES,
+    **request_tables.QUERIES,
+    **traffic_tables.QUERIES,
+    **cell_tables.QUERIES,
+}
+"""The queries of all derived tables, by name."""
+READS: Final = {name: reads_of(sql) for name, sql in QUERIES.items()}
+IN_ORDER: Final = tuple(name for name in TopologicalSorter(READS).static_order() if name in QUERIES)
+"""All derived tables, each after those that it reads."""
+SIDES: Final = ("requesters", "responders")
+"""The interactions of both sides. Without a second capture, those of one directory are joined with each other."""
+VIEWS: Final = (*TABLES, *IN_ORDER)
 KEPT: Final = (
     *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "cancelled_streams", "error_minutes"),
-    *("frame_sizes", "capture_span", "shown_routes", "shown_peers", "cells", "request_cells"),
+    *("frame_sizes", "capture_span", "shown_routes", "shown_peers", "request_cells"),
     *("latency_cells", "slow_streams", "slow_marks", "slow_frames"),
 )
 """Tables that an engine computes once: others read each of them, and each is much smaller than its sources."""
@@ -95,8 +61,7 @@ def kept_for(view: str) -> list[str]:
     needed: dict[str, None] = {}
 
     def walk(name: str) -> None:
-        query = BY_NAME.get(name)
-        for source in query.reads if query is not None else ():
+        for source in READS.get(name, ()):
             walk(source)
         if name in KEPT:
             needed[name] = None
@@ -117,7 +82,6 @@ class ReportTable:
 
 REPORT_TABLES: Final = (
     ReportTable("capture_span", "t_from"),
-    ReportTable("cells", "t_from, role", 50_000),
     ReportTable("red", "t_from, role, route, interaction"),
     ReportTable("route_latency", "n DESC, role, route, interaction, metric"),
     ReportTable("latency_heatmap", "t_from, role, metric, bucket, route", 200_000, shown=False),
@@ -125,8 +89,7 @@ REPORT_TABLES: Final = (
     ReportTable("latency_cells", "t_from, role, metric, route, interaction, peer, bucket", 250_000),
     ReportTable("credit_stalls", "stall_us DESC, role, route"),
     ReportTable("stalled_streams", "stall_us DESC, capture_id, conn_id, stream_id", 50),
-    ReportTable("starved", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC", 200),
-    ReportTable("starved_pairs", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC, by_route", 1000),
+    ReportTable("starved", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC, by_route", 1000),
     ReportTable("cancellations", "cancels DESC, role, route, interaction"),
     ReportTable("bytes_after_cancel", "bytes DESC, cancel_dir, route"),
     ReportTable("leases", "lease_granted DESC, capture_id, conn_id", 200),
@@ -187,7 +150,7 @@ def question_of(view: str) -> ReportTable:
 
 def select(asked: ReportTable, times: Mapping[str, bool]) -> str:
     """Return the SQL of a question. ``times`` says of each column whether it is a timestamp: these come as numbers."""
-    chosen = ", ".join(f"unix_micros({name}) AS {name}" if is_time else name for name, is_time in times.items())
+    chosen = ", ".join(f"epoch_us({name}) AS {name}" if is_time else name for name, is_time in times.items())
     return f"SELECT {chosen} FROM {asked.view} ORDER BY {asked.order} LIMIT {asked.limit + 1}"
 
 
@@ -201,11 +164,6 @@ def answer_of(asked: ReportTable, times: Mapping[str, bool], rows: list[tuple[ob
 
 def _cell(cell: object, is_time: bool) -> object:
     return EPOCH + timedelta(microseconds=cell) if is_time and isinstance(cell, int) else cell
-
-
-def named(sql: str, query: Query, names: Mapping[str, str]) -> str:
-    """Return the query with the names of its input views filled in."""
-    return sql.format(**{table: names.get(table, table) for table in query.reads})
 
 
 # DuckDB
@@ -238,15 +196,6 @@ class DuckdbEngine:
             self._kept.add(name)
 
 
-def need_duckdb() -> Any:
-    """Return DuckDB. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(NO_DUCKDB, name=error.name) from error
-    return duckdb
-
-
 @contextmanager
 def open_duckdb(
     directory: str | Path,
@@ -270,15 +219,12 @@ def open_duckdb(
             **(settings or {}),
         }
         with duckdb.connect(config=config) as connection:
-            # NULL comes where Spark has it, and times are cut in UTC.
-            connection.execute("SET TimeZone = 'UTC'; SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-            connection.execute("SET enable_progress_bar = false")
+            connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
             create_duckdb_views(connection, directory, server=server, paired=paired)
             try:
                 if not paired:
-                    _write_pairs(connection, Path(scratch), "interactions")
-                    if server is not None:
-                        _write_pairs(connection, Path(scratch), "responders")
+                    for name in ("interactions", *(["server_interactions"] if server is not None else [])):
+                        _write_pairs(connection, Path(scratch), name)
                 yield DuckdbEngine(connection)
             except duckdb.Error as error:
                 # What DuckDB says of a damaged page does not say in which file it is.
@@ -299,111 +245,73 @@ def create_duckdb_views(
     ``connection`` is an open connection of DuckDB; ``server`` and ``paired`` are those of ``create_views``. Raise
     ``Unreadable``.
     """
-    for macro in DUCKDB_MACROS:
-        connection.execute(macro)
     _read_capture(connection, directory, paired, "")
-    names = dict(INPUTS)
     if server is not None:
         _read_capture(connection, server, paired, "server_")
-        connection.execute("CREATE OR REPLACE VIEW responders AS FROM server_interactions")
-        names["responders"] = "responders"
-    for query in QUERIES:
-        text = named(for_duckdb(query.sql), query, names)
-        connection.execute(f"CREATE OR REPLACE VIEW {query.name} AS {text}")
+    for side in SIDES:
+        source = "server_interactions" if server is not None and side == "responders" else "interactions"
+        _create_view(connection, side, f"FROM {source}")
+    for name in IN_ORDER:
+        _create_view(connection, name, QUERIES[name])
     return VIEWS
 
 
 def _read_capture(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, prefix: str) -> None:
     """Create the views of the three tables of a capture, with this prefix to their names."""
-    tables = tuple(TABLES) if paired else ("frames",)
-    for table, files in capture_files(directory, tables, partial(_types_of, connection)).items():
-        name = f"{prefix}all_frames" if table == "frames" else f"{prefix}{table}"
-        connection.execute(f"CREATE OR REPLACE VIEW {name} AS {_rows(table, files)}")
-    frames, source = f"{prefix}frames", f"{prefix}all_frames"
+    for table, files in capture_files(directory, paired=paired, connection=connection).items():
+        _create_view(
+            connection, f"{prefix}all_frames" if table == "frames" else f"{prefix}{table}", _rows(table, files)
+        )
     dialects = [DEFAULT_DIALECT]
     if paired:
         found = connection.execute(f"SELECT DISTINCT dialect FROM {prefix}connections").fetchall()
         dialects = [str(dialect) for (dialect,) in found] or dialects
         check_dialects(directory, dialects)
-    names = frame_names(dialects)
-    if "dialect" in names:
-        known = f"(SELECT DISTINCT capture_id, conn_id, dialect FROM {prefix}connections)"
-        chosen = f"coalesce(dialect, '{DEFAULT_DIALECT}') AS dialect"
-        source = f"(SELECT f.*, {chosen} FROM {source} AS f LEFT JOIN {known} AS c USING (capture_id, conn_id))"
-    chosen = ", ".join(column.name for column in TABLES["frames"])
-    connection.execute(f"CREATE OR REPLACE VIEW {frames} AS SELECT {chosen}, {names} AS frame_name FROM {source}")
-    if not paired:
-        for table, query in (("interactions", PAIR), ("connections", CONNECTIONS_OF_FRAMES)):
-            text = named(for_duckdb(query.sql), query, {"frames": frames})
-            connection.execute(f"CREATE OR REPLACE VIEW {prefix}{table} AS {text}")
+    for name, sql in {"frames": frames_query(dialects), **({} if paired else PAIRED)}.items():
+        inputs = ", ".join(f"{source} AS NOT MATERIALIZED (FROM {prefix}{source})" for source in reads_of(sql))
+        _create_view(connection, f"{prefix}{name}", f"WITH {inputs} FROM ({sql})" if prefix else sql)
 
 
-def _types_of(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
-    import duckdb
-
-    try:
-        found = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({_list((path,))})").fetchall()
-    except duckdb.Error as error:
-        raise Unreadable(f"{path}: {HALF_WRITTEN}: {first_line(error)}") from error
-    return {str(row[0]): WORDS.get(str(row[1]), str(row[1]).lower()) for row in found}
+def _create_view(connection: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:
+    connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
 
 
 def _find_damage(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, cause: Exception) -> None:
     """Read each file of a capture by itself. Raise ``Damaged`` for the first that cannot be read."""
     import duckdb
 
-    tables = tuple(TABLES) if paired else ("frames",)
-    for files in capture_files(directory, tables, partial(_types_of, connection)).values():
+    for files in capture_files(directory, paired=paired, connection=connection).values():
         for path in files.parquet:
             try:
-                connection.execute(f"SELECT sum(hash(file) % 2) FROM read_parquet({_list((path,))}) AS file").fetchall()
+                connection.execute(
+                    f"SELECT sum(hash(file) % 2) FROM read_parquet({quoted((path,))}) AS file"
+                ).fetchall()
             except duckdb.OutOfMemoryException:
                 return
             except duckdb.Error as error:
                 raise Damaged(f"{path}: it is damaged: {first_line(error)}") from cause
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of DuckDB."""
-    return str(error).partition("\n")[0]
-
-
 def _rows(table: str, files: Files) -> str:
-    null = {column.name: f"CAST(NULL AS {_type(column.type)}) AS {column.name}" for column in TABLES[table]}
+    """Return SQL for the rows of a table. Bytes are hex in JSON lines."""
+    null = {column.name: f"NULL::{TYPES[column.type]} AS {column.name}" for column in TABLES[table]}
     parts = []
     if files.parquet:
-        chosen = ", ".join(
-            null[column.name] if column.name in files.absent else column.name for column in TABLES[table]
-        )
-        parts.append(f"SELECT {chosen} FROM read_parquet({_list(files.parquet)}, union_by_name = true)")
+        chosen = ", ".join(null[name] if name in files.absent else name for name in null)
+        parts.append(f"SELECT {chosen} FROM read_parquet({quoted(files.parquet)}, union_by_name = true)")
     if files.jsonl:
-        types = ", ".join(f"{column.name}: '{DUCKDB_TYPES[column.type]}'" for column in TABLES[table])
-        chosen = ", ".join(
-            f"unhex({column.name}) AS {column.name}" if column.type == BINARY else column.name
-            for column in TABLES[table]
+        hexed = {column.name for column in TABLES[table] if column.type == BINARY}
+        types = ", ".join(
+            f"{column.name}: '{'VARCHAR' if column.name in hexed else TYPES[column.type]}'" for column in TABLES[table]
         )
-        parts.append(
-            f"SELECT {chosen} FROM read_json({_list(files.jsonl)}, columns = {{{types}}}, format = 'newline_delimited')"
-        )
-    if not parts:
-        return f"SELECT {', '.join(null.values())} WHERE false"
-    return " UNION ALL ".join(parts)
-
-
-def _type(kind: str) -> str:
-    return "BLOB" if kind == BINARY else DUCKDB_TYPES[kind]
-
-
-def _list(paths: tuple[Path, ...]) -> str:
-    return f"[{', '.join(_quoted(path) for path in paths)}]"
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+        chosen = ", ".join(f"unhex({name}) AS {name}" if name in hexed else name for name in null)
+        source = f"read_json({quoted(files.jsonl)}, columns = {{{types}}}, format = 'newline_delimited')"
+        parts.append(f"SELECT {chosen} FROM {source}")
+    return " UNION ALL ".join(parts) or f"SELECT {', '.join(null.values())} WHERE false"
 
 
 def _write_pairs(connection: duckdb.DuckDBPyConnection, scratch: Path, name: str) -> None:
     """Pair frames once, into a file: it takes less memory than a table."""
-    path = _quoted(scratch / f"{name}.parquet")
-    connection.execute(f"COPY (FROM {name}) TO {path} (FORMAT parquet, COMPRESSION zstd)")
-    connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet({path})")
+    path = scratch / f"{name}.parquet"
+    connection.execute(f"COPY (FROM {name}) TO {quoted((path,))[1:-1]} (FORMAT parquet, COMPRESSION zstd)")
+    connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet({quoted((path,))})")

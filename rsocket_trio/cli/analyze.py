@@ -125,7 +125,8 @@ def make_report(
 
 
 def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, Answer]:
-    from rsocket_trio.analytics.views import Damaged, answers, first_line, need_duckdb, open_duckdb
+    from rsocket_trio.analytics.capture_tables import first_line, need_duckdb
+    from rsocket_trio.analytics.views import Damaged, answers, open_duckdb
 
     duckdb = need_duckdb()
     starting.done()
@@ -143,6 +144,7 @@ def _in_spark(
 ) -> dict[str, Answer]:
     from rsocket_trio.analytics.capture_tables import check_capture
     from rsocket_trio.analytics.local_spark import open_spark
+    from rsocket_trio.analytics.sql import need_sqlglot
     from rsocket_trio.analytics.views import answers
 
     try:
@@ -154,6 +156,7 @@ def _in_spark(
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow"):
             raise
         raise Failure(NO_SPARK, MISUSED) from error
+    need_sqlglot()
     for one in (directory, *([server] if server is not None else [])):
         check_capture(one, paired=paired)
     try:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from qa.synthetic import write_capture
 from rsocket_trio import Responder, open_connection, serve
-from rsocket_trio.analytics import connections_of, pair, read_capture
-from rsocket_trio.analytics.synthetic import write_capture
+from rsocket_trio.analytics import derive, read_capture
 from rsocket_trio.analytics.views import open_duckdb
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.schema import TABLES
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 TRACES = 400
 COLUMNS = [column.name for column in TABLES["interactions"]]
 TIMES = ("t_start", "t_first", "t_end")
-IN_ORDER = ("stall_us", "stalls", "max_gap_us")
-"""The columns that only the frames in their order tell."""
-LATE = ("n_in", "n_out", "bytes_in", "bytes_out", "requested_n")
-"""The columns that frames after a stream's end add to, where they are not told from the others."""
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +56,6 @@ def test_spark_pairs_as_one_who_reads_frame_by_frame(
     assert by_stream(read(found)) == by_stream(row for trace in made for row in paired(trace))
 
 
-def test_pairing_quickly_leaves_out_what_needs_the_order(
-    spark: SparkSession, traces: tuple[Path, list[list[Cells]]]
-) -> None:
-    directory, made = traces
-    found = by_stream(read(pair(read_capture(spark, directory).frames, quickly=True)))
-    expected = by_stream(row for trace in made for row in paired(trace))
-
-    twice = failed_twice(made)
-    left_out = {key: (*IN_ORDER, *LATE, *(("outcome", "error_code") if key in twice else ())) for key in expected}
-    assert {key: without(row, *left_out[key]) for key, row in found.items()} == {
-        key: without(row, *left_out[key]) for key, row in expected.items()
-    }
-    assert all(row[name] is None for row in found.values() for name in IN_ORDER)
-    assert all(found[key][name] >= row[name] for key, row in expected.items() for name in LATE if row[name] is not None)
-
-
 def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -> None:
     directory, made = traces
     expected = by_stream(row for trace in made for row in paired(trace))
@@ -93,7 +73,7 @@ def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession, tm
 
     expected = by_stream(read(made.interactions))
     assert len(expected) == streams
-    assert by_stream(read(pair(made.frames))) == expected
+    assert by_stream(read(derive("interactions", frames=made.frames))) == expected
 
 
 async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,7 +102,10 @@ async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, 
     await trio.to_thread.run_sync(capture.close)
 
     tables = read_capture(spark, tmp_path / "capture")
-    found, expected = by_stream(read(pair(tables.frames))), by_stream(read(tables.interactions))
+    found, expected = (
+        by_stream(read(derive("interactions", frames=tables.frames))),
+        by_stream(read(tables.interactions)),
+    )
 
     assert [row["outcome"] for row in expected.values()].count("complete") == 6
     assert {key: without(row, *TIMES) for key, row in found.items()} == {
@@ -131,7 +114,7 @@ async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, 
 
 
 def test_connections_are_made_of_frames(spark: SparkSession, by_hand: Path) -> None:
-    found = connections_of(read_capture(spark, by_hand).frames)
+    found = derive("connections", frames=read_capture(spark, by_hand).frames)
 
     assert found.columns == [column.name for column in TABLES["connections"]]
     (row,) = found.collect()
@@ -139,12 +122,6 @@ def test_connections_are_made_of_frames(spark: SparkSession, by_hand: Path) -> N
         *("c1", "rsocket/1.0", 6, 10, 9, 2),
     )
     assert row.keepalive_rtt == [0] * 32
-
-
-def failed_twice(made: list[list[Cells]]) -> set[tuple[str, int]]:
-    """Streams with more than one ERROR: which of them came first, a sum does not tell."""
-    failed = [(cells["conn_id"], cells["stream_id"]) for trace in made for cells in trace if "error_code" in cells]
-    return {key for key in failed if failed.count(key) > 1}
 
 
 def in_micros() -> str:

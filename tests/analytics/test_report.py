@@ -207,7 +207,7 @@ def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> N
 
 def test_the_command_needs_duckdb_and_no_java_whatever_its_directory_is_named(tmp_path: Path) -> None:
     directory = write_parquet(tmp_path / "cap [x]{y,z}*a?%41 '\\b", TABLES_BY_HAND)
-    hidden = "import sys; sys.modules.update(pyspark=None, pyarrow=None, py4j=None)"
+    hidden = "import sys; sys.modules.update(pyspark=None, pyarrow=None, py4j=None, sqlglot=None)"
     code = f"{hidden}\nfrom rsocket_trio.cli.entry import main; main()"
 
     done = subprocess.run(
@@ -302,6 +302,7 @@ def make_without_java(directory: Path) -> str:
     ("missing", "said"),
     [
         ("pyspark", "pip install '.[spark,report]'"),
+        ("sqlglot", "pip install '.[spark,report]'"),
         ("plotly", "pip install '.[report]'"),
         ("duckdb", "pip install '.[report]'"),
     ],
@@ -309,7 +310,7 @@ def make_without_java(directory: Path) -> str:
 def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom rsocket_trio.cli.entry import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "analyze", str(by_hand), *(["--engine", "spark"] if missing == "pyspark" else [])],
+        [sys.executable, "-c", code, "analyze", str(by_hand), *(["--engine", "spark"] if "spark," in said else [])],
         capture_output=True,
         text=True,
         check=False,

@@ -139,6 +139,11 @@ def sums(chart: dict[str, Any]) -> list[float]:
     return [sum(heights) for heights in zip(*(trace["y"] for trace in chart["data"]), strict=True)]
 
 
+def rates(seen: dict[str, Any]) -> list[float]:
+    """The heights of the bars of the rate but the last, in the middle of which the load ends."""
+    return sums(seen["rate"])[:-1]
+
+
 def card(tab: Tab, name: str) -> str:
     text: str = tab.run(f"document.querySelector('#card-{name} b').textContent")
     return text
@@ -200,9 +205,18 @@ def test_without_data_and_library_the_page_is_small(known: dict[str, Answer], pa
 def test_a_constant_load_is_the_same_in_every_bar_from_the_middle_of_a_minute_on(tab: Tab) -> None:
     seen = drawn(tab)
 
-    assert len(sums(seen["rate"])) == SECONDS + 1
-    assert sums(seen["rate"]) == pytest.approx([service.RATE] * (SECONDS + 1), rel=0.01)
-    assert (card(tab, "requests"), card(tab, "rate")) == ("21,300", "284")
+    assert rates(seen) == pytest.approx([service.RATE] * SECONDS, rel=0.01)
+    # The capture goes on for half a second longer than the load.
+    assert (card(tab, "requests"), card(tab, "rate")) == ("21,300", "282")
+
+
+@whole
+def test_the_bars_at_both_ends_say_that_they_are_cut(tab: Tab) -> None:
+    [*_, trace] = drawn(tab)["rate"]["data"]
+
+    assert [at for at, said in enumerate(trace["customdata"]) if "cut: " in said] == [0, SECONDS]
+    assert trace["customdata"][0].endswith(" requests/s, cut: 500 ms of 1 s")
+    assert tab.run("document.getElementById('plot-rate').data[0].marker.pattern.shape.join('')") == "//"
 
 
 @whole
@@ -242,7 +256,7 @@ def test_a_route_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     whole = drawn(tab)
     seen = choose(tab, "route", "orders.watch")
 
-    assert sums(seen["rate"]) == pytest.approx([60] * (SECONDS + 1), rel=0.03)
+    assert rates(seen) == pytest.approx([60] * SECONDS, rel=0.03)
     assert [trace["name"] for trace in seen["traffic"]["data"]] == ["orders.watch"]
     assert seen["heatmap"]["facets"] == ["orders.watch"]
     for chart in ("percentiles", "credit", "starved", "busy-routes"):
@@ -264,7 +278,7 @@ def test_several_routes_may_be_chosen_and_none(tab: Tab) -> None:
     two = choose(tab, "route", "prices", "users.find")
 
     assert [trace["name"] for trace in two["rate"]["data"]] == ["prices", "users.find"]
-    assert sums(two["rate"]) == pytest.approx([24] * (SECONDS + 1), rel=0.06)
+    assert rates(two) == pytest.approx([24] * SECONDS, rel=0.06)
     none = choose(tab, "route")
     assert all(found["said"] for found in none.values())
     assert tab.said == []
@@ -276,7 +290,7 @@ def test_a_peer_that_is_chosen_is_all_that_every_chart_shows(tab: Tab) -> None:
     peer = service.PEERS[1]
     seen = choose(tab, "peer", peer)
 
-    assert sums(seen["rate"]) == pytest.approx([service.RATE / 4] * (SECONDS + 1), rel=0.02)
+    assert rates(seen) == pytest.approx([service.RATE / 4] * SECONDS, rel=0.02)
     assert seen["connections"]["labels"] == [peer]
     assert len(seen["busy-connections"]["labels"]) == 1
     assert seen["busy-connections"]["labels"][0].startswith(peer)
@@ -414,6 +428,6 @@ def test_a_capture_without_routes_and_traces_has_all_charts(
 
     assert [chart for chart in CHARTS if not is_drawn(chart, seen)] == []
     assert seen["heatmap"]["facets"] == ["(no route)"]
-    assert sums(seen["rate"]) == pytest.approx([service.RATE] * (SECONDS + 1), rel=0.01)
+    assert rates(seen) == pytest.approx([service.RATE] * SECONDS, rel=0.01)
     assert sums(choose(tab, "route", "(no route)")["rate"]) == sums(seen["rate"])
     assert tab.said == []

@@ -8,23 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rsocket_trio.analytics import (
-    connection_seconds,
-    error_minutes,
-    frame_sizes,
-    latency_histogram,
-    name_frames,
-    pair,
-    pair_stream,
-    stream_rate,
-    table_schema,
-)
+from rsocket_trio.analytics import derive, name_frames, table_schema
 from rsocket_trio.analytics.views import QUERIES
 from tests.analytics.handwritten import MINUTE
 from tests.analytics.traces import paired, random_trace
 from tests.analytics.writing import frame, interaction, write_parquet
 from tests.each_row import ALL_CASES
-from tests.rows import Rows
 from tests.spark.session import finish
 
 if TYPE_CHECKING:
@@ -33,14 +22,8 @@ if TYPE_CHECKING:
 
 HOUR = 60 * MINUTE
 PIECES = 2
-DIE_OUT = "1 hour"
 
-TABLES_OF_FRAMES = {
-    "connection_seconds": connection_seconds,
-    "error_minutes": error_minutes,
-    "frame_sizes": frame_sizes,
-    "stream_rate": stream_rate,
-}
+TABLES_OF_FRAMES = ("connection_seconds", "error_minutes", "frame_sizes", "stream_rate")
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +67,17 @@ def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pie
     ended = spark.read.schema(table_schema("interactions")).parquet(str(pieces / "parts" / "*" / "interactions" / "*"))
     named = name_frames(stream_of(spark, pieces, "frames", "ts"))
     # Each is a query with a state of its own.
-    tables = TABLES_OF_FRAMES if ALL_CASES else {"connection_seconds": connection_seconds}
-    queries = {f"streamed_{name}": start(make(named), f"streamed_{name}") for name, make in tables.items()}
+    tables = TABLES_OF_FRAMES if ALL_CASES else TABLES_OF_FRAMES[:1]
+    queries = {f"streamed_{name}": start(derive(name, frames=named), f"streamed_{name}") for name in tables}
     interactions = stream_of(spark, pieces, "interactions", "t_end")
-    queries["streamed_latency_histogram"] = start(latency_histogram(interactions), "streamed_latency_histogram")
+    queries["streamed_latency_histogram"] = start(
+        derive("latency_histogram", interactions=interactions), "streamed_latency_histogram"
+    )
     for query in queries.values():
         finish(query)
 
-    batches = {name: make(name_frames(whole)) for name, make in tables.items()}
-    batches["latency_histogram"] = latency_histogram(ended)
+    batches = {name: derive(name, frames=name_frames(whole)) for name in tables}
+    batches["latency_histogram"] = derive("latency_histogram", interactions=ended)
     for name, batch in batches.items():
         time = "second" if "second" in batch.columns else "minute"
         # The last file's window is still open.
@@ -103,29 +88,8 @@ def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pie
         assert expected.count() > 3
 
 
-def test_a_stream_of_frames_is_paired_once_each_stream_is_silent(spark: SparkSession, pieces: Path) -> None:
-    whole = name_frames(spark.read.schema(table_schema("frames")).parquet(str(pieces / "parts" / "*" / "frames" / "*")))
-    query = start(pair_stream(name_frames(stream_of(spark, pieces, "frames", "ts")), silence=DIE_OUT), "paired")
-    finish(query)
-
-    paired = spark.table("paired")
-    expected = pair(whole, quickly=True).filter("conn_id <> 'the last'")
-    assert paired.columns == expected.columns
-    assert listed(paired.drop("route")) == listed(expected.drop("route"))
-    assert paired.filter("route IS NOT NULL").count() == 0
-
-
-def test_a_silence_that_is_none_is_refused(spark: SparkSession) -> None:
-    frames = spark.createDataFrame([], table_schema("frames"))
-
-    with Rows() as row:
-        for silence in ("", "soon", "1 minute') --", "30"):
-            with row(silence), pytest.raises(ValueError, match="30 seconds"):
-                pair_stream(frames, silence=silence)
-
-
 def test_each_table_that_streams_is_tested_here() -> None:
-    assert {query.name for query in QUERIES if query.streams} == {*TABLES_OF_FRAMES, "latency_histogram"}
+    assert {name for name, sql in QUERIES.items() if "time_bucket" in sql} == {*TABLES_OF_FRAMES, "latency_histogram"}
 
 
 def listed(rows: DataFrame) -> list[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rsocket_trio.analytics.capture_tables import CaptureTables, read_capture
+from rsocket_trio import analytics
+from rsocket_trio.analytics import CaptureTables, read_capture
 from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import Answer
 from tests.analytics.conftest import Reported
@@ -20,12 +20,10 @@ from tests.each_row import ALL_CASES
 from tests.rows import Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 NEXT_MINUTE = MIDNIGHT + timedelta(minutes=1)
-FUNCTIONS = 3
-"""The functions that ``make test`` compares with their views; ``make gate`` compares all."""
 FIND, WATCH = "request_response", "request_stream"
 
 
@@ -198,39 +196,26 @@ def test_spark_gives_the_same_answers_to_the_same_text(
                 assert exactly(reported.answers.get(view) or engine.ask(view)) == exactly(answer)
 
 
-def test_a_function_gives_what_the_view_of_its_name_does(told: Mapping[str, Answer], capture: CaptureTables) -> None:
+def test_a_table_of_data_frames_is_what_the_view_of_its_name_is(
+    told: Mapping[str, Answer], capture: CaptureTables
+) -> None:
+    """They are of the same text; ``make gate`` compares all."""
     with Rows() as row:
-        # They are of the same text.
-        for name, make in islice(functions(capture), None if ALL_CASES else FUNCTIONS):
+        for name in told if ALL_CASES else ("leases", "errors", "cancellations"):
             with row(name):
-                frame = make()
+                frame = capture.table(name)
                 made = Answer(name, tuple(frame.columns), tuple(map(tuple, frame.collect())))
                 assert in_order(made) == in_order(told[name])
 
 
-def functions(capture: CaptureTables) -> Iterator[tuple[str, Callable[[], DataFrame]]]:
-    """What the functions make of a capture, with the views of their names; those first that take least."""
-    from rsocket_trio import analytics
+def test_a_table_is_derived_from_those_that_are_given(capture: CaptureTables) -> None:
+    sides = {"requesters": capture.interactions, "responders": capture.interactions.limit(0)}
 
-    frames, interactions, connections = capture.frames, capture.interactions, capture.connections
-
-    def span() -> DataFrame:
-        return analytics.capture_span(frames, interactions, connections)
-
-    yield "leases", lambda: analytics.leases(connections, interactions)
-    yield "latency_heatmap", lambda: analytics.latency_heatmap(interactions)
-    yield "errors", lambda: analytics.errors(frames, analytics.routes(interactions))
-    yield "capture_span", span
-    yield "cells", lambda: analytics.cells(interactions, span())
-    yield "red", lambda: analytics.red(interactions)
-    yield "red", lambda: analytics.red(interactions, span())
-    yield "starved", lambda: analytics.starved(interactions, analytics.connection_seconds(frames))
-    yield "cancellations", lambda: analytics.cancellations(interactions)
-    yield "client_server", lambda: analytics.client_server(interactions, interactions)
-    yield "fan_in", lambda: analytics.fan_in(frames, analytics.routes(interactions))
-    yield "connection_timeline", lambda: analytics.connection_timeline(connections, frames)
-    yield "fragmentation", lambda: analytics.fragmentation(frames)
-    yield "capture_health", lambda: analytics.capture_health(frames, interactions)
+    assert analytics.derive("client_server_streams", **sides).count() == 0
+    with pytest.raises(TypeError, match="red is made of frames, too"):
+        analytics.derive("red", interactions=capture.interactions)
+    with pytest.raises(KeyError, match="no table is named 'yellow'"):
+        capture.table("yellow")
 
 
 def at(seconds: int = 0, us: int = 0) -> datetime:

@@ -1,7 +1,8 @@
-"""Writes large synthetic captures without a network: every stream has one of twenty shapes, and a known outcome.
+"""Writes large captures without a network: every stream has one of twenty shapes, and a known outcome.
 
-It makes whole columns at a time. Three fifths of all streams are in one connection, and half of them go to one route:
-such skew is normal for services and hard for Spark. The same arguments make the same capture.
+Tests and measurements analyse them. It makes whole columns at a time. Three fifths of all streams are in one
+connection, and half of them go to one route: such skew is normal for services and hard for Spark. The same arguments
+make the same capture.
 """
 
 from __future__ import annotations
