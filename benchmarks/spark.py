@@ -32,7 +32,7 @@ SMALL_ROWS = 500_000
 ARROW_ROWS = 5_000_000
 PIECE = 5000
 """Rows of one Arrow payload."""
-WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 500_000, "arrow": 3_000_000}
+WRITTEN = {"atLeastOnce": 60_000, "exactlyOnce": 500_000, "arrow": 3_000_000}
 """Rows that each kind of write writes."""
 REPEAT = 3
 """Repetitions of each job, after one that is not counted."""
@@ -151,8 +151,7 @@ def streams(spark: SparkSession, uri: str) -> Iterator[Job]:
 def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
     """Batch writes by two tasks."""
     kinds: dict[str, dict[str, str]] = {
-        "response": {"interaction": "response"},
-        "channel": {"interaction": "channel"},
+        "atLeastOnce": {},
         "exactlyOnce": {"delivery": "exactlyOnce"},
         "arrow": {"payload": "arrow"},
         "arrow exactlyOnce": {"payload": "arrow", "delivery": "exactlyOnce"},

@@ -3,10 +3,10 @@
     python examples/spark_pipeline.py            a server as a process, traders, and a Spark job; ends by itself
     python examples/spark_pipeline.py server     the server alone, until Ctrl-C
 
-Traders call ``Market``, a typed service, which appends their trades to a log that can be replayed. To Spark that log is
-the table ``trades``: it is read as a stream, cut into windows of a minute, and the bars go back into the server, where
-each counts exactly once. The job runs twice, as one that is started every hour would, and goes on where it was. In the
-end the bars are a table of SQL, and the service tells them to anybody who asks.
+Traders call ``Market``, a typed service, which appends their trades to a log that can be replayed. Spark reads that log
+as a stream, cuts it into windows of a minute, and the bars go back into the server, where each counts exactly once. The
+job runs twice, as one that is started every hour would, and goes on where it was. In the end the bars are a view of
+SQL, and the service tells them to anybody who asks.
 
 Needs `pip install '.[spark]'`, and Java 17 or newer, or the extra `spark-jre`.
 """
@@ -157,10 +157,10 @@ async def read_bars(uri: str) -> list[Bar]:
 
 @contextmanager
 def spark_session(uri: str, scratch: str) -> Iterator[SparkSession]:
-    """Start Spark for the block, with the server's logs as the tables ``trades`` and ``bars``."""
+    """Start Spark for the block, with the bars of the server as the view ``bars``."""
     from pyspark.sql import SparkSession
 
-    from rsocket_trio.spark import ensure_java, register
+    from rsocket_trio.spark import create_view, ensure_java, register
 
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need this Python, with this package
@@ -169,17 +169,11 @@ def spark_session(uri: str, scratch: str) -> Iterator[SparkSession]:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
-    tables = {"trades": "trades", "bars": "bars.log"}
-    for name, route in tables.items():
-        spark.sql(
-            f"CREATE TABLE {name} USING rsocket OPTIONS (uri '{uri}', route '{route}', positions 'server', "
-            "startingPosition 'earliest', maxRowsPerTrigger '400')"
-        )
+    create_view(spark, "bars", path=uri, route="bars.log", positions="server")
     try:
         yield spark
     finally:
-        for name in tables:
-            spark.sql(f"DROP TABLE {name}")
+        spark.catalog.dropTempView("bars")
         spark.stop()
 
 
@@ -188,7 +182,9 @@ def make_bars(spark: SparkSession, uri: str, checkpoint: str) -> None:
     from pyspark.sql import functions as f
 
     trades = (
-        spark.readStream.table("trades")
+        spark.readStream.format("rsocket")
+        .options(route="trades", positions="server", startingPosition="earliest", maxRowsPerTrigger=400)
+        .load(uri)
         # Decoded in the JVM: nothing of this runs in Python.
         .select(
             f.from_json(f.col("data").cast("string"), "symbol STRING, price INT, size INT, at TIMESTAMP").alias("t")
@@ -212,8 +208,8 @@ def make_bars(spark: SparkSession, uri: str, checkpoint: str) -> None:
     query.awaitTermination()
 
 
-def ask_the_table(spark: SparkSession) -> list[str]:
-    """Ask the table of bars for the day's figures of each symbol."""
+def ask_the_view(spark: SparkSession) -> list[str]:
+    """Ask the view of the bars for the day's figures of each symbol."""
     rows = spark.sql(
         """
         SELECT symbol, min(low) AS low, max(high) AS high, sum(volume) AS volume, count(*) AS bars
@@ -246,7 +242,7 @@ def main() -> None:
                 print(f"{len(trio.run(read_bars, uri))} bars are complete after three minutes")
                 trio.run(partial(trade, uri, range(3, MINUTES), close=True))
                 make_bars(spark, uri, os.path.join(scratch, "checkpoint"))
-                lines = ask_the_table(spark)
+                lines = ask_the_view(spark)
             bars = trio.run(read_bars, uri)
         finally:
             server.terminate()

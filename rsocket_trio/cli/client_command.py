@@ -112,12 +112,7 @@ class Ask:
         """Make the request, by ``perform`` in place of what the command of this kind does. Return the exit code."""
         set_up_logging(self.log)
         try:
-            peer, dialect = peer_and_dialect(self.peer, self.dialect)
-            habits = habits_with(peer, habits)
-            check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
-            metadata = self._metadata(kind, habits, dialect)
-            dial = self._dial(habits, metadata, dialect)
-            wish = self._wish(kind, habits, metadata)
+            dial, wish = self.planned(kind, habits)
         except (ValueError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
 
@@ -131,6 +126,14 @@ class Ask:
                 return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
         except (OSError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
+
+    def planned(self, kind: Kind, habits: Habits) -> tuple[Dial, Wish]:
+        """Return how to connect, and the request. Raise ``ValueError`` and ``Failure`` for invalid parameters."""
+        peer, dialect = peer_and_dialect(self.peer, self.dialect)
+        habits = habits_with(peer, habits)
+        check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
+        metadata = self._metadata(kind, habits, dialect)
+        return self._dial(habits, metadata, dialect), self._wish(kind, habits, metadata)
 
     def _metadata(self, kind: Kind, habits: Habits, dialect: str) -> Metadata:
         return compose(

@@ -16,7 +16,7 @@ from rsocket_trio.cli.output import STDOUT
 
 COMMANDS = (
     *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "ping", "push"),
-    *("readers", "request", "routes", "serve", "sources", "stream", "streamux"),
+    *("readers", "record", "request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
 

@@ -184,10 +184,10 @@ ROWS = (
 # fmt: on
 
 
-def our_options(command: Callback) -> Callback:
-    """Add every option under its name in our commands."""
+def our_options(command: Callback, *, without: Collection[str] = ()) -> Callback:
+    """Add every option under its name in our commands, ``without`` those that are not for the command."""
     for row in reversed(ROWS):
-        if row.ours:
+        if row.ours and row.parameter not in without:
             command = row.option(row.ours)(command)
     return command
 
@@ -207,10 +207,7 @@ SET_BY_LISTS: dict[str, Any] = {
 
 def connection_options(command: Callback, *, without: Collection[str] = ()) -> Callback:
     """Add the options of the connection, ``without`` those that mean something of its own to the command."""
-    for row in reversed(ROWS):
-        if row.ours and row.parameter not in SET_BY_LISTS and row.parameter not in without:
-            command = row.option(row.ours)(command)
-    return command
+    return our_options(command, without={*SET_BY_LISTS, *without})
 
 
 def rsc_options(command: Callback) -> Callback:

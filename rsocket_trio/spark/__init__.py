@@ -12,13 +12,13 @@ require_versions()
 
 from rsocket_trio.spark.asking import ListedSource, list_sources
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
-from rsocket_trio.spark.mistakes import SinkError, SourceError
+from rsocket_trio.spark.mistakes import DataLossError, SinkError, SourceError
 from rsocket_trio.spark.options import OptionError
 from rsocket_trio.spark.progress import Progress
-from rsocket_trio.spark.ranges import CheckpointError, DataLossError
+from rsocket_trio.spark.ranges import CheckpointError
 from rsocket_trio.spark.records import SchemaMismatchError
 from rsocket_trio.spark.request_rows import RowError
-from rsocket_trio.spark.source import RSocketDataSource, activate, register
+from rsocket_trio.spark.source import RSocketDataSource, activate, create_view, register
 
 __all__ = [
     "CheckpointError",
@@ -33,6 +33,7 @@ __all__ = [
     "SinkError",
     "SourceError",
     "activate",
+    "create_view",
     "ensure_java",
     "list_sources",
     "register",

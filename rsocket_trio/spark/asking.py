@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import trio
 
-from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, RemoteProtocolError
+from rsocket_trio import Connection, ConnectionClosed, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.connections import Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, request, request_over
 from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.mistakes import PASSING_FOR_READS, SourceError, is_missing_route, unread
-from rsocket_trio.spark.options import OptionError, Options, Place, Use, parse_options, place_name
+from rsocket_trio.spark.options import OptionError, Options, Place, Times, Use, parse_options, place_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds, times_at
 
@@ -50,13 +50,13 @@ async def ask_bounds(pool: Pool, options: Options, times: Mapping[int, int] | No
     ``RemoteProtocolError`` for a malformed answer.
     """
     data = b"" if times is None else json.dumps({"timestamps": times}).encode()
-    answer = await _ask(pool, options, options.route + OFFSETS_ROUTE, data)
+    answer = await request(pool, options, options.route + OFFSETS_ROUTE, data, _may_pass)
     return _read_bounds(options, answer)
 
 
 async def bounds_at(pool: Pool, connection: Connection, options: Options) -> dict[int, Bounds]:
     """Ask on this connection for the current bounds of the partitions. Raise ``ConnectionLost`` where it is silent."""
-    return _read_bounds(options, await _request(pool, connection, options, options.route + OFFSETS_ROUTE))
+    return _read_bounds(options, await request_over(pool, connection, options, options.route + OFFSETS_ROUTE))
 
 
 def _read_bounds(options: Options, answer: bytes) -> dict[int, Bounds]:
@@ -66,28 +66,10 @@ def _read_bounds(options: Options, answer: bytes) -> dict[int, Bounds]:
         raise RemoteProtocolError(f"{options.route}{OFFSETS_ROUTE}: {error}") from None
 
 
-async def _ask(pool: Pool, options: Options, route: str, data: bytes = b"") -> bytes:
-    tries = Tries(options, f"asking {route}")
-    target = target_of(options)
-    while True:
-        try:
-            async with pool.connection(target) as connection:
-                return await _request(pool, connection, options, route, data)
-        except Rejected as error:
-            if not isinstance(error, ConnectionClosed):
-                raise  # a route that is not there will not be there soon
-            await tries.failed(error)
-        except PASSING_FOR_READS as error:
-            await tries.failed(error)
-
-
-async def _request(pool: Pool, connection: Connection, options: Options, route: str, data: bytes = b"") -> bytes:
-    try:
-        with trio.fail_after(options.read_timeout):
-            return (await connection.request_response(data, route=route)).data
-    except trio.TooSlowError:
-        pool.distrust(connection)
-        raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
+def _may_pass(error: Exception) -> bool:
+    """Return whether a read that is tried again may not meet the error: a route that is missing stays so."""
+    is_refusal = isinstance(error, Rejected) and not isinstance(error, ConnectionClosed)
+    return isinstance(error, PASSING_FOR_READS) and not is_refusal
 
 
 # All routes of a query
@@ -113,7 +95,23 @@ async def ask_starts(pool: Pool, options: Options, bounds: Mapping[Place, Bounds
     Raise ``OptionError`` for a route or a partition that the server does not have, and for a server that does not
     look for times.
     """
-    times = times_at(options.starting_timestamp or (), bounds)
+    starts = {place: one.earliest for place, one in bounds.items()}
+    return starts | await _positions_of(pool, options, bounds, options.starting_timestamp or (), "startingTimestamp")
+
+
+async def ask_ends(pool: Pool, options: Options, bounds: Mapping[Place, Bounds]) -> PositionMap:
+    """Return where the times of ``endingTimestamp`` are; partitions that it leaves out end at their latest. Raise as
+    ``ask_starts`` does.
+    """
+    ends = {place: one.latest for place, one in bounds.items()}
+    return ends | await _positions_of(pool, options, bounds, options.ending_timestamp or (), "endingTimestamp")
+
+
+async def _positions_of(
+    pool: Pool, options: Options, bounds: Mapping[Place, Bounds], wanted: Times, name: str
+) -> PositionMap:
+    """Return the positions of times, by the partitions that the option ``name`` has times for."""
+    times = times_at(wanted, bounds, name)
     by_route: dict[str, dict[int, int]] = {}
     for (route, partition), time in times.items():
         by_route.setdefault(route, {})[partition] = time
@@ -122,17 +120,17 @@ async def ask_starts(pool: Pool, options: Options, bounds: Mapping[Place, Bounds
     except Unanswered as problem:
         error = await explained(pool, options, problem)
     else:
-        starts = {place: one.earliest for place, one in bounds.items()}
+        positions: PositionMap = {}
         for place in times:
             at = found[place].at if place in found else None
             if at is None:
                 raise OptionError(
-                    f"option 'startingTimestamp': the server at {options.shown_uris} does not look for times in "
-                    f"{place_name(place)}, its version is too old; startingPosition takes positions"
+                    f"option {name!r}: the server at {options.shown_uris} does not look for times in "
+                    f"{place_name(place)}, its version is too old; use {name.replace('Timestamp', 'Position')}"
                 )
             # Rows that came since the bounds were asked for are of a later time.
-            starts[place] = min(at, bounds[place].latest)
-        return starts
+            positions[place] = min(at, bounds[place].latest)
+        return positions
     raise error
 
 
@@ -196,7 +194,7 @@ async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Plac
 
 async def ask_sources(pool: Pool, options: Options, pattern: str) -> list[Source]:
     """Return the sources of the server whose routes are like the pattern. Raise as ``ask_bounds`` does."""
-    answer = await _ask(pool, options, SOURCES_ROUTE, json.dumps({"pattern": pattern}).encode())
+    answer = await request(pool, options, SOURCES_ROUTE, json.dumps({"pattern": pattern}).encode(), _may_pass)
     try:
         return [source for source in read_sources(answer) if is_like(source.route, pattern)]
     except ValueError as error:

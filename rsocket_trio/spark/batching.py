@@ -14,7 +14,6 @@ from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.records import (
     Chunk,
     PackChunk,
-    RepeatedText,
     Rows,
     SchemaMismatchError,
     Weights,
@@ -75,46 +74,36 @@ class Pending:
         self._max_bytes = options.batch_bytes
         self._partition = partition
         self._is_arrow = options.payload == "arrow"
+        self._is_strict = options.strict_schema
         self._schema = raw_schema(options) if schema is None else schema
-        self._route = RepeatedText(options.route)
+        self._route = options.route
         self._parts: list[Any] = []
         self._size = 0
         self.rows = 0
 
     def add(self, chunk: Rows) -> Iterator[pa.RecordBatch]:
-        """Add rows, and yield the batches that they fill."""
-        if isinstance(chunk, PackChunk):
-            yield from self._add_pack(chunk)
-            return
-        if self._is_arrow:
-            for batch in decoded(chunk, self._schema):
+        """Add rows, and yield the batches that they fill, by their number or by their bytes on the average."""
+        if self._is_arrow and isinstance(chunk, Chunk):
+            for batch in decoded(chunk, self._schema, strict=self._is_strict):
                 yield from self._keep(batch, batch.num_rows, batch.nbytes)
             return
-        size = chunk.size
-        while (room := self._room_for(chunk, size)) < chunk.rows:
-            head, chunk = chunk.split(room)
-            size = chunk.size
-            yield from self._keep(head, head.rows, head.size)
-        yield from self._keep(chunk, chunk.rows, size)
+        average = max(chunk.size // max(chunk.rows, 1), 1)
+        if isinstance(chunk, PackChunk):
+            batch = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at, self._route, self._schema)
+            average = max(chunk.size // max(chunk.pack.count, 1), 1)
+            while batch.num_rows > (room := self._room(average)):
+                head, batch = batch.slice(0, room), batch.slice(room)
+                yield from self._keep(head, room, room * average)
+            yield from self._keep(batch, batch.num_rows, batch.num_rows * average)
+            return
+        while chunk.rows > (room := self._room(average)):
+            first, chunk = chunk.split(room)
+            yield from self._keep(first, room, room * average)
+        yield from self._keep(chunk, chunk.rows, chunk.rows * average)
 
-    def _add_pack(self, chunk: PackChunk) -> Iterator[pa.RecordBatch]:
-        rows = raw_batch_of(self._partition, chunk.rows_wanted(), chunk.received_at, self._route, self._schema)
-        average = max(chunk.size // max(chunk.pack.count, 1), 1)
-        while rows.num_rows:
-            room = max(min(self._max_rows - self.rows, -(-(self._max_bytes - self._size) // average)), 1)
-            head = rows.slice(0, room)
-            yield from self._keep(head, head.num_rows, head.num_rows * average)
-            rows = rows.slice(room)
-
-    def _room_for(self, chunk: Chunk, size: int) -> int:
-        """Return how many rows of the chunk fill the batch, by number or up to the row that reaches its bytes."""
-        rows, left = self._max_rows - self.rows, self._max_bytes - self._size
-        if size > left:
-            for number, one in enumerate(chunk.sizes(), 1):
-                left -= one
-                if left <= 0:
-                    return min(number, rows)
-        return rows
+    def _room(self, average: int) -> int:
+        """Return how many rows of so many bytes there is room for, at least one."""
+        return max(min(self._max_rows - self.rows, -(-(self._max_bytes - self._size) // average)), 1)
 
     def flush(self) -> pa.RecordBatch:
         """Return the waiting rows as one batch."""
@@ -138,15 +127,15 @@ class Pending:
             yield self.flush()
 
 
-def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def decoded(chunk: Chunk, schema: pa.Schema, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the wanted rows of an Arrow payload. Raise ``SchemaMismatchError`` if it is not as declared."""
     for data in chunk.datas:
         assert data is not None
         if chunk.part is None:
-            yield from arrow_batches(data, schema)
+            yield from arrow_batches(data, schema, strict=strict)
             continue
         low, high, said = chunk.part
-        whole = list(arrow_batches(data, schema))
+        whole = list(arrow_batches(data, schema, strict=strict))
         rows = sum(batch.num_rows for batch in whole)
         if rows != said:
             raise SchemaMismatchError(

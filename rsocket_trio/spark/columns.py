@@ -86,6 +86,6 @@ def _problems(schema: StructType, names: Sequence[str], options: Options) -> lis
         elif not isinstance(field.dataType, types) or not are_headers(field.dataType):
             wanted = HEADERS_WANTED if name == "headers" else " or ".join(one.typeName().upper() for one in types)
             problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
-    if "route" in names and (options.delivery == "exactlyOnce" or options.interaction == "channel"):
-        problems.append("column 'route' needs a request for each row: interaction response")
+    if "route" in names and options.delivery == "exactlyOnce":
+        problems.append("column 'route' needs a request for each row: delivery=atLeastOnce")
     return problems

@@ -9,31 +9,16 @@ import logging
 import math
 import random
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
 
 import attrs
 import trio
 
-from rsocket_trio import (
-    Connection,
-    ConnectionClosed,
-    ConnectionLost,
-    Keepalive,
-    Payload,
-    RejectedSetup,
-    open_connection,
-)
+from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, RejectedSetup, open_connection
 from rsocket_trio.errors import RSocketError, SetupError, fresh_copy
-from rsocket_trio.metadata import (
-    AUTHENTICATION,
-    BearerAuthentication,
-    Credentials,
-    Entry,
-    SimpleAuthentication,
-    encode_authentication,
-    encode_composite,
-)
+from rsocket_trio.metadata import BearerAuthentication, Credentials, SimpleAuthentication
 from rsocket_trio.spark.options import OptionError, Options, shown_uri
 from rsocket_trio.terms import Backoff
 
@@ -42,69 +27,43 @@ logger = logging.getLogger("rsocket_trio.spark")
 USABLE = "open"
 
 
-@attrs.frozen
-class Target:
-    """The key of a shared connection: its URIs and its terms."""
-
-    uris: tuple[str, ...]
-    setup: bytes = attrs.field(repr=False)
-    setup_metadata: bytes | None = attrs.field(repr=False)
-    data_mime: str
-    metadata_mime: str
-    keepalive: Keepalive
-    tls_ca: str | None = attrs.field(repr=False)
-    tls_cert: str | None = attrs.field(repr=False)
-    tls_key: str | None = attrs.field(repr=False)
-    connect_timeout: float
-    reuse: bool
-    idle_timeout: float
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """Make the TLS context of the options, ``None`` if they set none. Raise ``OptionError``."""
-        if self.tls_ca is None and self.tls_cert is None:
-            return None
-        option = "tls.ca"
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            option = "tls.cert"
-            if self.tls_cert is not None:
-                context.load_cert_chain(self.tls_cert, self.tls_key)
-        except OSError as error:
-            problem = error.strerror or type(error).__name__
-        else:
-            return context
-        # Outside the handler: its error names the file.
-        raise OptionError(f"option {option!r} does not work: {problem}")
+Target: TypeAlias = Options
+"""The options that a connection depends on, all others being the default: the key of a shared one."""
+TARGET_FIELDS: Final = (
+    *("uris", "data_mime", "metadata_mime", "setup_data"),
+    *("auth_type", "auth_user", "auth_password", "auth_token", "tls_ca", "tls_cert", "tls_key"),
+    *("connect_timeout", "connection_idle_timeout"),
+)
 
 
 def target_of(options: Options) -> Target:
     """Return the target of these options."""
-    metadata = None
-    authentication = _authentication(options)
-    if authentication is not None:
-        metadata = encode_composite([Entry(AUTHENTICATION, encode_authentication(authentication))])
-    return Target(
-        uris=options.uris,
-        setup=options.setup_data,
-        setup_metadata=metadata,
-        data_mime=options.data_mime,
-        metadata_mime=options.metadata_mime,
-        keepalive=Keepalive(interval=options.keepalive_interval, max_lifetime=options.keepalive_max_lifetime),
-        tls_ca=options.tls_ca,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        connect_timeout=options.connect_timeout,
-        reuse=options.reuse_connections,
-        idle_timeout=options.connection_idle_timeout,
-    )
+    return Options(route="", **{name: getattr(options, name) for name in TARGET_FIELDS})
 
 
-def _authentication(options: Options) -> Credentials | None:
-    if options.auth_type == "simple":
-        return SimpleAuthentication(options.auth_user or "", options.auth_password or "")
-    if options.auth_type == "bearer":
-        return BearerAuthentication(options.auth_token or "")
-    return None
+def ssl_context(target: Target) -> ssl.SSLContext | None:
+    """Make the TLS context of the options, ``None`` if they set none. Raise ``OptionError``."""
+    if target.tls_ca is None and target.tls_cert is None:
+        return None
+    option = "tls.ca"
+    try:
+        context = ssl.create_default_context(cafile=target.tls_ca)
+        option = "tls.cert"
+        if target.tls_cert is not None:
+            context.load_cert_chain(target.tls_cert, target.tls_key)
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+    else:
+        return context
+    # Outside the handler: its error names the file.
+    raise OptionError(f"option {option!r} does not work: {problem}")
+
+
+def credentials(target: Target) -> Credentials | None:
+    """Return the credentials of the options, ``None`` if they have none."""
+    if target.auth_type == "simple":
+        return SimpleAuthentication(target.auth_user or "", target.auth_password or "")
+    return None if target.auth_type is None else BearerAuthentication(target.auth_token or "")
 
 
 @attrs.define(eq=False)
@@ -143,15 +102,11 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
-        """Hold a connection to the target for the block, shared where the target allows it.
+        """Hold the shared connection to the target for the block.
 
         Raise ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
         servers refused: ``RejectedSetup`` if one of them may accept later.
         """
-        if not target.reuse:
-            async with self._open(target) as connection:
-                yield connection
-            return
         pooled = self._pooled.get(target)
         if pooled is None or not pooled.is_usable:
             self._pooled[target] = pooled = PooledConnection(target)
@@ -210,7 +165,7 @@ class Pool:
             nursery.start_soon(end_with_connection)
             while not self._closing:
                 pooled.changed = trio.Event()
-                patience = 0.0 if pooled.distrusted else pooled.target.idle_timeout
+                patience = 0.0 if pooled.distrusted else pooled.target.connection_idle_timeout
                 with trio.move_on_after(math.inf if pooled.users else patience) as idle:
                     await pooled.changed.wait()
                 if idle.cancelled_caught and not pooled.users:
@@ -223,7 +178,7 @@ class Pool:
     @asynccontextmanager
     async def _open(self, target: Target) -> AsyncIterator[Connection]:
         """Open a connection to the first URI that answers, beginning with the one that did last."""
-        context = target.ssl_context()
+        context, auth = ssl_context(target), credentials(target)
         problems: list[str] = []
         refusals: list[SetupError] = []
         first = self._first.get(target.uris, 0)
@@ -236,10 +191,10 @@ class Pool:
             try:
                 async with open_connection(
                     uri,
-                    setup=Payload(target.setup, target.setup_metadata),
+                    setup=target.setup_data,
+                    auth=auth,
                     data_mime=target.data_mime,
                     metadata_mime=target.metadata_mime,
-                    keepalive=target.keepalive,
                     ssl_context=context,
                     connect_timeout=target.connect_timeout,
                 ) as connection:
@@ -303,3 +258,31 @@ class Tries:
         self.number += 1
         logger.info("%s: try %d of %d in %.1f s: %s", self._what, self.number, self._most, delay, str(error))
         await trio.sleep(delay)
+
+
+async def request_over(pool: Pool, connection: Connection, options: Options, route: str, data: bytes = b"") -> bytes:
+    """Return the data of the answer to a request. Raise ``ConnectionLost`` where the server is silent."""
+    try:
+        with trio.fail_after(options.read_timeout):
+            return (await connection.request_response(data, route=route)).data
+    except trio.TooSlowError:
+        pool.distrust(connection)
+        raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
+
+
+async def request(
+    pool: Pool, options: Options, route: str, data: bytes, may_pass: Callable[[Exception], bool]
+) -> bytes:
+    """Return the data of the answer to a request, which must be safe to repeat.
+
+    It is tried again after errors that ``may_pass``. Raise the others, and ``ConnectionLost`` after the last try.
+    """
+    tries = Tries(options, f"asking {route}")
+    while True:
+        try:
+            async with pool.connection(target_of(options)) as connection:
+                return await request_over(pool, connection, options, route, data)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            await tries.failed(error)

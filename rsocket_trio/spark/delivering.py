@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from typing import TypeAlias
 
 import attrs
-import trio
 
-from rsocket_trio import Canceled, Connection, ConnectionLost, Payload, Rejected
+from rsocket_trio import Canceled, Connection, Payload, Rejected
 from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.spark.connections import Pool, Tries, target_of
@@ -56,7 +54,7 @@ class Delivery(ABC):
         self.pool = pool
         self.options = options
         self.pieces = pieces
-        self.route, self.option = options.route, "route"
+        self.route = options.route
         self.report = Report()
         self.tries = Tries(options, f"writing to {options.route}")
         self.ready: deque[Payload] = deque()
@@ -67,7 +65,7 @@ class Delivery(ABC):
         try:
             await self.deliver()
         except RSocketError as error:
-            raise unwritten(error, self.options, self.route, self.option) from error
+            raise unwritten(error, self.options, self.route) from error
         return self.report
 
     async def deliver(self) -> None:
@@ -100,30 +98,7 @@ class Delivery(ABC):
     def skip(self, payload: Payload, error: Exception) -> None:
         """Skip a request that the server refused: count its rows, or raise ``SinkError``."""
         if self.options.error_policy == "fail":
-            problem = unwritten(error, self.options, self.route, self.option)
+            problem = unwritten(error, self.options, self.route)
             raise SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on") from error
         self.report.skipped += rows_of(payload)
         self.report.problem = self.report.problem or str(error)
-
-
-class SilenceWatch:
-    """Ends a block in which the server says nothing for too long, while ``awaited`` says that it should."""
-
-    def __init__(self, pool: Pool, connection: Connection, options: Options, awaited: Callable[[], bool]) -> None:
-        self._pool = pool
-        self._connection = connection
-        self._timeout = options.read_timeout
-        self._awaited = awaited
-        self.heard = trio.current_time()
-        """The time at which the server last answered, or was first asked after a pause."""
-
-    async def watch(self, fail: Callable[[Exception], None]) -> None:
-        """Tell ``fail`` once it was silent for too long; new requests then go to another connection."""
-        while True:
-            await trio.sleep_until(self.heard + self._timeout)
-            if not self._awaited():
-                self.heard = trio.current_time()
-            elif trio.current_time() >= self.heard + self._timeout:
-                self._pool.distrust(self._connection)
-                fail(ConnectionLost(f"no answer within {self._timeout:g} s"))
-                return

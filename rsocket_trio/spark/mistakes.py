@@ -18,12 +18,15 @@ from rsocket_trio.errors import RSocketError, SetupError, StreamError
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import GONE
-from rsocket_trio.spark.ranges import DataLossError
 
 PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
 """Errors that a later try may not meet: the server is away, restarts or is full."""
 PASSING_FOR_READS = (*PASSING, Canceled)
 """The same and ``Canceled``, by which a server gives up half-way: reading again does no harm."""
+
+
+class DataLossError(Explained):
+    """Rows are gone that should be there: expired, skipped, or never replayable. See option ``failOnDataLoss``."""
 
 
 class SourceError(Explained):
@@ -43,25 +46,23 @@ def unread(error: Exception, options: Options, route: str | None = None) -> Exce
     """Return the error of a read for a user of Spark; ``route`` is the one that was asked, by default that of rows."""
     if isinstance(error, ApplicationError) and error.code == GONE:
         return DataLossError(f"{route or options.route!r} at {options.shown_uris}: {error.text}")
-    return _explained(SourceError, "reading", error, options, route or options.route, "route")
+    return _explained(SourceError, "reading", error, options, route or options.route)
 
 
-def unwritten(error: Exception, options: Options, route: str, option: str = "route") -> Exception:
-    """Return the error of a write for a user of Spark; ``option`` named the route."""
+def unwritten(error: Exception, options: Options, route: str) -> Exception:
+    """Return the error of a write to a route for a user of Spark."""
     if is_missing_route(error) and options.delivery == "exactlyOnce":
         return SinkError(
-            f"option {option!r}: there is no route {route!r} at {options.shown_uris}: {error}. Is {options.route!r} "
+            f"option 'route': there is no route {route!r} at {options.shown_uris}: {error}. Is {options.route!r} "
             "the right route? delivery=exactlyOnce needs one that the server serves with add_sink"
         )
-    return _explained(SinkError, "writing to", error, options, route, option)
+    return _explained(SinkError, "writing to", error, options, route)
 
 
-def _explained(
-    make: type[Exception], doing: str, error: Exception, options: Options, route: str, option: str
-) -> Exception:
+def _explained(make: type[Exception], doing: str, error: Exception, options: Options, route: str) -> Exception:
     where = f"{route!r} at {options.shown_uris}"
     if is_missing_route(error):
-        return make(f"option {option!r}: there is no route {where}: {error}")
+        return make(f"option 'route': there is no route {where}: {error}")
     if isinstance(error, InvalidSetup | UnsupportedSetup):
         return make(
             f"the server at {options.shown_uris} refused the connection: {error}. It may be of a version that is too "

@@ -12,7 +12,6 @@ import difflib
 import enum
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -57,11 +56,6 @@ _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 # Parsers
-
-
-def text(written: str) -> str:
-    """Parse any text."""
-    return written
 
 
 def words(written: str) -> str:
@@ -145,13 +139,6 @@ def choice(*allowed: str) -> Parser:
     return parse
 
 
-def delivery_guarantee(written: str) -> str:
-    """Parse a delivery guarantee."""
-    if written.strip().lower() == "besteffort":
-        raise ValueError("is gone: it promised nothing, and was the slowest. Leave the option out for atLeastOnce")
-    return str(choice("exactlyOnce", "atLeastOnce")(written))
-
-
 def number(low: int, high: int = MAX_POSITION) -> Parser:
     """Return a whole number."""
 
@@ -163,16 +150,12 @@ def number(low: int, high: int = MAX_POSITION) -> Parser:
     return parse
 
 
-def size(high: int = MAX_POSITION) -> Parser:
-    """Bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
-
-    def parse(written: str) -> int:
-        found = _SIZE.fullmatch(written.strip())
-        if found is None:
-            raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
-        return between(int(Decimal(found[1]) * _SIZES[found[2].lower()]), 1, high)
-
-    return parse
+def size(written: str) -> int:
+    """Parse bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
+    found = _SIZE.fullmatch(written.strip())
+    if found is None:
+        raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
+    return between(int(Decimal(found[1]) * _SIZES[found[2].lower()]), 1, MAX_POSITION)
 
 
 def seconds(written: str) -> float:
@@ -181,14 +164,9 @@ def seconds(written: str) -> float:
     if found is None:
         raise ValueError("is not a time such as 500ms, 20s or 15m")
     value = float(found[1]) * _TIMES[(found[2] or "s").lower()]
-    if not 0.001 <= value <= 2_147_483 or math.isnan(value):
+    if not 0.001 <= value <= 2_147_483:
         raise ValueError("must be between 1ms and 24d")
     return value
-
-
-def milliseconds(written: str) -> float:
-    """Return a whole number of milliseconds, as seconds."""
-    return float(number(1, 2**31 - 1)(written)) / 1000
 
 
 def uris(written: str) -> tuple[str, ...]:
@@ -244,8 +222,10 @@ def read_times(written: str) -> Times:
 
 def microseconds(said: object) -> int:
     """Return a time in microseconds since 1970 from such a number, or from a text as ISO 8601 has it, in UTC unless it
-    says otherwise.
+    says otherwise. A number of 13 digits is refused: it is one of milliseconds, as those of Kafka's source are.
     """
+    if re.fullmatch(r"\d{13}", str(said), re.ASCII):
+        raise ValueError(f"has a time {said} in milliseconds: it takes microseconds since 1970, such as {said}000")
     if isinstance(said, str) and not re.fullmatch(r"\d+", said, re.ASCII):
         try:
             moment = datetime.fromisoformat(said)
@@ -324,15 +304,8 @@ def shown_uri(uri: str) -> str:
 
 
 REDACTED: Final = "(redacted)"
-SPARKS_OWN: Final = frozenset(
-    {
-        *("checkpointlocation", "queryname"),
-        *("comment", "external", "is_managed_location", "location", "owner", "provider", "serialization.format"),
-    }
-)
-"""Options that Spark adds: of a query to those of its sink, and of a catalog to those of a table."""
-TABLE_PREFIX: Final = "option."
-"""Begins the name under which a catalog repeats each option of a table."""
+SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+"""Options of a query that Spark adds to those of its sink."""
 
 
 # The table
@@ -364,7 +337,7 @@ class OptionError(Explained, ValueError):
 
 @attrs.frozen
 class Row:
-    """One option: ``default`` is its text if it is not given, ``None`` if there is none."""
+    """One option: ``default`` is its text if it is not given, ``None`` if there is none; a table shows another."""
 
     name: str
     parse: Parser
@@ -372,7 +345,7 @@ class Row:
     use: Use
     meaning: str
     secret: bool = False
-    shown_default: str = attrs.field(default=attrs.Factory(lambda self: self.default or "-", takes_self=True))
+    shown_default: str = "-"
 
 
 def row(
@@ -386,12 +359,9 @@ def row(
     shown_default: str | None = None,
 ) -> Any:
     """Return a field of ``Options`` that is a row of the table."""
-    found = Row(name, parse, default, use, meaning, secret)
-    if shown_default is not None:
-        found = attrs.evolve(found, shown_default=shown_default)
     return attrs.field(
         default=None if default is None else parse(default),
-        metadata={Row: found},
+        metadata={Row: Row(name, parse, default, use, meaning, secret, shown_default or default or "-")},
         repr=_redacted if secret else _without_queries if parse is uris else True,
     )
 
@@ -413,39 +383,40 @@ class Options:
     route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata. A read by position takes `routes` in its place: several with commas between them", shown_default="required")
     routes: tuple[str, ...] | None = None
     route_pattern: str | None = row("routePattern", route_name, None, Use.READ, "all sources of the server that are like this, in place of `route`, also those that come later: `*` is any text, `?` one character; with `positions=server`")
-    interaction: str | None = row("interaction", choice("stream", "channel", "response"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`", shown_default="stream; response")
-    request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text; or `base64:` and bytes", shown_default="empty")
+    interaction: str = row("interaction", choice("stream", "channel", "response"), "stream", Use.READ, "`stream`, `channel`, or in batches `response`: a request for one row")
+    request: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text; or `base64:` and bytes", shown_default="empty")
     request_metadata: bytes = row("metadataBase64", base64_bytes, "", Use.READ, "further metadata of the request: ready-made composite entries", secret=True, shown_default="empty")
     data_mime: str = row("dataMimeType", words, OCTET_STREAM, Use.ANY, "MIME type of data, in SETUP")
     metadata_mime: str = row("metadataMimeType", words, COMPOSITE_METADATA, Use.ANY, "MIME type of metadata, in SETUP", shown_default="composite metadata")
     setup_data: bytes = row("setupData", encoded, "", Use.ANY, "data of SETUP", secret=True, shown_default="empty")
     auth_type: str | None = row("auth.type", choice("simple", "bearer"), None, Use.ANY, "`simple` (user and password) or `bearer` (token), sent in SETUP")
-    auth_user: str | None = row("auth.user", text, None, Use.ANY, "for `simple`", secret=True)
-    auth_password: str | None = row("auth.password", text, None, Use.ANY, "for `simple`", secret=True)
-    auth_token: str | None = row("auth.token", text, None, Use.ANY, "for `bearer`", secret=True)
+    auth_user: str | None = row("auth.user", str, None, Use.ANY, "for `simple`", secret=True)
+    auth_password: str | None = row("auth.password", str, None, Use.ANY, "for `simple`", secret=True)
+    auth_token: str | None = row("auth.token", str, None, Use.ANY, "for `bearer`", secret=True)
     tls_ca: str | None = row("tls.ca", words, None, Use.ANY, "file of certificates to trust instead of the system's", secret=True)
     tls_cert: str | None = row("tls.cert", words, None, Use.ANY, "file of the client's certificate", secret=True)
     tls_key: str | None = row("tls.key", words, None, Use.ANY, "file of its key, where that is another", secret=True)
     payload: str = row("payload", choice("raw", "arrow"), "raw", Use.ANY, "`raw`: a row is a payload's bytes; `arrow`: each payload is an Arrow IPC stream")
+    strict_schema: bool = row("strictSchema", flag, "false", Use.READ, "with `payload=arrow`: refuse payloads with other columns than those of the query, instead of leaving those out and reading null for absent ones")
     credit: int = row("credit", number(1, MAX_REQUEST_N), "2048", Use.READ, "payloads that the server may send ahead; refilled at half")
-    positions: str | None = row("positions", choice("server", "wal", "none"), None, Use.READ, "where a read can be repeated from: the `server`, a log that is written ahead (`wal`, streams only), or not at all (`none`)", shown_default="none in batch; must be set in streams")
+    positions: str | None = row("positions", choice("server", "none"), None, Use.READ, "where a read can be repeated from: the `server`, or not at all (`none`)", shown_default="none in batch; must be set in streams")
     starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`, of several routes `{\"orders\": {\"0\": 1234}}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
     starting_timestamp: Times | None = row("startingTimestamp", read_times, None, Use.READ, "the first row is that of this time or a later one, in place of `startingPosition`: microseconds since 1970 or ISO 8601, or JSON by partition, by route, or both, such as `{\"orders\": {\"0\": \"2026-01-31T12:00Z\"}}`; with `positions=server`")
     include_headers: bool = row("includeHeaders", flag, "false", Use.READ, "one more column of raw rows: `headers ARRAY<STRUCT<name: STRING, value: BINARY>>`")
     ending_position: Positions | None = row("endingPosition", read_positions, None, Use.BATCH_READ, "`latest`, or JSON: the position behind the last; with `positions=server`", shown_default="latest")
+    ending_timestamp: Times | None = row("endingTimestamp", read_times, None, Use.BATCH_READ, "the read ends before the first row of this time or a later one, in place of `endingPosition`; written as `startingTimestamp`, with `positions=server`")
     max_rows_per_trigger: int | None = row("maxRowsPerTrigger", number(1), None, Use.STREAM_READ, "rows of a micro-batch, over all partitions", shown_default="100000 per partition")
-    max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size(), None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
+    max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size, None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
     min_rows_per_trigger: int | None = row("minRowsPerTrigger", number(1), None, Use.STREAM_READ, "wait for so many rows")
     max_trigger_delay: float = row("maxTriggerDelay", seconds, "15m", Use.STREAM_READ, "but no longer than this")
-    min_partitions: int | None = row("minPartitions", number(1, 100_000), None, Use.READ, "split the ranges into at least so many tasks; with `positions=server` or `wal`", shown_default="the server's partitions")
+    min_partitions: int | None = row("minPartitions", number(1, 100_000), None, Use.READ, "split the ranges into at least so many tasks; with `positions=server`", shown_default="the server's partitions")
     max_rows: int | None = row("maxRows", number(1), None, Use.BATCH_READ, "end the read of a live stream after so many rows; with `positions=none`")
     max_duration: float | None = row("maxDuration", seconds, None, Use.BATCH_READ, "end the read of a live stream after this time; with `positions=none`")
     fail_on_data_loss: bool = row("failOnDataLoss", flag, "true", Use.READ, "fail where rows are gone that should be there; else count them in a warning and go on")
-    wal_dir: str | None = row("walDir", words, None, Use.STREAM_READ, "directory of the log, on a local disk of the driver's machine; for `positions=wal`")
-    wal_max_bytes: int = row("walMaxBytes", size(), "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory, and 100 more for each payload; then the producer waits")
+    buffer_bytes: int = row("bufferBytes", size, "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, and 100 more for each payload; then the producer waits; with `positions=none`")
     ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route", shown_default="with `reader`: route + `.ack`")
     reader: str | None = row("reader", name_of_reader, None, Use.STREAM_READ, "name under which the server keeps how far this query is, 1 to 64 letters, digits, `-`, `_` and `.`: it drops no row before; with `positions=server`")
-    delivery: str = row("delivery", delivery_guarantee, "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
+    delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
     sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
     batch: int | None = row("batch", number(0), None, Use.BATCH_WRITE, "number of a batch in `foreachBatch`, with `sinkId`: counts once, as `delivery=exactlyOnce`, and is skipped if the server has it already")
@@ -454,7 +425,6 @@ class Options:
     read_timeout: float = row("readTimeout", seconds, "60s", Use.ANY, "for an answer, and between two payloads of a range; after it the connection is taken for lost")
     reconnect_max_attempts: int = row("reconnectMaxAttempts", number(0, 1_000_000), "5", Use.ANY, "tries in a row, without a payload between them, before a task fails; the pauses double from 0.25 s to 8 s")
     pushdown: bool = row("pushdown", flag, "false", Use.BATCH_READ, "let Spark push filters on route, partition and position down; needs `spark.sql.python.filterPushdown.enabled`")
-    schema: str | None = row("schema", words, None, Use.ANY, "the columns of a table in a catalog, such as `id BIGINT, name STRING`: for `payload=arrow`, and for sinks")
     # fmt: on
 
     # No options: the same for all users.
@@ -464,21 +434,10 @@ class Options:
     """Bytes after which a record batch is handed on."""
     batch_max_delay: float = 0.2
     """Seconds after which a record batch is handed on, full or not."""
-    keepalive_interval: float = 20.0
-    keepalive_max_lifetime: float = 90.0
-    """Seconds between signs of life of a connection, and of silence after which it is dead."""
-    reuse_connections: bool = True
     connection_idle_timeout: float = 30.0
     """Seconds for which a connection without a user is kept for the next task."""
     connect_timeout: float = 10.0
     """Seconds for one try to connect."""
-    rows_per_request: int | None = None
-    """Rows of one Arrow payload, at most; ``None`` for those of a record batch."""
-
-    @property
-    def request(self) -> bytes:
-        """Data of the request of a live stream."""
-        return self.request_data
 
     @property
     def reads_several(self) -> bool:
@@ -505,8 +464,7 @@ class Options:
 
         Several routes are not a part of it: offsets name them, and more may come.
         """
-        interaction = self.interaction or "stream"
-        parts = (self.route, self.positions, self.payload, interaction, self.request, self.request_metadata)
+        parts = (self.route, self.positions, self.payload, self.interaction, self.request, self.request_metadata)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     @property
@@ -527,24 +485,6 @@ KNOWN: Final[Mapping[str, tuple[str, Row]]] = {
 }
 """The same, and names that share a row of the table with another option."""
 ALIASES: Final = {"uri": "path"}
-GONE: Final[Mapping[str, str]] = {
-    "requestDataBase64": "write 'requestData' as 'base64:' and the bytes",
-    "batchRows": "record batches have up to 8,192 rows",
-    "batchBytes": "record batches have up to 4 MiB",
-    "batchMaxDelayMs": "a record batch waits for 200 ms at most",
-    "walSync": "the log is on the disk before the producer gets new credit",
-    "rowsPerRequest": "an Arrow payload has the rows of a record batch (see spark.sql.execution.arrow.maxRecordsPerBatch)",
-    "stageRoute": "it is the route and '.stage'",
-    "commitRoute": "it is the route and '.commit'",
-    "abortRoute": "it is the route and '.abort'",
-    "keepAliveInterval": "it is 20 s",
-    "keepAliveMaxLifetime": "it is 90 s; 'readTimeout' says when a silent server is taken for lost",
-    "connectTimeout": "one try to connect takes up to 10 s",
-    "reuseConnections": "tasks of a worker always share connections",
-    "connectionIdleTimeout": "a connection without a user is kept for 30 s",
-}
-"""Options of earlier versions, each with what to do instead."""
-_GONE_BY_KEY = {name.lower(): (name, advice) for name, advice in GONE.items()}
 ROUTE_OPTIONS: Final = {"route": "route", "routes": "routes", "route_pattern": "routePattern"}
 """The options that say which routes are read, one of which is needed: by their fields."""
 
@@ -558,10 +498,8 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
     found: dict[str, Any] = {}
     for key, written in given.items():
         name = ALIASES.get(key.lower(), key.lower())
-        if name in SPARKS_OWN or name.startswith(TABLE_PREFIX):
+        if name in SPARKS_OWN:
             continue
-        if name in _GONE_BY_KEY:
-            raise OptionError("option {!r} is gone: {}. Leave it out".format(*_GONE_BY_KEY[name]))
         if name not in KNOWN:
             raise OptionError(f"unknown option {key!r}{_nearest(name)}")
         field, known = KNOWN[name]

@@ -114,7 +114,7 @@ def _offset(written: object) -> Mapping[str, Any]:
 
 def _positions(offset: Mapping[str, Any], route: str) -> dict[int, int]:
     """Return the positions in an offset: by partition, those of one route, or the one number of a live stream."""
-    found = offset.get("p", {0: offset.get("n", offset.get("index"))})
+    found = offset.get("p", {0: offset.get("n")})
     if isinstance(found.get(route), Mapping):
         found = found[route]
     return {int(partition): position for partition, position in found.items() if type(position) is int}

@@ -16,6 +16,9 @@ from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone
 
 OFFSETS_ROUTE: Final = ".offsets"
 ACK_ROUTE: Final = ".ack"
+STAGE_ROUTE: Final = ".stage"
+COMMIT_ROUTE: Final = ".commit"
+ABORT_ROUTE: Final = ".abort"
 PACK_ROUTE: Final = ".pack"
 EPOCH_ROUTE: Final = ".epoch"
 

@@ -38,10 +38,6 @@ PositionMap: TypeAlias = dict[Place, int]
 """By route and partition: the next position to read."""
 
 
-class DataLossError(Explained):
-    """Rows are gone that should be there: expired, skipped, or never replayable. See option ``failOnDataLoss``."""
-
-
 class CheckpointError(Explained, ValueError):
     """A checkpoint does not belong to these options."""
 
@@ -185,20 +181,18 @@ def resolve(wanted: Positions, bounds: Mapping[Place, Bounds], name: str) -> Pos
     return default | given
 
 
-def times_at(wanted: Times, bounds: Mapping[Place, Bounds]) -> dict[Place, int]:
-    """Return the time of each partition that the option ``startingTimestamp`` names. Raise ``OptionError``."""
+def times_at(wanted: Times, bounds: Mapping[Place, Bounds], name: str) -> dict[Place, int]:
+    """Return the time of each partition that the option ``name`` has times for. Raise ``OptionError``."""
     found: dict[Place, int] = {}
     # One time for all comes first, and a partition of its own last: the narrower one holds.
     for (route, partition), time in sorted(wanted, key=lambda pair: (bool(pair[0][0]), pair[0][1] is not None)):
         if partition is not None:
-            check_places([(route, partition)], bounds, "startingTimestamp")
+            check_places([(route, partition)], bounds, name)
             found[route, partition] = time
             continue
         places = [place for place in bounds if not route or place[0] == route]
         if not places:
-            raise OptionError(
-                f"option 'startingTimestamp' names route {route!r}, those that are read are {routes_at(bounds)}"
-            )
+            raise OptionError(f"option {name!r} names route {route!r}, those that are read are {routes_at(bounds)}")
         found |= dict.fromkeys(places, time)
     return found
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -20,15 +21,18 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.asking import ask_places_explained, ask_starts
+from rsocket_trio.spark.asking import ask_ends, ask_places_explained, ask_starts
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.diagnosis import explaining
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.live import fetch_live
+from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition, ranges_between, resolve, split
+from rsocket_trio.spark.ranges import Bounds, Range, RangePartition, ranges_between, resolve, split
+from rsocket_trio.spark.records import SchemaMismatchError
 from rsocket_trio.spark.replayed import rows_of_ranges
 
 if TYPE_CHECKING:
@@ -129,14 +133,21 @@ class BatchReader(DataSourceReader):
             return [LivePartition()]
         here = background()
         bounds = here.run(partial(ask_places_explained, here.pool, options))
-        starts = None
+        starts = ends = None
         if options.starting_timestamp is not None:
             starts = here.run(partial(ask_starts, here.pool, options, bounds))
+        if options.ending_timestamp is not None:
+            ends = here.run(partial(ask_ends, here.pool, options, bounds))
         found = [
             selected
-            for one in planned(options, bounds, starts)
+            for one in planned(options, bounds, starts, ends)
             if (selected := self._selection.narrowed(one, one.route or options.route)) is not None
         ]
+        if options.payload == "arrow" and found:
+            # The first payload shows whether the columns fit, before tasks fail and are repeated in vain.
+            first = attrs.evolve(found[0], end=found[0].start + 1)
+            for _ in rows_of_ranges([first], options, self._schema):
+                pass
         # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
         route, partition = next(iter(bounds))
         empty = Range(partition, 0, 0, route)
@@ -144,9 +155,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition, in a task."""
-        here, options = background(), self._options
         if isinstance(partition, RangePartition):
-            return rows_in_one_line(rows_of_ranges(partition.ranges, options, self._schema))
+            return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
+        here, options = background(), self._options
         produce = partial(explaining, here.pool, options, partial(fetch_live, here.pool, options))
         return rows_in_one_line(rows_of(produce, options, 0, self._schema))
 
@@ -168,13 +179,19 @@ class PushdownReader(BatchReader):
         return kept
 
 
-def planned(options: Options, bounds: Mapping[Place, Bounds], starts: Mapping[Place, int] | None = None) -> list[Range]:
-    """Return the ranges of a batch read. ``starts`` are those of the option ``startingTimestamp``.
+def planned(
+    options: Options,
+    bounds: Mapping[Place, Bounds],
+    starts: Mapping[Place, int] | None = None,
+    ends: Mapping[Place, int] | None = None,
+) -> list[Range]:
+    """Return the ranges of a batch read. ``starts`` and ``ends`` are those of ``startingTimestamp`` and
+    ``endingTimestamp``.
 
     Raise ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
     start = dict(starts or resolve(options.starting_position or EARLIEST, bounds, "startingPosition"))
-    end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
+    end = dict(ends or resolve(options.ending_position or LATEST, bounds, "endingPosition"))
     for place, one in bounds.items():
         if start[place] > one.latest:
             problem = (
@@ -201,8 +218,17 @@ def planned(options: Options, bounds: Mapping[Place, Bounds], starts: Mapping[Pl
     return ranges_between(start, end)
 
 
-def arrow_schema(schema: Any) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of batches with these columns."""
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of batches with these columns.
+
+    Raise ``SchemaMismatchError`` for a column of a type that has no counterpart in Arrow.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    for field in schema.fields:
+        try:
+            to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkTypeError as error:
+            problem = f"column {field.name!r} can't be read: {error}"
+            raise SchemaMismatchError(problem) from None
     return to_arrow_schema(schema, timezone="UTC")

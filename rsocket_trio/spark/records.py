@@ -6,7 +6,9 @@ Spark compares the schema of the first batch only, and reads the others by it, s
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -81,17 +83,9 @@ class Chunk:
     @property
     def size(self) -> int:
         """Return bytes of data and metadata, and of keys and headers where there are some."""
-        return sum(self.sizes())
-
-    def sizes(self) -> Iterable[int]:
-        """Return the bytes of each element."""
         if self.records is not None:
-            return [record.element.size for record in self.records]
-        if self.metadatas is None:
-            return [len(data or b"") for data in self.datas]
-        return [
-            len(data or b"") + len(metadata or b"") for data, metadata in zip(self.datas, self.metadatas, strict=True)
-        ]
+            return sum([record.element.size for record in self.records])
+        return sum([len(content or b"") for content in chain(self.datas, self.metadatas or ())])
 
     def split(self, rows: int) -> tuple[Chunk, Chunk]:
         """Split the chunk into its first rows and the others."""
@@ -187,23 +181,13 @@ def fixed(kind: pa.DataType, numbers: array.array[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-class RepeatedText:
-    """A text that a column repeats, kept for the next batch."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._known = pa.array([], pa.string())
-
-    def __call__(self, rows: int) -> pa.Array:
-        """Return the text so many times."""
-        if len(self._known) < rows:
-            self._known = pa.repeat(pa.scalar(self._text, pa.string()), rows)
-        return self._known[:rows]
+@lru_cache(maxsize=16)
+def repeated(text: str, rows: int) -> pa.Array:
+    """Return a text so many times. Full batches share one column."""
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
-def raw_batch(
-    partition: int, chunks: Sequence[Chunk], route: RepeatedText | None = None, schema: pa.Schema = RAW_SCHEMA
-) -> pa.RecordBatch:
+def raw_batch(partition: int, chunks: Sequence[Chunk], route: str, schema: pa.Schema = RAW_SCHEMA) -> pa.RecordBatch:
     """Return one batch of the rows of all chunks, in the columns of ``schema``, which are some of the raw ones."""
     positions, times = array.array("q"), array.array("q")
     datas: list[bytes | None] = []
@@ -222,9 +206,8 @@ def raw_batch(
         "position": fixed(pa.int64(), positions),
         "data": pa.array(datas, pa.binary()),
         "received_at": fixed(TIME, times),
+        "route": repeated(route, rows),
     }
-    if route is not None:
-        columns["route"] = route(rows)
     if has_metadata:
         columns["metadata"] = pa.array(metadatas, pa.binary())
     if any(chunk.records is not None for chunk in chunks):
@@ -242,7 +225,7 @@ def _of_records(chunks: Sequence[Chunk], name: str) -> Iterator[Any]:
 
 
 def raw_batch_of(
-    partition: int, rows: pa.RecordBatch, received_at: int, route: RepeatedText, schema: pa.Schema = RAW_SCHEMA
+    partition: int, rows: pa.RecordBatch, received_at: int, route: str, schema: pa.Schema = RAW_SCHEMA
 ) -> pa.RecordBatch:
     """Return one batch of rows of a pack that came at ``received_at``, in the columns of ``schema``."""
     count = rows.num_rows
@@ -254,7 +237,7 @@ def raw_batch_of(
     if "received_at" in schema.names:
         columns["received_at"] = pa.repeat(pa.scalar(received_at, TIME), count)
     if "route" in schema.names:
-        columns["route"] = route(count)
+        columns["route"] = repeated(route, count)
     return _in_schema(columns, count, schema)
 
 
@@ -271,15 +254,15 @@ def content_bytes(rows: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(rows.column(name))).as_py() or 0 for name in ("data", "metadata"))
 
 
-def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def arrow_batches(data: bytes, schema: pa.Schema, *, strict: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a payload, an Arrow IPC stream, in the columns of the query; empty ones are left out.
 
-    Raise ``SchemaMismatchError`` naming every column that differs.
+    Columns that the query does not name are left out, and absent ones are null; where ``strict``, both are refused.
+    Raise ``SchemaMismatchError`` naming every column that does not fit.
     """
     try:
         with pa.ipc.open_stream(data) as stream:
-            problem = mismatch(stream.schema, schema)
-            if problem:
+            if problem := mismatch(stream.schema, schema, strict=strict):
                 raise SchemaMismatchError(f"the payload's schema is not that of the query: {problem}")
             for batch in stream:
                 if batch.num_rows:
@@ -288,16 +271,20 @@ def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         raise SchemaMismatchError(f"a payload of {len(data)} bytes is no Arrow IPC stream: {error}") from None
 
 
-def mismatch(found: pa.Schema, wanted: pa.Schema) -> str:
+def mismatch(found: pa.Schema, wanted: pa.Schema, *, strict: bool = True) -> str:
     """Return the difference between the received columns and the wanted ones, as text; empty if they fit.
 
-    The order of the columns is free, and a column that is never null fits one that may be.
+    The order of the columns is free, and a column that is never null fits one that may be. Unless ``strict``, there may
+    be others, and those that may be null may be missing.
     """
-    problems = [f"column {name!r} is missing" for name in wanted.names if name not in found.names]
-    problems += [f"column {name!r} is not wanted" for name in found.names if name not in wanted.names]
-    problems += [f"column {name!r} comes twice" for name in set(found.names) if found.names.count(name) > 1]
+    problems = [f"column {name!r} is not wanted" for name in found.names if strict and name not in wanted.names]
     for field in wanted:
-        if found.names.count(field.name) != 1:
+        count = found.names.count(field.name)
+        if count != 1:
+            if count:
+                problems.append(f"column {field.name!r} comes twice")
+            elif strict or not field.nullable:
+                problems.append(f"column {field.name!r} is missing{'' if field.nullable else ', and may not be null'}")
             continue
         came = found.field(field.name)
         if came.type != field.type:
@@ -308,10 +295,11 @@ def mismatch(found: pa.Schema, wanted: pa.Schema) -> str:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch in exactly this schema; the columns are not copied."""
+    """Return the batch in exactly this schema; the columns are not copied, and absent ones are null."""
     if batch.schema.equals(schema):
         return batch
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+    there = {name: batch.column(name) for name in schema.names if name in batch.schema.names}
+    return _in_schema(there, batch.num_rows, schema)
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

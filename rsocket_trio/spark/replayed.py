@@ -24,7 +24,7 @@ from rsocket_trio.spark.background import Taker, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.diagnosis import explaining
-from rsocket_trio.spark.mistakes import PASSING_FOR_READS, is_missing_route
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, DataLossError, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import (
     AHEAD,
@@ -35,7 +35,7 @@ from rsocket_trio.spark.protocol import (
     encode_ends,
     encode_range,
 )
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
+from rsocket_trio.spark.ranges import Bounds, Range
 from rsocket_trio.spark.records import WANTED, Chunk, PackChunk, Rows, SchemaMismatchError, Weights
 
 logger = logging.getLogger("rsocket_trio.spark")

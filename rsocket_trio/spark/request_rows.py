@@ -90,10 +90,9 @@ def entry(head: bytes, content: bytes) -> bytes:
 class Encoder:
     """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
 
-    ``is_staged`` leaves out the origin of each request: a stage names it once. ``is_routed`` puts the route
-    in front, for requests of their own. ``packs`` says whether rows go in packs or one by one. Rows that can't be sent
-    are an error, or are counted in ``skipped`` if the options say so; ``problem`` describes the first of them. Those
-    without data can be staged only.
+    ``is_staged`` leaves out the route and the origin of each request: a stage names them once. ``packs`` says whether
+    rows go in packs or one by one. Rows that can't be sent are an error, or are counted in ``skipped`` if the options
+    say so; ``problem`` describes the first of them. Those without data can be staged only.
     """
 
     def __init__(
@@ -103,14 +102,12 @@ class Encoder:
         origin: Origin,
         *,
         is_staged: bool,
-        is_routed: bool,
         packs: bool = False,
     ) -> None:
         self._columns = columns
         self._options = options
         self._prefix = None if is_staged else origin.prefix
-        self._routes: dict[bytes | None, bytes] = {None: route_entry(options.route) if is_routed else b""}
-        self._is_routed = is_routed
+        self._routes: dict[bytes | None, bytes] = {None: b"" if is_staged else route_entry(options.route)}
         self._takes_packs = packs
         self._seq = 0
         self._row = 0
@@ -124,7 +121,7 @@ class Encoder:
             return
         average = max(batch.nbytes // batch.num_rows, 1)
         if self._columns is None:
-            rows = max(min(self._options.rows_per_request or batch.num_rows, REQUEST_BYTES // average), 1)
+            rows = max(min(batch.num_rows, REQUEST_BYTES // average), 1)
             for start in range(0, batch.num_rows, rows):
                 part = batch.slice(start, rows)
                 self.rows += part.num_rows
@@ -178,26 +175,14 @@ class Encoder:
 
     def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
         datas = values(batch, columns.data)
-        plain = columns.key is columns.metadata is columns.route is columns.headers is None
-        if plain and None not in datas:
+        if self._prefix is None and columns.key is columns.metadata is columns.headers is None and None not in datas:
+            # Staged rows with data alone are the usual ones.
             self._row += len(datas)
-            payloads = self._plain(datas)
+            payloads = [Payload(data) for data in datas]
         else:
             payloads = list(self._full(batch, columns, datas))
         size = sum([payload.size for payload in payloads]) + OVERHEAD * len(payloads)
         return Piece(payloads, len(payloads), size)
-
-    def _plain(self, datas: list[bytes]) -> list[Payload]:
-        """Return the requests of rows with data alone: the usual ones, so this is the fast way."""
-        if self._prefix is None:
-            return [Payload(data) for data in datas]
-        first, self._seq = self._seq, self._seq + len(datas)
-        head, prefix, size = self._routes[None] + _WRITE_HEAD, self._prefix, len(self._prefix) + 1
-        made = []
-        for seq, data in enumerate(datas, first):
-            digits = b"%d" % seq
-            made.append(Payload(data, b"%b%b%b%b}" % (head, (size + len(digits)).to_bytes(3, "big"), prefix, digits)))
-        return made
 
     def _full(self, batch: pa.RecordBatch, columns: Columns, datas: list[Any]) -> Iterator[Payload]:
         nothing = [None] * len(datas)
@@ -237,7 +222,7 @@ class Encoder:
         return entry(_WRITE_HEAD, b"%b%d}" % (self._prefix, seq))
 
     def _route(self, route: bytes | None) -> bytes:
-        if not route or not self._is_routed:
+        if not route or self._prefix is None:
             return self._routes[None]
         found = self._routes.get(route)
         if found is None:

@@ -13,18 +13,17 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import trio
 
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload
 from rsocket_trio.errors import RSocketError, StreamError, readable
 from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.replay.packs import ARROW
-from rsocket_trio.spark.connections import Pool, Tries, target_of
+from rsocket_trio.spark.connections import Pool, request, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, passes
 from rsocket_trio.spark.mistakes import PASSING, SinkError, unwritten
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.protocol import EPOCH_ROUTE, PACK_ROUTE
+from rsocket_trio.spark.protocol import ABORT_ROUTE, COMMIT_ROUTE, EPOCH_ROUTE, PACK_ROUTE, STAGE_ROUTE
 from rsocket_trio.spark.request_rows import Origin, Piece, one_by_one
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -36,20 +35,6 @@ ABORT_TIMEOUT = 2.0
 """Seconds for aborting attempts at the end of a task."""
 
 
-@attrs.frozen
-class Routes:
-    """The routes of a sink that stages, behind that of the sink."""
-
-    stage: str
-    commit: str
-    abort: str
-
-    @classmethod
-    def of(cls, options: Options) -> Routes:
-        """Return the routes of the options."""
-        return cls(*(f"{options.route}.{name}" for name in ("stage", "commit", "abort")))
-
-
 class PacksRefused(Exception):
     """A server took each pack for a single row: it is older than packs, and stands beside one that is not."""
 
@@ -59,7 +44,7 @@ class Staging(Delivery):
 
     def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin, epoch: int | None = None) -> None:
         super().__init__(pool, options, pieces)
-        self.route = Routes.of(options).stage
+        self.route = options.route + STAGE_ROUTE
         self._origin = origin
         self._epoch = epoch
         self._kept: list[Piece] = []
@@ -181,7 +166,7 @@ async def commit(
 
     Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
-    route = Routes.of(options).commit
+    route = options.route + COMMIT_ROUTE
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
     said: dict[str, Any] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
     said |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
@@ -247,7 +232,7 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
 
     They would expire anyway: a failure is a warning.
     """
-    route = Routes.of(options).abort
+    route = options.route + ABORT_ROUTE
     try:
         with trio.fail_after(ABORT_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:
@@ -261,21 +246,7 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
 
 async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any]) -> dict[str, Any]:
     """Ask until there is an answer. The request must be safe to repeat."""
-    tries = Tries(options, f"asking {route}")
-    while True:
-        try:
-            async with pool.connection(target_of(options)) as connection:
-                try:
-                    with trio.fail_after(options.read_timeout):
-                        answer = await connection.request_response(Payload(json.dumps(said).encode()), route=route)
-                except trio.TooSlowError:
-                    pool.distrust(connection)
-                    raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
-            return read_answer(answer.data, route)
-        except Exception as error:
-            if not passes(error):
-                raise
-            await tries.failed(error)
+    return read_answer(await request(pool, options, route, json.dumps(said).encode(), passes), route)
 
 
 def read_answer(data: bytes, route: str) -> dict[str, Any]:

@@ -30,11 +30,10 @@ from rsocket_trio.spark.batching import Pending
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.diagnosis import explaining, positions_missing
 from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
-from rsocket_trio.spark.mistakes import PASSING_FOR_READS
+from rsocket_trio.spark.mistakes import PASSING_FOR_READS, DataLossError
 from rsocket_trio.spark.options import LATEST, OptionError, Options, Place, Use, place_name
 from rsocket_trio.spark.ranges import (
     Bounds,
-    DataLossError,
     PositionMap,
     Range,
     RangePartition,

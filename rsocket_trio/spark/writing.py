@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.acked_sink import Acknowledged, Requests
+from rsocket_trio.spark.acked_sink import Requests
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.delivering import Delivery, Pieces, Report
@@ -76,21 +76,17 @@ class Writer:
         self._sink = sink
         self._batch = batch
         self._counter = counter
-        self._plan: Plan | None = None
+        self._plan = Plan()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark makes and pickles a writer for each batch that it plans: the driver asks the server then, once, so that
-        # all attempts of all tasks have one epoch.
-        if self._plan is None:
-            self._plan = self._planned()
-        return self.__dict__
+    def planned(self) -> Self:
+        """Ask the server what a write needs to know, once for all attempts of all tasks. Return this writer.
 
-    @in_one_line
-    def _planned(self) -> Plan:
-        if self._options.delivery != "exactlyOnce":
-            return Plan()
-        here = background()
-        return here.run(partial(self._ask, here.pool))
+        Raise ``SinkError`` if the server can't be reached.
+        """
+        if self._options.delivery == "exactlyOnce":
+            here = background()
+            self._plan = here.run(partial(self._ask, here.pool))
+        return self
 
     async def _ask(self, pool: Pool) -> Plan:
         packs = self._columns is not None and await takes_packs(pool, self._options)
@@ -102,13 +98,12 @@ class Writer:
         options = self._options
         stages = options.delivery == "exactlyOnce"
         origin = origin_of(TaskContext.get(), self._sink, self._batch if stages else None)
-        plan = self._plan or Plan()
+        plan = self._plan
         encoder = Encoder(
             self._columns,
             options,
             origin,
             is_staged=stages,
-            is_routed=options.interaction == "response",
             packs=plan.packs,
         )
         here = background()
@@ -234,7 +229,7 @@ async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces, 
     if options.delivery == "exactlyOnce":
         delivery = Staging(pool, options, pieces, origin, epoch)
     else:
-        delivery = (Acknowledged if options.interaction == "channel" else Requests)(pool, options, pieces)
+        delivery = Requests(pool, options, pieces)
     return await delivery.run()
 
 

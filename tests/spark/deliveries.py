@@ -67,7 +67,6 @@ def encoder(chosen: Options, schema: StructType = DATA, *, packs: bool = False) 
     return Encoder(
         *(sink_columns(schema, chosen), chosen, ORIGIN),
         is_staged=chosen.delivery == "exactlyOnce",
-        is_routed=chosen.interaction == "response",
         packs=packs,
     )
 

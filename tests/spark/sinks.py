@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -130,9 +131,16 @@ def batch_writer(uri: str, schema: StructType = DATA, **options: object) -> Batc
     return writer
 
 
-def stream_writer(uri: str, schema: StructType = DATA, **options: object) -> StreamWriter:
-    """A writer as Spark makes it for ``df.writeStream``."""
+def planning_writer(uri: str, schema: StructType = DATA, **options: object) -> StreamWriter:
+    """A writer as Spark makes it for the tasks of a micro-batch of ``df.writeStream``: of a new source."""
     writer = source(uri, **options).streamWriter(schema, False)
+    assert isinstance(writer, StreamWriter)
+    return writer
+
+
+def stream_writer(uri: str, schema: StructType = DATA, **options: object) -> StreamWriter:
+    """A writer as Spark makes it to commit a micro-batch: of the copy of a source."""
+    writer = pickle.loads(pickle.dumps(source(uri, **options))).streamWriter(schema, False)
     assert isinstance(writer, StreamWriter)
     return writer
 

@@ -49,14 +49,6 @@ async def test_a_connection_is_shared_and_ends_when_nobody_uses_it(autojump_cloc
         assert first.status == "closed"
 
 
-async def test_without_reuse_each_has_its_own(autojump_clock: MockClock) -> None:
-    target = target_of(options(reuse_connections=False))
-    async with served(answering("a")) as connections:
-        async with connections.connection(target) as first, connections.connection(target) as second:
-            assert first is not second
-        assert {first.status, second.status} == {"closed"}
-
-
 async def test_other_terms_are_another_connection(autojump_clock: MockClock) -> None:
     async with (
         served(answering("a")) as connections,
@@ -94,10 +86,11 @@ async def test_a_distrusted_connection_is_not_given_again_and_ends_with_its_user
 
 
 async def test_the_next_uri_is_tried_and_remembered(autojump_clock: MockClock) -> None:
-    target = target_of(options(path="memory://nobody,memory://somebody", reuse_connections=False))
+    target = target_of(options(path="memory://nobody,memory://somebody"))
     async with served(answering("somebody"), "memory://somebody") as connections:
         async with connections.connection(target) as connection:
             assert await ask(connection) == "somebody"
+            connections.distrust(connection)
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, answering("nobody"), ["memory://nobody"])
             async with connections.connection(target) as connection:
@@ -112,7 +105,7 @@ async def test_the_next_uri_is_tried_where_a_server_refuses(autojump_clock: Mock
     def refuse(setup: Setup, connection: Connection) -> None:
         raise RejectedSetup("full, come back later")
 
-    target = target_of(options(path="memory://full,memory://somebody", reuse_connections=False))
+    target = target_of(options(path="memory://full,memory://somebody"))
     async with served(refusing, "memory://full") as connections, trio.open_nursery() as nursery:
         with pytest.raises(ConnectionLost, match=r"memory://full: full, come back later; memory://somebody"):
             async with connections.connection(target):
@@ -190,7 +183,7 @@ async def test_credentials_are_said_in_setup(
     def look(setup: Setup, connection: Connection) -> None:
         setups.append(setup)
 
-    wanted = options(setupData="hello", dataMimeType="text/plain", keepalive_interval=7.0, **given)
+    wanted = options(setupData="hello", dataMimeType="text/plain", **given)
     async with served(responder) as connections, connections.connection(target_of(wanted)) as connection:
         assert await ask(connection) == "a"
 
@@ -199,7 +192,7 @@ async def test_credentials_are_said_in_setup(
     assert entry.mime == AUTHENTICATION
     found = decode_authentication(entry.content)
     assert attrs.astuple(found) == said
-    assert (setup.payload.data, setup.data_mime, setup.keepalive_interval) == (b"hello", "text/plain", 7.0)
+    assert (setup.payload.data, setup.data_mime, setup.keepalive_interval) == (b"hello", "text/plain", 20.0)
     assert all(word not in repr(target_of(wanted)) for word in (*said, "hello"))
 
 

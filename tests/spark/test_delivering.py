@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import ApplicationError, Channel, Payload, Rejected, RejectedSetup, Responder, Setup
+from rsocket_trio import ApplicationError, Payload, Rejected, RejectedSetup, Responder, Setup
 from rsocket_trio.spark.mistakes import SinkError
 from tests.spark.deliveries import (
     ORIGIN,
@@ -23,26 +23,15 @@ from tests.spark.deliveries import (
 )
 from tests.spark.serving import pool, served
 
-ACKNOWLEDGED = ["response", "channel"]
 
-
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
 @pytest.mark.parametrize("count", [0, 1, 2, 99, 1000])
-async def test_every_row_arrives_once(interaction: str, count: int, autojump_clock: MockClock) -> None:
+async def test_every_row_arrives_once(count: int, autojump_clock: MockClock) -> None:
     responder, _, log = await sink_of()
     async with served(responder) as connections:
-        report = await deliver_rows(connections, options(interaction=interaction, inFlight=16), count)
+        report = await deliver_rows(connections, options(inFlight=16), count)
 
     assert Counter(await rows_in(log)) == Counter(numbers(count))
     assert report.skipped == 0
-
-
-async def test_a_channel_keeps_the_order(autojump_clock: MockClock) -> None:
-    responder, _, log = await sink_of()
-    async with served(responder) as connections:
-        await deliver_rows(connections, options(interaction="channel", inFlight=7), 1000)
-
-    assert await rows_in(log) == numbers(1000)
 
 
 async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> None:
@@ -52,8 +41,7 @@ async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> Non
         assert connections.connections == 0
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: MockClock) -> None:
+async def test_each_request_says_whose_it_is(autojump_clock: MockClock) -> None:
     responder = Responder()
     seen: list[Payload] = []
 
@@ -62,16 +50,8 @@ async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: M
         seen.append(request)
         return b""
 
-    @responder.request_channel(ROUTE)
-    async def take(channel: Channel) -> None:
-        seen.append(channel.request)
-        await channel.send(b"")
-        async for item in channel:
-            seen.append(item)
-            await channel.send(b"")
-
     async with served(responder) as connections:
-        await deliver_rows(connections, options(interaction=interaction), 12, size=5)
+        await deliver_rows(connections, options(), 12, size=5)
 
     said = sorted(map(write_of, seen), key=lambda write: write["seq"])
     assert said == [
@@ -82,44 +62,26 @@ async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: M
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, 32])
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_no_more_than_in_flight_wait_for_their_answers(
-    interaction: str, in_flight: int, autojump_clock: MockClock
-) -> None:
+async def test_no_more_than_in_flight_wait_for_their_answers(in_flight: int, autojump_clock: MockClock) -> None:
     responder = Responder()
     waiting = most = 0
 
-    async def hold() -> None:
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> bytes:
         nonlocal waiting, most
         waiting += 1
         most = max(most, waiting)
         await trio.sleep(1)
         waiting -= 1
-
-    @responder.request_response(ROUTE)
-    async def answer(request: Payload) -> bytes:
-        await hold()
         return b""
 
-    @responder.request_channel(ROUTE)
-    async def take(channel: Channel) -> None:
-        async def acknowledge() -> None:
-            await hold()
-            await channel.send(b"")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(acknowledge)
-            async for _ in channel:
-                nursery.start_soon(acknowledge)
-
     async with served(responder) as connections:
-        await deliver_rows(connections, options(interaction=interaction, inFlight=in_flight), 100)
+        await deliver_rows(connections, options(inFlight=in_flight), 100)
 
     assert most == in_flight
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_clock: MockClock) -> None:
+async def test_a_slow_server_holds_the_rows_back(autojump_clock: MockClock) -> None:
     responder = Responder()
     released = trio.Event()
 
@@ -128,13 +90,6 @@ async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_cloc
         await released.wait()
         return b""
 
-    @responder.request_channel(ROUTE)
-    async def take(channel: Channel) -> None:
-        await released.wait()
-        await channel.send(b"")
-        async for _ in channel:
-            await channel.send(b"")
-
     taken = 0
 
     def count(piece: object) -> None:
@@ -142,7 +97,7 @@ async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_cloc
         taken += 1
 
     async with served(responder) as connections, trio.open_nursery() as nursery:
-        chosen = options(interaction=interaction, inFlight=16)
+        chosen = options(inFlight=16)
         nursery.start_soon(lambda: deliver_rows(connections, chosen, 10_000, size=10, hook=count))
         await trio.sleep(5)
         assert taken <= 5
@@ -151,10 +106,7 @@ async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_cloc
     assert taken == 1000
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(
-    interaction: str, autojump_clock: MockClock
-) -> None:
+async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(autojump_clock: MockClock) -> None:
     responder, _, log = await sink_of()
     async with pool() as connections, trio.open_nursery() as nursery:
         flaky = Flaky(responder, nursery)
@@ -167,7 +119,7 @@ async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(
                 flaky.cut()
 
         began = trio.current_time()
-        chosen = options(interaction=interaction, inFlight=16)
+        chosen = options(inFlight=16)
         await deliver_rows(connections, chosen, 10_000, hook=cut_sometimes)
         nursery.cancel_scope.cancel()
 
@@ -189,22 +141,13 @@ async def test_a_server_that_is_not_there_is_named(delivery: str, autojump_clock
     assert "given up after 3 tries" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "option"),
-    [
-        ({"interaction": "response"}, "route"),
-        ({"interaction": "channel"}, "route"),
-        ({"delivery": "exactlyOnce"}, "route"),
-    ],
-)
-async def test_a_route_that_does_not_exist_is_named_at_once(
-    given: dict[str, str], option: str, autojump_clock: MockClock
-) -> None:
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
+async def test_a_route_that_does_not_exist_is_named_at_once(delivery: str, autojump_clock: MockClock) -> None:
     responder, _, _ = await sink_of()
     async with served(responder) as connections:
         began = trio.current_time()
-        with pytest.raises(SinkError, match=f"option '{option}': there is no route 'nowhere") as caught:
-            await deliver_rows(connections, options(route="nowhere", **given), 10)
+        with pytest.raises(SinkError, match="option 'route': there is no route 'nowhere") as caught:
+            await deliver_rows(connections, options(route="nowhere", delivery=delivery), 10)
         assert trio.current_time() == began
 
     assert "memory://spark" in str(caught.value)
@@ -241,68 +184,30 @@ def picky(refused: set[bytes], error: Exception) -> tuple[Responder, list[bytes]
 
     responder.request_response(ROUTE)(take)
 
-    @responder.request_channel(ROUTE)
-    async def take_all(channel: Channel) -> None:
-        await channel.send(take(channel.request))
-        async for item in channel:
-            await channel.send(take(item))
-
     return responder, kept
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_a_refused_row_fails_the_task(interaction: str, autojump_clock: MockClock) -> None:
+async def test_a_refused_row_fails_the_task(autojump_clock: MockClock) -> None:
     responder, _ = picky({b"7"}, ApplicationError("no sevens", code=0x400))
     async with served(responder) as connections:
         with pytest.raises(SinkError, match=r"'orders' at memory://spark refused: no sevens.*errorPolicy=skip"):
-            await deliver_rows(connections, options(interaction=interaction), 10)
+            await deliver_rows(connections, options(), 10)
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_refused_rows_are_skipped_and_counted_where_that_is_wanted(
-    interaction: str, autojump_clock: MockClock
-) -> None:
+async def test_refused_rows_are_skipped_and_counted_where_that_is_wanted(autojump_clock: MockClock) -> None:
     responder, kept = picky({b"0", b"7", b"8", b"499"}, ApplicationError("not this"))
     async with served(responder) as connections:
-        report = await deliver_rows(connections, options(interaction=interaction, errorPolicy="skip"), 500)
+        report = await deliver_rows(connections, options(errorPolicy="skip"), 500)
 
     assert (report.skipped, report.problem) == (4, "not this")
     assert set(kept) == set(numbers(500)) - {b"0", b"7", b"8", b"499"}
 
 
-@pytest.mark.parametrize("refused", [{b"7"}, {b"0", b"8", b"9", b"499"}])
-async def test_of_rows_that_are_refused_together_only_those_are_skipped_that_are_refused_alone(
-    refused: set[bytes], autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    kept: list[bytes] = []
-
-    @responder.request_channel(ROUTE)
-    async def take_in_groups(channel: Channel) -> None:
-        group = [channel.request.data]
-        while True:
-            await trio.sleep(0.01)
-            if refused & set(group):
-                raise ApplicationError(f"one of {len(group)} is wrong")
-            kept.extend(group)
-            for _ in group:
-                await channel.send(b"")
-            if not (group := [payload.data for payload in await channel.receive_batch()]):
-                return
-
-    async with served(responder) as connections:
-        report = await deliver_rows(connections, options(interaction="channel", errorPolicy="skip"), 500)
-
-    assert (report.skipped, report.problem) == (len(refused), "one of 1 is wrong")
-    assert kept == [row for row in numbers(500) if row not in refused]
-
-
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_a_server_that_is_full_is_asked_again(interaction: str, autojump_clock: MockClock) -> None:
+async def test_a_server_that_is_full_is_asked_again(autojump_clock: MockClock) -> None:
     refused = {b"7"}
     responder, kept = picky(refused, Rejected("full"))
     async with served(responder) as connections, trio.open_nursery() as nursery:
-        nursery.start_soon(deliver_rows, connections, options(interaction=interaction, errorPolicy="skip"), 100)
+        nursery.start_soon(deliver_rows, connections, options(errorPolicy="skip"), 100)
         await trio.sleep(1)
         assert b"7" not in kept
         refused.clear()
@@ -310,8 +215,7 @@ async def test_a_server_that_is_full_is_asked_again(interaction: str, autojump_c
     assert set(kept) == set(numbers(100))
 
 
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_a_server_that_answers_no_more_is_taken_for_lost(interaction: str, autojump_clock: MockClock) -> None:
+async def test_a_server_that_answers_no_more_is_taken_for_lost(autojump_clock: MockClock) -> None:
     responder = Responder()
     asked = 0
 
@@ -321,13 +225,7 @@ async def test_a_server_that_answers_no_more_is_taken_for_lost(interaction: str,
         asked += 1
         await trio.sleep_forever()
 
-    @responder.request_channel(ROUTE)
-    async def silent_channel(channel: Channel) -> None:
-        nonlocal asked
-        asked += 1
-        await trio.sleep_forever()
-
-    chosen = options(interaction=interaction, readTimeout="10s", reconnectMaxAttempts=1)
+    chosen = options(readTimeout="10s", reconnectMaxAttempts=1)
     async with served(responder) as connections:
         began = trio.current_time()
         with pytest.raises(SinkError, match="no answer within 10 s"):
@@ -337,24 +235,12 @@ async def test_a_server_that_answers_no_more_is_taken_for_lost(interaction: str,
     assert asked == 2
 
 
-async def test_a_channel_that_completes_early_is_not_taken_for_success(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_channel(ROUTE)
-    async def leave(channel: Channel) -> None:
-        await channel.send(b"")
-
-    async with served(responder) as connections:
-        with pytest.raises(SinkError, match="completed too early"):
-            await deliver_rows(connections, options(interaction="channel", reconnectMaxAttempts=0, inFlight=1), 5)
-
-
-@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
-async def test_a_cancelled_task_cancels_its_requests(interaction: str, autojump_clock: MockClock) -> None:
+async def test_a_cancelled_task_cancels_its_requests(autojump_clock: MockClock) -> None:
     responder = Responder()
     cancelled = 0
 
-    async def wait() -> None:
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> None:
         nonlocal cancelled
         try:
             await trio.sleep_forever()
@@ -362,16 +248,8 @@ async def test_a_cancelled_task_cancels_its_requests(interaction: str, autojump_
             cancelled += 1
             raise
 
-    @responder.request_response(ROUTE)
-    async def answer(request: Payload) -> None:
-        await wait()
-
-    @responder.request_channel(ROUTE)
-    async def take(channel: Channel) -> None:
-        await wait()
-
     async with served(responder) as connections:
         with trio.move_on_after(1):
-            await deliver_rows(connections, options(interaction=interaction), 5)
+            await deliver_rows(connections, options(), 5)
         await trio.sleep(1)
-        assert cancelled == (5 if interaction == "response" else 1)
+        assert cancelled == 5

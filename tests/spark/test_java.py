@@ -77,12 +77,12 @@ def test_one_that_is_too_old_is_named_and_passed_over(
     assert version_of(launcher) == 25
 
 
-def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path) -> None:
+def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path, cache: Path) -> None:
     program = tmp_path / "a 'strange' place" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nfor one do echo "[$one]"; done\n')
     program.chmod(0o755)
-    launcher = make_launcher(program, tmp_path / "cache")
+    launcher = make_launcher(program)
     arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "*", "--add-modules=other", "$HOME", "last"]
 
     said = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
@@ -90,15 +90,15 @@ def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path) -> No
     assert said.splitlines() == [f"[{one}]" for one in arguments if one != "--add-modules=jdk.incubator.vector"]
 
 
-def test_a_launcher_is_made_once(tmp_path: Path) -> None:
+def test_a_launcher_is_made_once(tmp_path: Path, cache: Path) -> None:
     program = fake_java(tmp_path / "jdk", "25")
-    first = make_launcher(program, tmp_path / "cache")
+    first = make_launcher(program)
     made = first.stat().st_mtime_ns
 
-    assert make_launcher(program, tmp_path / "cache") == first
+    assert make_launcher(program) == first
     assert first.stat().st_mtime_ns == made
     first.write_text("broken")
-    assert version_of(make_launcher(program, tmp_path / "cache")) == 25
+    assert version_of(make_launcher(program)) == 25
 
 
 def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:

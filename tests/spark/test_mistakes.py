@@ -118,7 +118,7 @@ async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
     ("route", "message"),
     [
         ("log", "readStream: server, because route 'log' at memory://spark can be read by position"),
-        ("ticks", "readStream: route 'ticks' at memory://spark can't be read by position, so wal to keep a log, or"),
+        ("ticks", "readStream: route 'ticks' at memory://spark can't be read by position, so none to accept"),
     ],
 )
 async def test_a_stream_without_positions_is_told_the_value_that_fits(
@@ -133,7 +133,7 @@ async def test_without_its_server_a_stream_without_positions_is_told_all_values(
     async with pool() as connections:
         found = await positions_missing(connections, parse_options({"path": URI, "route": "log"}, Use.STREAM_READ))
 
-    assert "server if route 'log' at memory://spark can be read by position, wal to keep" in str(found)
+    assert "server if route 'log' at memory://spark can be read by position, none to accept" in str(found)
 
 
 async def test_the_first_error_is_told_where_the_server_is_gone_meanwhile(autojump_clock: MockClock) -> None:

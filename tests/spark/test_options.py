@@ -9,8 +9,7 @@ import attrs
 import pytest
 
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.options import GONE, ROWS, OptionError, Options, Row, Use, parse_options
-from tests.blocks import page
+from rsocket_trio.spark.options import ROWS, OptionError, Options, Row, Use, parse_options
 
 BASE = {"path": "tcp://127.0.0.1:7878", "route": "orders"}
 SECRETS = {
@@ -50,7 +49,7 @@ def test_what_nobody_gives_is_the_default() -> None:
     assert (options.batch_rows, options.batch_bytes, options.batch_max_delay) == (8192, 4 * 2**20, 0.2)
     assert options.max_trigger_delay == 900.0
     assert options.fail_on_data_loss
-    assert options.wal_max_bytes == 256 * 2**20
+    assert options.buffer_bytes == 256 * 2**20
     assert (options.reconnect_max_attempts, options.connect_timeout, options.read_timeout) == (5, 10.0, 60.0)
 
 
@@ -63,7 +62,7 @@ def test_what_nobody_gives_is_the_default() -> None:
         ("startingPosition", "Latest", "starting_position", "latest"),
         ("startingPosition", '{"1": 5, "0": 7}', "starting_position", ((("", 0), 7), (("", 1), 5))),
         ("startingPosition", '{"b": {"0": 7}, "a": {"1": 5}}', "starting_position", ((("a", 1), 5), (("b", 0), 7))),
-        ("requestData", "base64:aGk=", "request_data", b"hi"),
+        ("requestData", "base64:aGk=", "request", b"hi"),
         ("uri", "tcp://a:1, tcps://b:2", "uris", ("tcp://a:1", "tls://b:2")),
     ],
 )
@@ -82,7 +81,7 @@ def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
         ("readTimeout", "0s", "between 1ms"),
         ("failOnDataLoss", "yes", "neither true nor false"),
         ("payload", "avro", "none of raw, arrow"),
-        ("positions", "kafka", "none of server, wal, none"),
+        ("positions", "kafka", "none of server, none"),
         ("startingPosition", "first", "neither earliest"),
         ("startingPosition", "[1]", "must be an object"),
         ("startingPosition", "{}", "must be an object"),
@@ -108,9 +107,9 @@ def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, 
 @pytest.mark.parametrize(
     ("use", "name", "text", "problem"),
     [
-        (Use.STREAM_READ, "walMaxBytes", "0", "at least 1"),
-        (Use.STREAM_READ, "walMaxBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
-        (Use.STREAM_READ, "walMaxBytes", "999999999999g", "must be between 1 and 9223372036854775807"),
+        (Use.STREAM_READ, "bufferBytes", "0", "at least 1"),
+        (Use.STREAM_READ, "bufferBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
+        (Use.STREAM_READ, "bufferBytes", "999999999999g", "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "ackRoute", "r" * 256, "has 256 bytes"),
         (Use.STREAM_READ, "reader", "a/b", "is no name of a reader: 1 to 64 letters"),
         (Use.STREAM_READ, "reader", "", "is no name of a reader"),
@@ -158,7 +157,7 @@ def test_an_option_given_under_both_names_is_refused() -> None:
     [
         ("delivery", Use.BATCH_READ, "not for read: it is for write, writeStream"),
         ("credit", Use.STREAM_WRITE, "not for writeStream: it is for read, readStream"),
-        ("walDir", Use.BATCH_READ, "not for read: it is for readStream"),
+        ("bufferBytes", Use.BATCH_READ, "not for read: it is for readStream"),
         ("maxRows", Use.STREAM_READ, "not for readStream: it is for read"),
     ],
 )
@@ -250,12 +249,11 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"tls.key": "k"}, "'tls.key' needs 'tls.cert'"),
         (Use.BATCH_READ, {"tls.ca": "c"}, "need a path that begins with tls://"),
         (Use.STREAM_READ, {}, "'positions' must be set for readStream"),
-        (Use.STREAM_READ, {"positions": "wal"}, "'walDir' is missing"),
-        (Use.STREAM_READ, {"positions": "none", "walDir": "/d"}, "'walDir' is for positions=wal"),
         (Use.STREAM_READ, {"positions": "none", "interaction": "response"}, "is for read"),
         (Use.STREAM_READ, {"positions": "none", "startingPosition": "earliest"}, "needs positions=server"),
         (Use.STREAM_READ, {"positions": "none", "ackRoute": "a"}, "'ackRoute' needs positions=server"),
         (Use.STREAM_READ, {"positions": "none", "reader": "a"}, "'reader' needs positions=server"),
+        (Use.STREAM_READ, {"positions": "none", "minPartitions": "2"}, "'minPartitions' needs positions=server"),
         (Use.BATCH_WRITE, {"batch": "1"}, "'batch' needs 'sinkId'"),
         (
             Use.BATCH_WRITE,
@@ -265,7 +263,6 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.STREAM_READ, {"positions": "server", "interaction": "channel"}, "does not go with positions=server"),
         (Use.STREAM_READ, {"positions": "server", "requestData": "x"}, "does not go with positions=server"),
         (Use.STREAM_READ, {"positions": "server", "metadataMimeType": "text/plain"}, "needs composite metadata"),
-        (Use.BATCH_READ, {"positions": "wal"}, "wal is for readStream"),
         (Use.BATCH_READ, {"startingPosition": "earliest"}, "'startingPosition' needs positions=server"),
         (Use.BATCH_READ, {"endingPosition": "latest"}, "'endingPosition' needs positions=server"),
         (Use.BATCH_READ, {"minPartitions": "2"}, "'minPartitions' needs positions=server"),
@@ -275,7 +272,7 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"positions": "server", "endingPosition": "earliest"}, "would read nothing"),
         (Use.BATCH_READ, {"metadataBase64": "eA==", "metadataMimeType": "text/plain"}, "needs composite metadata"),
         (Use.BATCH_READ, {"payload": "arrow", "includeHeaders": "true"}, "'includeHeaders' is for payload=raw"),
-        (Use.BATCH_WRITE, {"interaction": "stream"}, "is for sources"),
+        (Use.BATCH_READ, {"strictSchema": "true"}, "'strictSchema' is for payload=arrow"),
         (Use.BATCH_READ, {"positions": "server", "route": "r" * 248}, "'route' is too long: with '.offsets' behind it"),
         (Use.BATCH_WRITE, {"delivery": "exactlyOnce", "route": "r" * 250}, "'route' is too long: with '.stage' behind"),
     ],
@@ -286,20 +283,15 @@ def test_options_that_do_not_fit_together_are_refused(use: Use, given: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("use", "given", "interaction", "positions"),
+    ("use", "given", "positions"),
     [
-        (Use.BATCH_READ, {}, "stream", "none"),
-        (Use.STREAM_READ, {"positions": "none"}, "stream", "none"),
-        (Use.STREAM_READ, {"positions": "wal", "walDir": "/d", "interaction": "channel"}, "channel", "wal"),
-        (Use.BATCH_WRITE, {}, "response", None),
+        (Use.BATCH_READ, {}, "none"),
+        (Use.STREAM_READ, {"positions": "none", "interaction": "channel"}, "none"),
+        (Use.BATCH_WRITE, {}, None),
     ],
 )
-def test_what_depends_on_the_use_is_filled_in(
-    use: Use, given: dict[str, str], interaction: str, positions: str | None
-) -> None:
-    options = checked(parsed(use, **given), use)
-
-    assert (options.interaction, options.positions) == (interaction, positions)
+def test_what_depends_on_the_use_is_filled_in(use: Use, given: dict[str, str], positions: str | None) -> None:
+    assert checked(parsed(use, **given), use).positions == positions
 
 
 def test_a_batch_is_written_exactly_once() -> None:
@@ -327,14 +319,6 @@ def test_what_was_checked_can_be_checked_again() -> None:
 
     assert checked(options, Use.BATCH_READ) == options
     assert attrs.has(type(options))
-
-
-@pytest.mark.parametrize(("name", "advice"), GONE.items())
-def test_an_option_of_before_says_what_to_do(name: str, advice: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        parsed(**{name: "1"})
-    assert str(caught.value) == f"option {name!r} is gone: {advice}. Leave it out"
-    assert f"| `{name}` |" in page("docs/spark.md")
 
 
 def test_there_are_few_options() -> None:

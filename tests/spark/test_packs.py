@@ -21,7 +21,8 @@ from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, p
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
 from rsocket_trio.replay.packs import PACK_BYTES, Pack
 from rsocket_trio.spark.batching import Pending
-from rsocket_trio.spark.ranges import DataLossError, Range
+from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.records import PackChunk, SchemaMismatchError
 from rsocket_trio.spark.replayed import Credit, Cursor, fetch
 from rsocket_trio.spark.request_rows import Piece
@@ -30,7 +31,7 @@ from rsocket_trio.spark.writing import Plan, deliver
 from tests.spark.deliveries import ORIGIN, Rows, encoder, numbers, options, rows_in, sink_of
 from tests.spark.serving import Collected, served
 from tests.spark.serving import options as read_options
-from tests.spark.sinks import schema_of, serving, stream_writer
+from tests.spark.sinks import planning_writer, schema_of, serving, stream_writer
 
 SINK = ORIGIN.sink
 KEYED = schema_of(data=BinaryType(), key=BinaryType())
@@ -149,7 +150,7 @@ def test_the_driver_asks_once_for_each_planning_what_a_sink_takes(knows_packs: b
 
     with serving(responder) as sink:
         for _ in range(2):
-            writer = stream_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
+            writer = planning_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
             # Spark pickles it twice: with the function of the tasks, and alone.
             for _ in range(2):
                 assert pickle.loads(pickle.dumps(writer))._plan == Plan(packs=knows_packs)

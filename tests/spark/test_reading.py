@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +24,9 @@ from pyspark.sql.datasource import (
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import Log, add_source
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.mistakes import SourceError
+from rsocket_trio.spark.mistakes import DataLossError, SourceError
 from rsocket_trio.spark.options import MAX_POSITION
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition
+from rsocket_trio.spark.ranges import Bounds, Range, RangePartition
 from rsocket_trio.spark.reading import (
     BatchReader,
     LivePartition,
@@ -34,7 +35,7 @@ from rsocket_trio.spark.reading import (
     planned,
     selection_of,
 )
-from rsocket_trio.spark.records import RAW_SCHEMA
+from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
 from tests.spark.serving import filled, options
 from tests.spark.test_records import SCHEMA, batch_of, ipc
 
@@ -114,6 +115,24 @@ def test_arrow_payloads_are_read_in_the_columns_of_the_query(serving: Serving) -
     [partition] = reader.partitions()
 
     assert column(list(reader.read(partition)), "id") == list(range(7, 93))
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (pa.schema([("id", pa.int32())]), "column 'id' is int64, wanted is int32"),
+        (pa.schema([pa.field("more", pa.int8(), nullable=False)]), "column 'more' is missing, and may not be null"),
+    ],
+)
+def test_columns_that_no_payload_can_fill_are_an_error_of_the_plan(
+    schema: pa.Schema, problem: str, serving: Serving
+) -> None:
+    responder, log = replayable({0: 0, 1: 0})
+    trio.run(partial(log.append, ipc(batch_of(range(10))), count=10, partition=1))
+    serving(responder)
+
+    with pytest.raises(SchemaMismatchError, match=problem):
+        BatchReader(options(payload="arrow", minPartitions=3), schema).partitions()
 
 
 def test_a_reader_that_stops_early_cancels_and_has_had_little_sent(serving: Serving) -> None:

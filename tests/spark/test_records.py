@@ -14,7 +14,6 @@ from rsocket_trio.spark.batching import Pending, decoded, sliced
 from rsocket_trio.spark.records import (
     RAW_SCHEMA,
     Chunk,
-    RepeatedText,
     SchemaMismatchError,
     arrow_batches,
     fitted,
@@ -49,7 +48,7 @@ def ids(batches: Any) -> list[list[int]]:
 
 def test_raw_rows_are_columns() -> None:
     chunks = [Chunk(7, [b"a", b""], None, 1_000_001), Chunk(20, [b"c"], [b"meta"], 2_000_000)]
-    batch = raw_batch(3, chunks, RepeatedText("log"))
+    batch = raw_batch(3, chunks, "log")
 
     assert batch.schema.equals(RAW_SCHEMA, check_metadata=True)
     assert batch.to_pydict() == {
@@ -71,7 +70,7 @@ def test_raw_rows_are_columns() -> None:
 
 @pytest.mark.parametrize("chunks", [[], [Chunk(0, [], None, 1)], [Chunk(2**63 - 2, [b"x"], [None], 5)]])
 def test_the_schema_is_the_same_for_every_batch(chunks: list[Chunk]) -> None:
-    batch = raw_batch(0, chunks)
+    batch = raw_batch(0, chunks, "log")
 
     assert batch.schema.equals(RAW_SCHEMA)
     batch.validate(full=True)
@@ -110,8 +109,6 @@ def test_columns_may_come_in_another_order_and_be_never_null() -> None:
 @pytest.mark.parametrize(
     ("came", "message"),
     [
-        (pa.schema([("id", pa.int64())]), "column 'name' is missing"),
-        (pa.schema([*SCHEMA, ("more", pa.int8())]), "column 'more' is not wanted"),
         (pa.schema([("id", pa.int32()), ("name", pa.string())]), "column 'id' is int32, wanted is int64"),
         (
             pa.schema([("id", pa.int64()), ("name", pa.dictionary(pa.int32(), pa.string()))]),
@@ -121,14 +118,44 @@ def test_columns_may_come_in_another_order_and_be_never_null() -> None:
         (pa.schema([("id", pa.timestamp("ns")), ("name", pa.string())]), "microseconds in UTC"),
         (pa.schema([*SCHEMA, ("id", pa.int64())]), "column 'id' comes twice"),
         (
-            pa.schema([("x", pa.int64()), ("name", pa.int8())]),
-            "'id' is missing; column 'x' is not wanted; column 'name'",
+            pa.schema([("id", pa.int8()), ("name", pa.int8())]),
+            "column 'id' is int8, wanted is int64; column 'name' is int8, wanted is string",
         ),
     ],
 )
 def test_columns_that_differ_are_named(came: pa.Schema, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
         list(arrow_batches(ipc(schema=came), SCHEMA))
+
+
+def test_columns_that_the_query_does_not_name_are_left_out_and_absent_ones_are_null() -> None:
+    came = pa.schema([("more", pa.int8()), ("id", pa.int64()), ("more", pa.int8())])
+    columns = [pa.array([0], pa.int8()), pa.array([7], pa.int64()), pa.array([0], pa.int8())]
+    data = ipc(pa.record_batch(columns, came), schema=came)
+
+    [batch] = arrow_batches(data, SCHEMA)
+
+    assert batch.schema.equals(SCHEMA)
+    assert batch.to_pydict() == {"id": [7], "name": [None]}
+
+
+@pytest.mark.parametrize(
+    ("came", "message"),
+    [
+        (pa.schema([("id", pa.int64())]), "column 'name' is missing"),
+        (pa.schema([*SCHEMA, ("more", pa.int8())]), "column 'more' is not wanted"),
+    ],
+)
+def test_a_strict_query_refuses_columns_that_are_not_its_own(came: pa.Schema, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        list(arrow_batches(ipc(schema=came), SCHEMA, strict=True))
+
+
+def test_a_column_that_must_not_be_null_must_be_there() -> None:
+    wanted = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+    with pytest.raises(SchemaMismatchError, match=r"column 'id' is missing, and may not be null$"):
+        list(arrow_batches(ipc(schema=pa.schema([("name", pa.string())])), wanted))
 
 
 def test_a_column_that_may_be_null_will_not_do_for_one_that_must_not() -> None:
@@ -202,8 +229,8 @@ def test_rows_are_cut_at_their_bytes(metadata: bytes | None) -> None:
 
     assert [batch.column("position").to_pylist() for batch in full] == [[0, 1], [2, 3], [4, 5]]
     assert pending.rows == 1
-    assert [batch.num_rows for batch in pending.add(Chunk(7, [bytes(500), b"", bytes(1)], None, 0))] == [2]
-    assert pending.flush().column("position").to_pylist() == [8, 9]
+    # By the average of rows that came together.
+    assert [batch.num_rows for batch in pending.add(Chunk(7, [bytes(500), b"", bytes(1)], None, 0))] == [2, 1, 1]
 
 
 def test_the_number_of_rows_holds_where_bytes_are_cut_as_well() -> None:

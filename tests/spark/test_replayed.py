@@ -27,9 +27,10 @@ from rsocket_trio import (
 from rsocket_trio.replay import Record, add_source, named_readers
 from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.asking import ask_bounds
+from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.options import Use
 from rsocket_trio.spark.protocol import encode_ends, encode_range
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
+from rsocket_trio.spark.ranges import Bounds, Range
 from rsocket_trio.spark.records import WANTED, Rows
 from rsocket_trio.spark.replayed import Fetch, acknowledge, fetch
 from tests.spark.serving import URI, Collected, filled, options, pool, served, served_log

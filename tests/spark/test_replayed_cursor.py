@@ -7,7 +7,8 @@ import pytest
 from rsocket_trio import Payload, RemoteProtocolError
 from rsocket_trio.replay import Record
 from rsocket_trio.replay.element_metadata import source_payload
-from rsocket_trio.spark.ranges import DataLossError, Range
+from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.records import Chunk, Rows, SchemaMismatchError
 from rsocket_trio.spark.replayed import Cursor
 

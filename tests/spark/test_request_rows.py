@@ -81,7 +81,6 @@ def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
             f"'headers' is ARRAY<STRING>, wanted is {HEADERS_WANTED}",
         ),
         (columns(data=BinaryType(), Data=BinaryType()), {}, "column 'Data' comes twice"),
-        (EVERYTHING, {"interaction": "channel"}, "column 'route' needs a request for each row"),
         (EVERYTHING, {"delivery": "exactlyOnce"}, "column 'route' needs a request for each row"),
         (columns(), {"payload": "arrow"}, "there are none"),
     ],
@@ -235,10 +234,10 @@ def test_what_is_handed_on_at_a_time_is_bounded(size: int) -> None:
         assert len(piece.payloads) == 1 or sum(payload.size for payload in piece.payloads) <= PIECE_BYTES
 
 
-@pytest.mark.parametrize(("rows_per_request", "expected"), [(None, [10]), (4, [4, 4, 2]), (100, [10])])
-def test_arrow_payloads_hold_so_many_rows(rows_per_request: int | None, expected: list[int]) -> None:
-    rows = pa.RecordBatch.from_pylist([{"id": number, "name": f"n{number}"} for number in range(10)])
-    made = encoder(options(payload="arrow", rows_per_request=rows_per_request), columns(id=LongType()))
+@pytest.mark.parametrize(("size", "expected"), [(5, [10]), (900_000, [4, 4, 2])])
+def test_an_arrow_payload_has_the_rows_of_a_batch_or_4_mebibytes_of_them(size: int, expected: list[int]) -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": number, "name": "n" * size} for number in range(10)])
+    made = encoder(options(payload="arrow"), columns(id=LongType()))
     found = requests(made, rows)
 
     tables = [pa.ipc.open_stream(payload.data).read_all() for payload in found]

@@ -18,9 +18,9 @@ from rsocket_trio.replay.source_list import SOURCES_ROUTE
 from rsocket_trio.spark import ListedSource, list_sources
 from rsocket_trio.spark.asking import ask_places, ask_places_explained
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.mistakes import SourceError
+from rsocket_trio.spark.mistakes import DataLossError, SourceError
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
-from rsocket_trio.spark.ranges import Bounds, CheckpointError, DataLossError, Range
+from rsocket_trio.spark.ranges import Bounds, CheckpointError, Range
 from rsocket_trio.spark.reading import BatchReader, PushdownReader
 from tests.spark.serving import URI, filled, options, served
 from tests.spark.test_reading import column, ranges, read_all
@@ -327,7 +327,7 @@ def test_the_sources_of_a_server_are_listed(logs: dict[str, Log]) -> None:
         ({"routes": "a,,b"}, "'routes' of 'a,,b' has a route that is empty"),
         ({"routes": "a,b,a"}, "'routes' of 'a,b,a' names 'a' twice"),
         ({"routes": "a,b", "positions": "none"}, "'routes' needs positions=server, not none"),
-        ({"routePattern": "*", "positions": "wal"}, "'routePattern' needs positions=server, not wal"),
+        ({"routePattern": "*", "positions": "none"}, "'routePattern' needs positions=server, not none"),
         ({"routes": "a", "startingPosition": '{"0": 1}'}, "'startingPosition' of several routes names them"),
         ({"route": "a", "positions": "server", "startingPosition": '{"a": {"0": 1}}'}, "names its partitions only"),
         ({"routes": "a", "startingPosition": '{"": {"0": 1}}'}, "has a route that is empty"),

@@ -19,14 +19,15 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 import pyspark_rsocket
 from rsocket_trio.spark import OptionError, RSocketDataSource, SchemaMismatchError
-from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.live_streaming import LiveStreamReader
 from rsocket_trio.spark.reading import BatchReader, PushdownReader
 from rsocket_trio.spark.records import RAW_SCHEMA
-from rsocket_trio.spark.source import NAME, with_table_options
+from rsocket_trio.spark.source import NAME
 from rsocket_trio.spark.streaming import ServerStreamReader
 from tests.blocks import ROOT
 
@@ -66,7 +67,7 @@ def test_a_batch_read_gets_its_reader(given: dict[str, str], reader: type) -> No
 
 @pytest.mark.parametrize(
     ("positions", "reader"),
-    [("server", ServerStreamReader), ("wal", WalStreamReader), ("none", MemoryStreamReader)],
+    [("server", ServerStreamReader), ("none", LiveStreamReader)],
 )
 def test_a_stream_gets_the_reader_of_its_positions(positions: str, reader: type) -> None:
     found = source(positions=positions).streamReader(RAW)
@@ -117,6 +118,12 @@ def test_columns_of_arrow_payloads_are_the_users() -> None:
 
     reader: Any = source(payload="arrow").reader(ROWS)
     assert reader._schema.names == ["id"]
+    for columns, problem in (
+        ([*ROWS, *ROWS], "column 'id' comes twice"),
+        ([StructField("name", VarcharType(5))], "column 'name' can't be read: .*VarcharType"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=problem):
+            source(payload="arrow").reader(StructType(columns))
 
 
 @pytest.mark.parametrize(
@@ -176,8 +183,9 @@ def test_nothing_asks_for_the_spark_context(path: Path) -> None:
     assert "sparkContext" not in path.read_text("utf-8")
 
 
-def test_options_of_sparks_own_are_no_options_of_a_table() -> None:
-    given = {"path": "tcp://127.0.0.1:7878", "route": "orders"}
-    own = {"comment": "orders", "location": "/x", "Owner": "ada", "external": "true", "option.route": "orders"}
-
-    assert with_table_options("data STRING", given | own) == with_table_options("data STRING", given)
+@pytest.mark.parametrize(
+    "given", [BASE | {"provider": "rsocket", "option.route": "orders"}, {}], ids=["created", "read"]
+)
+def test_a_table_of_a_catalog_is_refused_with_what_to_write(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"no tables USING rsocket.*read with rsocket_trio\.spark\.create_view"):
+        RSocketDataSource(given)

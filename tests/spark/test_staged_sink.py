@@ -15,7 +15,7 @@ from rsocket_trio.replay.element_metadata import read_sink_payload
 from rsocket_trio.spark import staged_sink
 from rsocket_trio.spark.connections import target_of
 from rsocket_trio.spark.mistakes import SinkError
-from rsocket_trio.spark.staged_sink import Routes, abort, commit
+from rsocket_trio.spark.staged_sink import abort, commit
 from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
 from tests.spark.serving import pool, served
 
@@ -61,7 +61,7 @@ async def test_one_name_is_staged_by_one_writer_at_a_time(autojump_clock: MockCl
     responder, ledger, _ = await sink_of()
     opening = json.dumps({"sink": SINK, "attempt": "the-same", "partition": 0}).encode()
     async with served(responder) as connections, connections.connection(target_of(ONCE)) as connection:
-        route = Routes.of(ONCE).stage
+        route = "orders.stage"
         async with connection.request_channel(opening, route=route) as first:
             await first.send(b"1")
             async with connection.request_channel(opening, route=route) as second:
@@ -317,7 +317,3 @@ async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(
     async with served(responder) as connections:
         with pytest.raises(SinkError, match=problem):
             await commit(connections, ONCE, SINK, 5, [("a", 4)])
-
-
-def test_the_routes_are_behind_that_of_the_sink() -> None:
-    assert Routes.of(ONCE) == Routes("orders.stage", "orders.commit", "orders.abort")

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from rsocket_trio import Rejected, Responder
 from rsocket_trio.replay import Element, Log, TopicGone, add_source
 from rsocket_trio.spark.background import background
+from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
-from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, RangePartition
+from rsocket_trio.spark.ranges import CheckpointError, Range, RangePartition
 from rsocket_trio.spark.records import RAW_SCHEMA
 from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, PlannedReader, ServerStreamReader, Volume, planned_reader
 from tests.spark.serving import URI, filled

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pytest
 import trio
 import trustme
 
-from rsocket_trio import Payload, Responder
+from rsocket_trio import Responder
 from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 from tests.blocks import ROOT, blocks, page
 from tests.each_row import ALL_CASES
@@ -47,7 +47,7 @@ def nothing_is_left() -> None:
 
 
 class Served(Server):
-    """A server with a source, a sink and a live stream; over TLS if ``folder`` is given, where the files then are."""
+    """A server with a source and a sink; over TLS if ``folder`` is given, where the files then are."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.source, self.log = Log(partitions=2), Log(partitions=2)
@@ -59,12 +59,6 @@ class Served(Server):
         responder = Responder()
         add_source(responder, "log", self.source)
         add_sink(responder, "orders", Ledger(self.log))
-
-        @responder.request_stream("live")
-        async def live(request: Payload) -> AsyncIterator[bytes]:
-            for number in range(ROWS):
-                yield b"%d" % number
-            await trio.sleep_forever()
 
         if folder is None:
             super().__init__(responder)
@@ -142,16 +136,6 @@ def test_a_job_on_two_workers_reads_and_writes(spark_cluster: Cluster, served: S
     assert served.rows() == TWICE
 
 
-def test_a_job_on_two_workers_has_tables_in_a_metastore(spark_cluster: Cluster, served: Served, tmp_path: Path) -> None:
-    # Derby is the metastore: its files are where the job runs.
-    done = spark_cluster.submit(
-        HERE / "job.py", served.job(tmp_path, tables=True), folder=tmp_path, sql_warehouse_dir=str(tmp_path / "tables")
-    )
-
-    assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
-    assert served.rows() == TWICE
-
-
 def test_the_check_finds_every_interpreter_in_order(spark_cluster: Cluster) -> None:
     done = check(spark_cluster)
 
@@ -216,16 +200,6 @@ def test_files_of_tls_are_found_by_every_interpreter(way: str, spark_cluster: Cl
         assert served.rows() == TWICE
     finally:
         served.stop()
-
-
-def test_a_live_stream_goes_through_a_log_on_the_drivers_machine(
-    spark_cluster: Cluster, served: Served, tmp_path: Path
-) -> None:
-    live = {"path": served.uri, "route": "live", "positions": "wal", "walDir": str(tmp_path / "wal")}
-    job = json.dumps({"folder": str(tmp_path), "live": live, "rows": ROWS})
-    done = spark_cluster.submit(HERE / "job.py", job, folder=tmp_path)
-
-    assert found_by(done) == {"live": list(range(ROWS))}
 
 
 @pytest.fixture(scope="module")

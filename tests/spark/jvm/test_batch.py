@@ -67,10 +67,23 @@ def test_arrow_payloads_fill_the_columns_of_the_query(spark: SparkSession, serve
 
 
 def test_arrow_payloads_of_other_columns_are_named(spark: SparkSession, server: SourceServer) -> None:
-    frame = load(spark, server, route="arrow", payload="arrow", schema="id INT, name STRING, more DOUBLE")
+    given = {"route": "arrow", "payload": "arrow"}
+    for schema, more, problem in (
+        ("id INT, name STRING", {}, "column 'id' is int64, wanted is int32"),
+        ("id BIGINT, more DOUBLE", {"strictSchema": "true"}, "'name' is not wanted; column 'more' is missing"),
+        ("id BIGINT, name INTERVAL YEAR", {}, "column 'name' can't be read"),
+    ):
+        with pytest.raises(PySparkException, match=problem) as caught:
+            load(spark, server, schema=schema, **given, **more).collect()
+        # Nothing was asked of a task.
+        assert "TaskSetManager" not in str(caught.value)
+        assert "SparkRuntimeException" not in str(caught.value)
 
-    with pytest.raises(PySparkException, match="column 'more' is missing; column 'id' is int64, wanted is int32"):
-        frame.collect()
+
+def test_arrow_payloads_give_the_columns_that_they_have(spark: SparkSession, server: SourceServer) -> None:
+    frame = load(spark, server, route="arrow", payload="arrow", schema="more DOUBLE, id BIGINT")
+
+    assert frame.where("more IS NULL").agg(F.sum("id")).first() == (999_000,)
 
 
 def test_what_is_wrong_is_said_when_the_read_is_planned(spark: SparkSession, server: SourceServer) -> None:
@@ -78,7 +91,6 @@ def test_what_is_wrong_is_said_when_the_read_is_planned(spark: SparkSession, ser
         for options, message in (
             ({"rout": "x"}, "unknown option 'rout': did you mean 'route'"),
             ({"credit": "much"}, "option 'credit' of 'much' is not a whole number"),
-            ({"positions": "wal"}, "option 'positions' wal is for readStream"),
             ({"delivery": "exactlyOnce"}, "'delivery' is not for read"),
             ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
             ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),

@@ -67,6 +67,9 @@ def test_a_snippet_works(
         assert names["ticks"].count() == 100
     elif "with_headers" in names:
         assert names["with_headers"].count() == 2000
+    elif "create_view" in names:
+        assert spark.table("all_orders").count() == 2000
+        spark.catalog.dropTempView("all_orders")
     elif "readings" in names:
         assert names["readings"].isStreaming
     elif "progress" in names:

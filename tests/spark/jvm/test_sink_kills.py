@@ -203,7 +203,7 @@ def test_tasks_and_a_streaming_source_killed_in_the_middle_lose_and_repeat_nothi
         # One of the two knows no packs, as the released form: what was staged before the kill counts, once.
         ({"delivery": "exactlyOnce"}, 100_000, (False, True)),
         ({"delivery": "exactlyOnce"}, 40_000, (True, False)),
-        ({"interaction": "channel", "inFlight": "1000"}, 15_000, (False, False)),
+        ({"inFlight": "1000"}, 15_000, (False, False)),
     ],
     ids=["exactlyOnce", "exactlyOnce, older afterwards", "exactlyOnce, older before", "atLeastOnce"],
 )

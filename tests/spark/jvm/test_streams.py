@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from pyspark.errors import PySparkException
 
 from rsocket_trio.spark import Progress, register
 from rsocket_trio.spark.progress import Place, QueryState
+from tests.blocks import ROOT
 from tests.each_row import ALL_CASES
 from tests.rows import Rows
 from tests.spark.jvm.servers import SourceServer
@@ -205,7 +209,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
     ({"path": GONE, "reconnectMaxAttempts": 0}, f"route 'log' at {GONE} failed.*'path'.*refused"),
     ({"positions": None, "startingPosition": None}, "'positions' must be set for readStream: server, because"),
-    ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
     ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
     ({"startingPosition": '{"0": 5000}'}, "option 'startingPosition': position 5000 of partition 0 is not there"),
     ({"startingPosition": '{"7": 0}'}, "'startingPosition' names partition 7"),
@@ -240,25 +243,35 @@ def test_a_live_stream_is_read_without_a_gap(queries: Queries, server: SourceSer
     assert max(map(len, sink.batches.values())) <= 2000
 
 
-def test_a_log_outlives_its_query(queries: Queries, start_server: StartServer, tmp_path: Path) -> None:
+@contextmanager
+def recording(uri: str, log: Path) -> Iterator[str]:
+    """``rsocket-trio record`` of the live stream of a server; where it serves it."""
+    words = ["record", uri, "ticks", "--to", str(log), "--listen", "tcp://127.0.0.1:0", "--credit", "10"]
+    command = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as recorder:
+        assert recorder.stdout is not None
+        try:
+            yield recorder.stdout.readline().strip().removeprefix("listening ")
+        finally:
+            recorder.kill()
+
+
+def test_what_was_recorded_of_a_live_stream_is_read_after_both_ends_were_killed(
+    queries: Queries, start_server: StartServer, tmp_path: Path
+) -> None:
     server, sink = start_server(1), Sink()
-    options: dict[str, Any] = {
-        "route": "ticks",
-        "positions": "wal",
-        "startingPosition": None,
-        "walDir": tmp_path / "log",
-        "maxRowsPerTrigger": 1000,
-        "walMaxBytes": "64k",
-    }
-    query = queries.start(server.uri, sink, **options)
-    eventually(lambda: len(sink.rows) >= 2000, query)
-    query.stop()
+    options: dict[str, Any] = {"route": "ticks", "startingPosition": "earliest", "maxRowsPerTrigger": 1000}
+    with recording(server.uri, tmp_path / "ticks.log") as uri:
+        query = queries.start(uri, sink, **options)
+        eventually(lambda: len(sink.rows) >= 2000, query)
+        query.stop()
     server.stop()
 
-    # Without its producer a query reads what the log holds: it goes on where the first one ended.
-    query = queries.start(server.uri, sink, reconnectMaxAttempts=1000, **options)
-    before = len(sink.rows)
-    eventually(lambda: len(sink.rows) > before, query)
-    query.stop()
+    # Without its producer a query reads what the file holds: it goes on where the first one ended.
+    with recording(server.uri, tmp_path / "ticks.log") as uri:
+        before = len(sink.rows)
+        query = queries.start(uri, sink, **options)
+        eventually(lambda: len(sink.rows) > before, query)
+        query.stop()
     found = sink.rows
     assert found == rows(len(found))

@@ -28,11 +28,7 @@ def numbers(count: int) -> list[bytes]:
     return sorted(b"%d" % number for number in range(count))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"interaction": "channel"}, {"delivery": "exactlyOnce"}],
-    ids=["response", "channel", "exactlyOnce"],
-)
+@pytest.mark.parametrize("options", [{}, {"delivery": "exactlyOnce"}], ids=["atLeastOnce", "exactlyOnce"])
 def test_a_batch_arrives_once(options: dict[str, str], spark: SparkSession, sink: SinkServer) -> None:
     write(spark.range(0, 3000, 1, 3).selectExpr(NUMBERS), sink.uri, **options)
 

@@ -1,4 +1,4 @@
-"""Queries that begin at a time: what the option means, and the positions that the server finds for it."""
+"""Queries that begin or end at a time: what the options mean, and the positions that the server finds for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import trio
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.replay import Element, Log, add_source
+from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.mistakes import SourceError
 from rsocket_trio.spark.options import OptionError, Use, parse_options, read_times
 from rsocket_trio.spark.ranges import Range
@@ -65,6 +66,9 @@ def test_a_time_is_a_number_of_microseconds_or_a_text(written: str, times: objec
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
+        ("1769860800000", "1769860800000 in milliseconds: it takes microseconds since 1970, such as 1769860800000000"),
+        ('{"0": 1769860800000}', "in milliseconds"),
+        ('{"a": {"0": "1769860800000"}}', "in milliseconds"),
         ("noon", "'noon': neither microseconds since 1970 nor a text such as"),
         ("-1", "neither microseconds"),
         ("1969-12-31", "must be between 1970 and"),
@@ -125,6 +129,53 @@ def test_a_batch_begins_at_a_time(logs: dict[str, Log]) -> None:
 
     later = BatchReader(options(route="b", startingTimestamp="2099-01-01"), None)
     assert column(read_all(later), "position") == []
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        # The row of the time itself is the first of the next read.
+        ("2026-01-31T12:00:02Z", [("a", 0, 2), ("a", 1, 2), ("b", 0, 2)]),
+        (str(NOON + 2 * SECOND + 1), [("a", 0, 3), ("a", 1, 3), ("b", 0, 3)]),
+        ("2099-01-01", [("a", 0, 10), ("a", 1, 4), ("b", 0, 3)]),
+        (f'{{"a": {{"1": {NOON + SECOND}}}, "b": 0}}', [("a", 0, 10), ("a", 1, 1)]),
+    ],
+)
+def test_a_batch_ends_before_the_first_row_of_a_time_or_a_later_one(
+    written: str, ends: list[tuple[str, int, int]], logs: dict[str, Log]
+) -> None:
+    reader = BatchReader(several(routes="a,b", endingTimestamp=written), None)
+
+    assert ranges(reader) == [Range(partition, 0, end, route) for route, partition, end in ends]
+
+
+def test_a_batch_is_of_the_rows_between_two_times(logs: dict[str, Log]) -> None:
+    def read(begin: int, end: int) -> list[int]:
+        times = {"startingTimestamp": NOON + begin * SECOND, "endingTimestamp": NOON + end * SECOND}
+        return column(read_all(BatchReader(options(route="b", **times), None)), "position")
+
+    assert [read(0, 2), read(2, 5), read(1, 1), read(2, 1)] == [[0, 1], [2], [], []]
+
+
+def test_a_stream_has_no_ending_time() -> None:
+    with pytest.raises(OptionError, match=r"^option 'endingTimestamp' is not for readStream: it is for read$"):
+        parse_options({"path": URI, "route": "a", "endingTimestamp": "5"}, Use.STREAM_READ)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"route": "a", "endingTimestamp": '{"5": 1}'}, r"names partition 5, the server has \[0, 1\]"),
+        ({"route": "a", "endingTimestamp": '{"b": 1}'}, "of one route names its partitions only"),
+        ({"route": "a", "endingTimestamp": "1", "endingPosition": "latest"}, "exclude each other"),
+        ({"route": "a", "endingTimestamp": "1", "positions": "none"}, "needs positions=server, not none"),
+    ],
+)
+def test_ending_times_that_do_not_fit_are_named(more: dict[str, str], message: str, logs: dict[str, Log]) -> None:
+    given = parse_options({"path": URI, "positions": "server"} | more, Use.BATCH_READ)
+
+    with pytest.raises(OptionError, match=f"'endingTimestamp'.* {message}"):
+        BatchReader(checked(given, Use.BATCH_READ), None).partitions()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,278 @@
+"""The command ``record``: keeps the items of a live stream in a log, and serves the log as a source."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+import trio
+
+from rsocket_trio import Canceled, ConnectionClosed, ConnectionLost, Payload, Responder, connect_forever, serve
+from rsocket_trio.cli.client_command import OURS, Ask
+from rsocket_trio.cli.connecting import Dial, server_tls
+from rsocket_trio.cli.data import whole
+from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, MEANINGS, TIMED_OUT, Failure, report
+from rsocket_trio.cli.interactions import Kind, Wish
+from rsocket_trio.cli.options import (
+    COUNT,
+    FILE,
+    LEVELS,
+    SECONDS,
+    ResumeCommand,
+    mime,
+    our_options,
+    uri,
+    version_option,
+)
+from rsocket_trio.cli.serve import serve_until_stopped
+from rsocket_trio.cli.starting import INTERRUPTED
+from rsocket_trio.cli.terminal import show_log
+from rsocket_trio.client.reconnecting import BACKOFF, ReconnectingClient, ReconnectOptions
+from rsocket_trio.errors import GRACE_IS_OVER, RejectedResume, StreamError
+from rsocket_trio.replay import CorruptLog, Element, Log, Retention, add_source
+from rsocket_trio.transports.schemes import parse_uri
+
+logger = logging.getLogger(__name__)
+
+GRACE = 2.0
+"""Seconds that readers get at the end to finish their ranges."""
+LOST = (ConnectionLost, ConnectionClosed, RejectedResume)
+"""Errors of a stream whose connection is gone; ``connect_forever`` makes the next one, and paces that."""
+SET_HERE: Final[dict[str, Any]] = {
+    **dict.fromkeys(("route", "take", "limit_rate", "timeout", "capture", "log")),
+    **dict.fromkeys(("debug", "hexadecimal", "quiet"), False),
+    "data": (),
+    "retries": 0,
+}
+"""Parameters of the client commands that this command has not, or with another meaning."""
+
+
+class Recorder:
+    """Asks for a stream once on each connection, and appends its items to a log.
+
+    The server has the credit of ``wish``, and gets more only for items that are committed. So no more than these are
+    lost with a connection, or with this process. ``name`` stands in log lines.
+    """
+
+    def __init__(self, log: Log, request: Payload, wish: Wish, name: str) -> None:
+        self._log = log
+        self._request = request
+        self._wish = wish
+        self._name = name
+        self._position = log.bounds(0)[1]
+        self._renewed = trio.Event()
+        self.items = 0
+        """Items that were committed since the start."""
+        self.reconnects = 0
+        """Connections that broke."""
+
+    def on_state(self, state: str) -> None:
+        """Note that there is another connection, or that there will be none."""
+        if state in ("connected", "closed"):
+            # Wakes ``run``, which waits for it behind a stream that has completed.
+            self._renewed.set()
+
+    async def run(self, client: ReconnectingClient) -> None:
+        """Record until cancelled.
+
+        Raise the refusal of a server, its error if it answers the first request with one, and ``Failure`` if the log
+        can't be written.
+        """
+        failures = 0
+        while True:
+            before = self.items
+            try:
+                await self._take(client)
+            except LOST as error:
+                self._note_loss(error)
+            except StreamError as error:
+                if error.text == GRACE_IS_OVER:
+                    self._note_loss(error)
+                elif not self.items and not isinstance(error, Canceled):
+                    raise
+                else:
+                    kind = type(error).__name__
+                    logger.warning("%s: failed behind %d items: %s: %s", self._name, self.items, kind, error)
+                failures = 0 if self.items > before else failures + 1
+                await trio.sleep(BACKOFF.delay(failures, random.random()))
+            else:
+                logger.warning(
+                    "%s: complete behind %d items; it is asked for again on the next connection", self._name, self.items
+                )
+                await self._renewed.wait()
+
+    def _note_loss(self, error: Exception) -> None:
+        self.reconnects += 1
+        logger.warning(
+            "%s: the connection broke behind %d items (reconnect %d), up to %d that were on their way are lost: %s",
+            *(self._name, self.items, self.reconnects, self._wish.credit, error),
+        )
+
+    async def _take(self, client: ReconnectingClient) -> None:
+        """Append the items of one stream, up to its end."""
+        credit, owed = self._wish.credit, 0
+        ask = client.request_channel if self._wish.kind is Kind.CHANNEL else client.request_stream
+        async with ask(self._request, route=self._wish.route, initial_request_n=credit, refill=False) as items:
+            self._renewed = trio.Event()
+            logger.info("%s: recording from position %d on", self._name, self._position)
+            while batch := await items.receive_batch():
+                await self._append(batch)
+                owed += len(batch)
+                # In halves, so that a REQUEST_N is rare.
+                if owed >= max(credit // 2, 1):
+                    items.request_n(owed)
+                    owed = 0
+
+    async def _append(self, batch: list[Payload]) -> None:
+        elements = [Element(payload.data, payload.metadata) for payload in batch]
+        with failures_of(self._log):
+            # Only where this process has written last: of two recorders of one file one ends, and no row comes twice.
+            await self._log.append_all({0: elements}, at={0: self._position})
+        self._position += len(batch)
+        self.items += len(batch)
+
+
+@contextmanager
+def failures_of(log: Log) -> Iterator[None]:
+    """Raise the errors of a log as a ``Failure`` that names its file."""
+    try:
+        yield
+    except CorruptLog as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        raise Failure(f"{log.path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise Failure(f"{log.path}: {error}") from error
+
+
+async def record(
+    name: str,
+    log: Log,
+    dial: Dial,
+    wish: Wish,
+    serve_source: Callable[..., Awaitable[object]],
+    *,
+    task_status: trio.TaskStatus[list[str]],
+) -> None:
+    """Keep the stream that ``wish`` asks for in the log, while ``serve_source`` serves it.
+
+    Raise as ``Recorder.run`` does, and ``Failure`` if the log can't be opened.
+    """
+    request = Payload(await whole(wish.sources), wish.metadata)
+    with failures_of(log):
+        await log.open()
+    async with log, trio.open_nursery() as nursery:
+        task_status.started(await nursery.start(serve_source))
+        recorder = Recorder(log, request, wish, name)
+        terms = cast("ReconnectOptions", dial.options)
+        async with connect_forever(dial.uri, on_state=recorder.on_state, **terms) as client:
+            await recorder.run(client)
+
+
+@click.command(
+    "record",
+    cls=ResumeCommand,
+    examples=(
+        "record tcp://prices.example:7000 ticks --to ticks.log --listen tcp://127.0.0.1:7878",
+        "record wss://prices.example/rsocket ticks --to ticks.log --listen tcp://127.0.0.1:7878 --keep-seconds 604800",
+    ),
+    codes={
+        **{code: meaning for code, meaning in MEANINGS.items() if code not in (CANNOT_CONNECT, TIMED_OUT)},
+        0: "SIGINT or SIGTERM ended it",
+        FAILED: "it cannot listen, or the file cannot be written or is no log",
+        INTERRUPTED: "Ctrl-C before it served",
+        ENDED: "SIGTERM before it served",
+    },
+)
+@click.argument("uri", type=uri)
+@click.argument("route")
+@click.option(
+    "--to",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file; one that is there goes on.",
+)
+@click.option(
+    "--listen",
+    required=True,
+    multiple=True,
+    type=uri,
+    metavar="URI",
+    help="Where to serve it; may be given several times.",
+)
+@click.option(
+    "--interaction",
+    type=click.Choice((Kind.STREAM.value, Kind.CHANNEL.value)),
+    default=Kind.STREAM.value,
+    show_default=True,
+    help="The interaction of the request; of a channel this side sends the opening only.",
+)
+@click.option(
+    "-d", "--data", metavar="TEXT|@FILE|-", help="The data of the request; @FILE is a file, - standard input."
+)
+@click.option("--route-as", metavar="NAME", help="The route that readers ask for, if not ROUTE.")
+@click.option(
+    "--keep-seconds", type=SECONDS, metavar="S", help="Drop rows that are older; by default, none for its age."
+)
+@click.option(
+    "--keep-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Drop the oldest rows above this size; by default none.",
+)
+@click.option("--credit", type=COUNT, metavar="N", help="Items that the server may send ahead of the file (256).")
+@click.option("--listen-cert", type=FILE, help="The certificate for tls, wss and h2s of --listen, PEM.")
+@click.option("--listen-key", type=FILE, help="Its key, PEM, if not in the same file.")
+@click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
+@partial(our_options, without=SET_HERE)
+@click.option("--log", "level", type=click.Choice(LEVELS), default="info", help="Show log lines from this level on.")
+@version_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    route: str,
+    path: Path,
+    listen: tuple[str, ...],
+    interaction: str,
+    data: str | None,
+    route_as: str | None,
+    keep_seconds: float | None,
+    keep_bytes: int | None,
+    credit: int | None,
+    listen_cert: str | None,
+    listen_key: str | None,
+    level: str,
+    **parameters: Any,
+) -> None:
+    """Keep the live stream ROUTE of the server at URI in a file, and serve it as a source that can be read again.
+
+    Connects again whenever the connection is lost. The server gets credit only for rows that are in the file, so at
+    most --credit items are lost with a connection. What all named readers have acknowledged is dropped, without named
+    readers nothing, and beyond that what --keep-seconds and --keep-bytes say.
+    """
+    for each in listen:
+        if listen_cert is None and parse_uri(each).uses_tls:
+            raise click.UsageError(f"{each} needs a certificate: --listen-cert", ctx)
+    show_log(level)
+    given = {"route": route, "data": () if data is None else (data,), "limit_rate": credit}
+    ask = Ask(**{**SET_HERE, **parameters, **given})
+    try:
+        dial, wish = ask.planned(Kind(interaction), OURS)
+        log, responder = Log(path), Responder()
+        add_source(responder, route_as or route, log, retention=Retention(keep_seconds, keep_bytes))
+        ssl_context = partial(server_tls, listen_cert, listen_key) if listen_cert is not None else None
+        serve_source = partial(serve, responder, list(listen), ssl_context=ssl_context, grace=GRACE)
+        serve_until_stopped(
+            partial(record, f"{route} of {dial.uri}", log, dial, wish, serve_source), lambda: len(responder.routes)
+        )
+    except BaseException as error:
+        ctx.exit(report(error, stacktrace=ask.stacktrace))
