@@ -155,8 +155,8 @@ class Database:
     def _create(self, connection: apsw.Connection) -> None:
         if connection.pragma("application_id") != APPLICATION_ID:
             # Before the file has its first table, and before the WAL: later it has no effect.
-            connection.pragma("auto_vacuum", 2)
             connection.pragma("page_size", PAGE_BYTES)
+            connection.pragma("auto_vacuum", 2)
             with transaction_of(connection, "EXCLUSIVE"):
                 # Another process may have made it meanwhile.
                 if self._check_owner(connection) != APPLICATION_ID:
