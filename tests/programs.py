@@ -37,7 +37,7 @@ PATIENCE = 60
 LARGEST_REQUEST = 1 << 20
 STANDARD_STREAMS = 3
 IMPORTED = (
-    *("argparse", "msgspec", "trustme", "yaml"),
+    *("argparse", "msgspec", "trustme"),
     *("rsocket_trio.conformance.clients", "rsocket_trio.conformance.run", "rsocket_trio.conformance.report"),
     *("rsocket_trio._public", "rsocket_trio.replay", "rsocket_trio.services"),
     *("rsocket_trio.transports.http2.http2_client", "rsocket_trio.transports.http2.http2_server"),
@@ -347,7 +347,7 @@ def main() -> None:
     for name in IMPORTED:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    for name in sys.modules["rsocket_trio.cli.main"].COMMANDS:
+    for name in sys.modules["rsocket_trio.cli.main"].MODULES.values():
         importlib.import_module(f"rsocket_trio.cli.{name}")
     catalogue = importlib.import_module("rsocket_trio.conformance.catalogue")
     catalogue.clauses()

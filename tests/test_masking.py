@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio import Payload, Setup
+from rsocket_trio.cli.client_command import Wish
 from rsocket_trio.cli.composing import compose
-from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.masking import (
     AUTHENTICATION,
@@ -77,7 +77,7 @@ def things(metadata: bytes) -> list[object]:
         terms,
         client_setup(RSOCKET_1_0, terms),
         compose([], [], default_mime=APPLICATION_JSON, credentials=BearerAuthentication(SECRET)),
-        Wish(kind=Kind.REQUEST, metadata=metadata),
+        Wish(metadata=metadata),
     ]
 
 

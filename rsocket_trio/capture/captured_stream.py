@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from rsocket_trio.capture.rows import Origin, Row, route_id
+import attrs
+
+from rsocket_trio.capture.rows import Origin, Row
+from rsocket_trio.capture.rows import route_id as id_of_route
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
 
 REQUESTER: Final = SENDING
@@ -17,54 +20,44 @@ HAS_CREDIT: Final = frozenset(
 )
 
 
+@attrs.define(eq=False)
 class Half:
-    """One direction of a stream.
+    """One direction of a stream."""
 
-    ``credit`` is the number of items that its sender may still send, ``None`` without flow control.
-    """
-
-    __slots__ = ("credit", "has_item", "payloads", "pieces", "size")
-
-    def __init__(self) -> None:
-        self.credit: int | None = None
-        self.payloads = 0
-        self.pieces = 0
-        self.has_item = False
-        self.size = 0
+    credit: int | None = None
+    """Items that its sender may still send, ``None`` without flow control."""
+    payloads: int = 0
+    pieces: int = 0
+    has_item: bool = False
+    size: int = 0
 
 
+@attrs.define(eq=False)
 class CapturedStream:
     """The state of one stream from its first frame on. Times are readings of the capture's clock, in ns."""
 
-    __slots__ = (
-        *("asked", "conn_id", "drops", "first", "id", "interaction", "last_item", "max_gap", "metadata", "open"),
-        *("ours", "requested", "responses", "retries", "route", "route_id", "since", "stall_ns", "stalled", "stalls"),
-    )
-
-    def __init__(
-        self, stream_id: int, interaction: Interaction, now: int, conn_id: str, drops: int, ours: bool
-    ) -> None:
-        self.id = stream_id
-        self.interaction = interaction
-        self.since = now
-        self.conn_id = conn_id
-        self.drops = drops
-        """Frames of the session that had been dropped when the stream began."""
-        self.ours = ours
-        self.open = BOTH
-        self.asked = Half()
-        self.responses = Half()
-        self.metadata: bytes | None = None
-        self.route: str | None = None
-        self.route_id: int | None = None
-        self.requested: int | None = None
-        self.first: int | None = None
-        self.last_item: int | None = None
-        self.max_gap: int | None = None
-        self.stalled: int | None = None
-        self.stall_ns = 0
-        self.stalls = 0
-        self.retries = 0
+    id: int
+    interaction: Interaction
+    since: int
+    conn_id: str
+    drops: int
+    """Frames of the session that had been dropped when the stream began."""
+    ours: bool
+    """True if the side that captures is its requester."""
+    open: int = BOTH
+    asked: Half = attrs.field(factory=Half)
+    responses: Half = attrs.field(factory=Half)
+    metadata: bytes | None = None
+    route: str | None = None
+    route_id: int | None = None
+    requested: int | None = None
+    first: int | None = None
+    last_item: int | None = None
+    max_gap: int | None = None
+    stalled: int | None = None
+    stall_ns: int = 0
+    stalls: int = 0
+    retries: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -79,7 +72,7 @@ class CapturedStream:
         """Set the route, if it is known."""
         if route is not None:
             self.route = route
-            self.route_id = route_id(route)
+            self.route_id = id_of_route(route)
 
     def start_credit(self, amount: int | None, now: int) -> None:
         """Set the credit that the request grants the responder."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
+
+import attrs
 
 from rsocket_trio.capture.captured_stream import CapturedStream
 from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Origin, Rows
@@ -131,13 +133,16 @@ Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
 # Connections
 
 
+@attrs.define(eq=False)
 class LeaseCounter:
     """Counts the requests that the leases of one direction granted, and those used and expired."""
 
-    __slots__ = ("expired", "expires", "granted", "grants", "left", "used")
-
-    def __init__(self) -> None:
-        self.grants = self.granted = self.used = self.expired = self.left = self.expires = 0
+    grants: int = 0
+    granted: int = 0
+    used: int = 0
+    expired: int = 0
+    left: int = 0
+    expires: int = 0
 
     def grant(self, number: int, ttl_ns: int, now: int) -> None:
         """Handle a LEASE, which replaces the former one."""
@@ -262,7 +267,7 @@ class ConnectionDecoder:
         counts[0] += 1
         counts[1] += size
 
-    def _row(self, now: int, inward: bool, size: int, seen: FrameCells) -> None:
+    def _row(self, seen: FrameCells) -> None:
         """Append the row of one frame."""
         origin, facts = self._origin, self.facts
         seq, dropped = self._seq, self._unreported_drops
@@ -270,9 +275,17 @@ class ConnectionDecoder:
         self._unreported_drops = 0
         self._rows.frames.append(
             (
-                *(origin.capture_id, origin.host, self.conn_id, self.session.id, seq, origin.micros(now), now),
-                *(facts.side, "in" if inward else "out", facts.transport, facts.peer_address),
-                *seen.cells(size),
+                *(
+                    origin.capture_id,
+                    origin.host,
+                    self.conn_id,
+                    self.session.id,
+                    seq,
+                    origin.micros(seen.now),
+                    seen.now,
+                ),
+                *(facts.side, "in" if seen.inward else "out", facts.transport, facts.peer_address),
+                *seen.cells(),
                 dropped,
             )
         )
@@ -307,6 +320,3 @@ class ConnectionDecoder:
                 *(self.drops, self._reason),
             )
         )
-
-
-DecoderClass: TypeAlias = Callable[[Origin, Rows, Facts, str, int], ConnectionDecoder]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from rsocket_trio.capture.schema import FRAMES
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.routes import read_request, route_of
 from rsocket_trio.metadata.tracing import decode_trace
+
+if TYPE_CHECKING:
+    from rsocket_trio.capture.captured_stream import CapturedStream
+    from rsocket_trio.payload import Payload
 
 Row: TypeAlias = tuple[Any, ...]
 """Cells in the order of a table's columns."""
@@ -49,7 +56,21 @@ class Rows:
 
 
 class FrameCells:
-    """The content of one frame, by column name; an attribute that is not set is null."""
+    """The content of one frame, by column name; an attribute that is not set is null.
+
+    ``now`` is when it passed, and ``beyond`` counts the bytes of its data that were not kept.
+    """
+
+    def __init__(self, now: int, inward: bool, frame_bytes: int, beyond: int = 0) -> None:
+        self.now = now
+        self.inward = inward
+        self.frame_bytes = frame_bytes
+        self.beyond = beyond
+
+    is_repeated = False
+    """True if it was sent before, on a transport that was lost."""
+    stream: CapturedStream | None = None
+    """Its stream, if that is open."""
 
     stream_id: int | None = None
     frame_type: int | None = None
@@ -58,6 +79,7 @@ class FrameCells:
     route: str | None = None
     route_id: int | None = None
     request_n: int | None = None
+    frame_bytes: int = 0
     data_bytes: int | None = None
     metadata_bytes: int | None = None
     fragments: int | None = None
@@ -70,14 +92,19 @@ class FrameCells:
     resume_pos: int | None = None
     trace_id: bytes | None = None
 
-    def cells(self, size: int) -> Row:
+    def measure(self, payload: Payload) -> None:
+        """Set the sizes of data and metadata."""
+        self.data_bytes = len(payload.data) + self.beyond
+        self.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
+
+    def cells(self) -> Row:
         """Return the cells from ``stream_id`` to ``trace_id``."""
-        return (
-            *(self.stream_id, self.frame_type, self.flags, self.interaction, self.route, self.route_id),
-            *(self.request_n, size, self.data_bytes, self.metadata_bytes, self.fragments, self.credit_after),
-            *(self.error_code, self.error_text, self.lease_ttl_ms, self.lease_n),
-            *(self.keepalive_pos, self.resume_pos, self.trace_id),
-        )
+        return _cells(self)
+
+
+_cells: Callable[[FrameCells], Row] = attrgetter(
+    *(column.name for column in FRAMES if hasattr(FrameCells, column.name))
+)
 
 
 _route_ids: dict[str, int] = {}

@@ -50,23 +50,6 @@ NS_PER_MS = 1_000_000
 """Nanoseconds in a millisecond."""
 
 
-class Size:
-    """The size of a frame: ``all`` its bytes, the bytes ``beyond`` the kept part, and whether it was sent before."""
-
-    __slots__ = ("all", "beyond", "repeated")
-
-    def __init__(self, size: int, beyond: int, repeated: bool) -> None:
-        self.all = size
-        self.beyond = beyond
-        self.repeated = repeated
-
-
-def measure(seen: FrameCells, payload: Payload, beyond: int) -> None:
-    """Set the sizes of data and metadata of a frame."""
-    seen.data_bytes = len(payload.data) + beyond
-    seen.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
-
-
 class RSocketDecoder(ConnectionDecoder):
     """A captured connection of one of the five dialects."""
 
@@ -83,9 +66,8 @@ class RSocketDecoder(ConnectionDecoder):
 
     def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
         data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
-        size = len(data) + beyond
-        self._count(inward, size)
-        seen = FrameCells()
+        seen = FrameCells(now, inward, len(data) + beyond, beyond)
+        self._count(inward, seen.frame_bytes)
         codec = self._dialect.codec
         header = codec.header(data)
         if header is not None:
@@ -94,20 +76,20 @@ class RSocketDecoder(ConnectionDecoder):
         try:
             decoded = codec.decode(data)
         except RemoteProtocolError:
-            self._row(now, inward, size, seen)
+            self._row(seen)
             return
         seen.stream_id = decoded.stream_id & LONGEST
         self._look_at_begin(decoded, data, inward)
-        repeated = self._token is not None and not inward and self.session.repeats(data, size)
-        stream = self.session.streams.get(decoded.stream_id)
-        if repeated and stream is not None:
+        seen.is_repeated = self._token is not None and not inward and self.session.repeats(data, seen.frame_bytes)
+        seen.stream = stream = self.session.streams.get(decoded.stream_id)
+        if seen.is_repeated and stream is not None:
             stream.retries += 1
         read = READERS.get(type(decoded))
         if read is not None:
-            read(self, now, inward, decoded, seen, stream, Size(size, beyond, repeated))
+            read(self, decoded, seen)
         if seen.route_id is None and decoded.stream_id:
             seen.route_id = stream.route_id if stream is not None else self.session.late_route(decoded.stream_id)
-        self._row(now, inward, size, seen)
+        self._row(seen)
 
     def _look_at_begin(self, frame: Frame, data: bytes, inward: bool) -> None:
         """Read the session id from the first frame of a new or a resumed session."""
@@ -149,10 +131,8 @@ class RSocketDecoder(ConnectionDecoder):
 
     # One method for each kind of frame
 
-    def _read_setup(
-        self, now: int, inward: bool, frame: SetupFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        measure(seen, frame.payload, size.beyond)
+    def _read_setup(self, frame: SetupFrame, seen: FrameCells) -> None:
+        seen.measure(frame.payload)
         frame = stated(self._dialect, frame)
         self._metadata_mime = mime_name(frame.metadata_mime)
         self._leased = frame.lease
@@ -162,88 +142,67 @@ class RSocketDecoder(ConnectionDecoder):
             *(frame.lease, frame.resume_token is not None),
         )
 
-    def _read_setup_ok(
-        self, now: int, inward: bool, frame: SetupOkFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        measure(seen, frame.payload, size.beyond)
+    def _read_setup_ok(self, frame: SetupOkFrame, seen: FrameCells) -> None:
+        seen.measure(frame.payload)
         grant = content_at(AT_OK, frame.extensions, ResumeGrant)
         if isinstance(grant, ResumeGrant):
             seen.resume_pos = grant.last_received_client_position
-            self._go_on(now, grant.last_received_client_position)
+            self._go_on(seen.now, grant.last_received_client_position)
 
-    def _read_resume(
-        self, now: int, inward: bool, frame: ResumeFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_resume(self, frame: ResumeFrame, seen: FrameCells) -> None:
         seen.resume_pos = frame.last_received_server_position
 
-    def _read_resume_ok(
-        self, now: int, inward: bool, frame: ResumeOkFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_resume_ok(self, frame: ResumeOkFrame, seen: FrameCells) -> None:
         seen.resume_pos = frame.last_received_client_position
-        self._go_on(now, frame.last_received_client_position)
+        self._go_on(seen.now, frame.last_received_client_position)
 
-    def _read_keepalive(
-        self, now: int, inward: bool, frame: KeepaliveFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        seen.data_bytes = len(frame.data) + size.beyond
+    def _read_keepalive(self, frame: KeepaliveFrame, seen: FrameCells) -> None:
+        seen.data_bytes = len(frame.data) + seen.beyond
         seen.keepalive_pos = frame.last_received_position
         if frame.respond or frame.data != DRAIN_SIGN:  # which answers nothing
-            self._beat(now, inward, asks=frame.respond)
+            self._beat(seen.now, seen.inward, asks=frame.respond)
 
-    def _read_lease(
-        self, now: int, inward: bool, frame: LeaseFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_lease(self, frame: LeaseFrame, seen: FrameCells) -> None:
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
-        self._grant(now, inward, frame.number_of_requests, frame.time_to_live_ns, seen)
+        self._grant(frame.number_of_requests, frame.time_to_live_ns, seen)
 
-    def _read_ext(
-        self, now: int, inward: bool, frame: ExtFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        seen.data_bytes = len(frame.body) + size.beyond
+    def _read_ext(self, frame: ExtFrame, seen: FrameCells) -> None:
+        seen.data_bytes = len(frame.body) + seen.beyond
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
             if isinstance(content, Beat):
                 if content.respond or content.data != DRAIN_SIGN:
-                    self._beat(now, inward, asks=content.respond)
+                    self._beat(seen.now, seen.inward, asks=content.respond)
             elif isinstance(content, ResumePosition):
                 seen.keepalive_pos = content.last_received_position
             elif isinstance(content, Permits):
-                self._grant(now, inward, content.number, content.time_to_live_ns, seen)
+                self._grant(content.number, content.time_to_live_ns, seen)
 
-    def _read_push(
-        self,
-        now: int,
-        inward: bool,
-        frame: MetadataPushFrame,
-        seen: FrameCells,
-        stream: CapturedStream | None,
-        size: Size,
-    ) -> None:
-        seen.metadata_bytes = len(frame.metadata) + size.beyond
+    def _read_push(self, frame: MetadataPushFrame, seen: FrameCells) -> None:
+        seen.metadata_bytes = len(frame.metadata) + seen.beyond
 
-    def _grant(self, now: int, inward: bool, number: int, ttl_ns: int, seen: FrameCells) -> None:
+    def _grant(self, number: int, ttl_ns: int, seen: FrameCells) -> None:
         seen.lease_n = min(number, LONGEST)
         seen.lease_ttl_ms = min(ttl_ns // NS_PER_MS, LONGEST)
         # A received lease is for requests sent.
-        self._leases[not inward].grant(number, ttl_ns, now)
+        self._leases[not seen.inward].grant(number, ttl_ns, seen.now)
 
     # Frames of a stream
 
-    def _read_request(
-        self, now: int, inward: bool, frame: RequestFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        ours = not inward
+    def _read_request(self, frame: RequestFrame, seen: FrameCells) -> None:
+        now, ours, stream = seen.now, not seen.inward, seen.stream
         dialect = self._dialect
         seen.interaction = frame.interaction.value
-        measure(seen, frame.payload, size.beyond)
-        if size.repeated:
+        seen.measure(frame.payload)
+        if seen.is_repeated:
             return
         if stream is not None and stream.ours == ours and stream.interaction is frame.interaction:
             goes_on = stream.asked.pieces and (dialect.request_repeats or dialect.request_continues)
             if goes_on or (dialect.channel_items_are_requests and frame.interaction is Interaction.REQUEST_CHANNEL):
-                ends = frame.complete and not size.beyond and not stream.asked.pieces
-                item = not (ends and dialect.only_completes(frame.payload, frame.initial_n))
-                self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, item, frame.complete)
+                ends = frame.complete and not seen.beyond and not stream.asked.pieces
+                self._payload(
+                    stream, frame, seen, is_item=not (ends and dialect.only_completes(frame.payload, frame.initial_n))
+                )
                 return
         seen.request_n = frame.initial_n
         stream = CapturedStream(frame.stream_id, frame.interaction, now, self.conn_id, self.session.drops, ours)
@@ -251,86 +210,73 @@ class RSocketDecoder(ConnectionDecoder):
         seen.credit_after = stream.responses.credit
         self._streams += 1
         if self._leased:
-            lease = self._leases[inward]
+            lease = self._leases[seen.inward]
             for _ in range(cost_of(frame.extensions) if dialect.entries else 1):
                 lease.use(now)
         if self._token is not None:
             self.session.mark(dialect, frame.stream_id, frame.extensions)
         self.session.begin(stream, now)
-        self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, True, frame.complete)
+        self._payload(stream, frame, seen, is_item=True)
 
-    def _read_payload(
-        self, now: int, inward: bool, frame: PayloadFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
-        measure(seen, frame.payload, size.beyond)
-        if stream is not None and not size.repeated:
+    def _read_payload(self, frame: PayloadFrame, seen: FrameCells) -> None:
+        seen.measure(frame.payload)
+        if seen.stream is not None and not seen.is_repeated:
             carries = bool(seen.data_bytes) or seen.metadata_bytes is not None
             is_item = frame.next or (self._dialect.bare_payload_is_item and carries)
-            self._payload(*(now, inward, stream, frame.payload, seen, size.all, frame.follows, is_item, frame.complete))
+            self._payload(seen.stream, frame, seen, is_item=is_item)
 
-    def _read_request_n(
-        self, now: int, inward: bool, frame: RequestNFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_request_n(self, frame: RequestNFrame, seen: FrameCells) -> None:
+        stream = seen.stream
         seen.request_n = frame.request_n
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
-        if stream is not None and not size.repeated:
-            by_requester = stream.ours != inward
-            stream.half(by_requester).size += size.all
-            seen.credit_after = stream.grant(frame.request_n, now, by_requester=by_requester)
+        if stream is not None and not seen.is_repeated:
+            by_requester = stream.ours != seen.inward
+            stream.half(by_requester).size += seen.frame_bytes
+            seen.credit_after = stream.grant(frame.request_n, seen.now, by_requester=by_requester)
 
-    def _read_cancel(
-        self, now: int, inward: bool, frame: CancelFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_cancel(self, frame: CancelFrame, seen: FrameCells) -> None:
+        stream = seen.stream
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
-        if stream is None or size.repeated:
+        if stream is None or seen.is_repeated:
             return
-        by_requester = stream.ours != inward
-        stream.half(by_requester).size += size.all
+        by_requester = stream.ours != seen.inward
+        stream.half(by_requester).size += seen.frame_bytes
         seen.route_id = stream.route_id
         if not by_requester and self._dialect.half_close:
-            self._close(now, stream, REQUESTER)
+            self._close(seen.now, stream, REQUESTER)
         else:
-            self.session.end(stream, now, CANCEL)
+            self.session.end(stream, seen.now, CANCEL)
 
-    def _read_error(
-        self, now: int, inward: bool, frame: ErrorFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
-    ) -> None:
+    def _read_error(self, frame: ErrorFrame, seen: FrameCells) -> None:
+        stream = seen.stream
         code = as_int32(frame.code)
         seen.error_code = code
         seen.error_text = frame.data[: 4 * ERROR_TEXT].decode("utf-8", "replace")[:ERROR_TEXT]
-        seen.data_bytes = len(frame.data) + size.beyond
+        seen.data_bytes = len(frame.data) + seen.beyond
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
-        if stream is None or size.repeated:
+        if stream is None or seen.is_repeated:
             return
-        stream.half(stream.ours != inward).size += size.all
+        stream.half(stream.ours != seen.inward).size += seen.frame_bytes
         seen.route_id = stream.route_id
         outcome = ERROR
         if frame.code == Rejected.default_code:
             outcome = LEASE_DENIED if self._leased and "lease" in seen.error_text.lower() else REJECTED
-        self.session.end(stream, now, outcome, code)
+        self.session.end(stream, seen.now, outcome, code)
 
     def _payload(
-        self,
-        now: int,
-        inward: bool,
-        stream: CapturedStream,
-        payload: Payload,
-        seen: FrameCells,
-        size: int,
-        follows: bool,
-        is_item: bool,
-        completes: bool,
+        self, stream: CapturedStream, frame: RequestFrame | PayloadFrame, seen: FrameCells, *, is_item: bool
     ) -> None:
         """Handle a payload of a stream, or a fragment of one."""
-        by_requester = stream.ours != inward
+        now, payload = seen.now, frame.payload
+        by_requester = stream.ours != seen.inward
         half = stream.half(by_requester)
-        half.size += size
+        half.size += seen.frame_bytes
         half.pieces += 1
         half.has_item |= is_item
         opening = by_requester and not half.payloads
         if opening:
             self._gather(stream, payload)
-        if follows:
+        if frame.follows:
             seen.fragments = 0
             seen.route_id = stream.route_id
             return
@@ -346,7 +292,7 @@ class RSocketDecoder(ConnectionDecoder):
         seen.route_id = stream.route_id
         if stream.interaction is Interaction.FIRE_AND_FORGET or ends:
             self.session.end(stream, now, COMPLETE)
-        elif completes:
+        elif frame.complete:
             if by_requester:
                 self._close(now, stream, REQUESTER)
             else:

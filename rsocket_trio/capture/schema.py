@@ -6,8 +6,6 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket.dialects import DIALECTS
-
 STRING: Final = "string"
 INT8: Final = "int8"
 INT16: Final = "int16"
@@ -175,6 +173,9 @@ STREAMUX_NAMES: Final = {
 
 def type_names(dialect: str) -> dict[int, str]:
     """Return the name of each ``frame_type`` of a dialect. Raise ``KeyError`` for an unknown dialect."""
+    # Imported here: the columns alone need no codec.
+    from rsocket_trio.rsocket.dialects import DIALECTS
+
     if dialect not in DIALECTS:
         return {"streamux/1": STREAMUX_NAMES}[dialect]
     return {as_int8(row.number): row.name for row in DIALECTS[dialect].codec.rows}

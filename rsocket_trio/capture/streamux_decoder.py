@@ -90,16 +90,16 @@ class StreamuxDecoder(ConnectionDecoder):
 
     def _unread(self, inward: bool, size: int) -> None:
         self._count(inward, size)
-        self._row(self._now, inward, size, FrameCells())
+        self._row(FrameCells(self._now, inward, size))
 
     # The negotiation
 
     def _initialize(self, inward: bool, message: Initialize) -> None:
         self._initial[inward] = message
         self._count(inward, SIZE)
-        seen = FrameCells()
+        seen = FrameCells(self._now, inward, SIZE)
         seen.stream_id, seen.frame_type = 0, INITIALIZE
-        self._row(self._now, inward, SIZE, seen)
+        self._row(seen)
         terms = self._terms(message)
         if terms is not None and self._layout is None:
             self._layout = HeaderLayout(terms)
@@ -141,7 +141,7 @@ class StreamuxDecoder(ConnectionDecoder):
         # The id counts requests of the sender of the chunk, or, with the response bit, those of its receiver.
         ours = inward == response
         by_client = ours == (self.facts.side == "client")
-        seen = FrameCells()
+        seen = FrameCells(now, inward, size)
         seen.stream_id = stream_id = stream_id_of(request_id, clients=by_client)
         seen.flags = bits
         seen.data_bytes = length
@@ -150,7 +150,7 @@ class StreamuxDecoder(ConnectionDecoder):
             seen.frame_type = CHUNK
             if stream is None and not response:
                 stream = self._begin(stream_id, ours)
-            self._message(stream, inward, size, bits, seen)
+            self._message(stream, bits, seen)
         elif bits == RESPONSE:
             seen.frame_type = STREAMUX_CANCEL_ACK
         elif not bits:
@@ -159,11 +159,11 @@ class StreamuxDecoder(ConnectionDecoder):
                 stream.half(by_requester=True).size += size
                 self.session.end(stream, now, CANCEL)
         elif stream is None:
-            self._ping(inward, stream_id, response, seen)
+            self._ping(stream_id, response, seen)
         else:
             seen.frame_type = END
-            self._message(stream, inward, size, bits, seen)
-        self._row(now, inward, size, seen)
+            self._message(stream, bits, seen)
+        self._row(seen)
 
     def _begin(self, stream_id: int, ours: bool) -> CapturedStream:
         stream = CapturedStream(stream_id, ANSWER, self._now, self.conn_id, self.session.drops, ours)
@@ -171,14 +171,14 @@ class StreamuxDecoder(ConnectionDecoder):
         self.session.begin(stream, self._now)
         return stream
 
-    def _message(self, stream: CapturedStream | None, inward: bool, size: int, bits: int, seen: FrameCells) -> None:
+    def _message(self, stream: CapturedStream | None, bits: int, seen: FrameCells) -> None:
         """Handle a chunk of a request or of a response."""
         seen.fragments = 0
         if stream is None:
             return
-        by_requester = stream.ours != inward
+        by_requester = stream.ours != seen.inward
         half = stream.half(by_requester)
-        half.size += size
+        half.size += seen.frame_bytes
         half.pieces += 1
         if not by_requester and stream.first is None:
             stream.first = self._now
@@ -189,14 +189,14 @@ class StreamuxDecoder(ConnectionDecoder):
             if not by_requester:
                 self.session.end(stream, self._now, COMPLETE)
 
-    def _ping(self, inward: bool, stream_id: int, response: bool, seen: FrameCells) -> None:
+    def _ping(self, stream_id: int, response: bool, seen: FrameCells) -> None:
         if not response:
             seen.frame_type = PING
             self._pinged.add(stream_id)
-            self._beat(self._now, inward, asks=True)
+            self._beat(self._now, seen.inward, asks=True)
         elif stream_id in self._pinged:
             seen.frame_type = PING_ACK
             self._pinged.discard(stream_id)
-            self._beat(self._now, inward, asks=False)
+            self._beat(self._now, seen.inward, asks=False)
         else:
             seen.frame_type = END

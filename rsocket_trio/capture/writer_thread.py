@@ -94,7 +94,7 @@ class WriterThread:
             # No failure of the capture may reach a connection.
             self._fail(error)
             for writer in self._writers.values():
-                # Mostly a full disk: complete the files with the rows that fit.
+                # Mostly a full disk, which has room for the small rest of another table.
                 writer.save()
         finally:
             for done in self._flushes:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from io import FileIO
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
-from rsocket_trio.capture.footers import shortened
 from rsocket_trio.capture.rows import Row
 from rsocket_trio.capture.schema import (
     BINARY,
@@ -33,76 +30,36 @@ GROUP: Final = 16384
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DAY: Final = 86_400_000_000
 """Microseconds."""
-MAGIC: Final = b"PAR1"
-SIZE: Final = struct.Struct("<I")
-END: Final = SIZE.pack(0) + MAGIC
-"""As long as the bytes that follow a footer: its size and the magic bytes of Parquet."""
 NO_PYARROW: Final = f'a capture in Parquet needs pyarrow: {install_command("capture")}, or capture with format="jsonl"'
 
 
-class Part(Protocol):
-    """A file that is being written."""
-
-    rows: int
-    """Rows that are whole in the file and can be read once it is complete."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Add rows. Raise ``OSError`` if they do not fit; earlier rows stay."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Return bytes so far."""
-        ...
-
-    def close(self) -> None:
-        """Complete the file. Raise ``OSError`` if not all of it fits; ``rows`` is then the number of rows in it."""
-        ...
-
-
 class JsonPart:
-    """JSON lines: an object a row, timestamps as ISO 8601, bytes as hex."""
+    """A file of JSON lines: an object a row, timestamps as ISO 8601, bytes as hex."""
 
     suffix = ".jsonl"
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        # Unbuffered: the bytes that a write reports are in the file, and no buffer is left when the disk is full.
-        self._file = path.open("wb", buffering=0)
-        self._names = [column.name for column in columns]
-        self._said = [_said(column) for column in columns]
-        self.size = self.rows = 0
+        self._file = path.open("wb")
+        self._columns = [(column.name, _to_json(column)) for column in columns]
+        self.size = 0
+        """Bytes so far."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Add rows. If not all of them fit, the first ones stay."""
-        lines = []
+        """Add rows."""
         for row in rows:
-            cells = [
-                cell if cell is None or say is None else say(cell) for cell, say in zip(row, self._said, strict=True)
-            ]
-            lines.append(json.dumps(dict(zip(self._names, cells, strict=True)), separators=(",", ":")) + "\n")
-        text = "".join(lines).encode()
-        written = 0
-        try:
-            for size in _writes(self._file, text):
-                written += size
-        finally:
-            whole = len(text) if written == len(text) else text.rfind(b"\n", 0, written) + 1
-            self.size += whole
-            self.rows += len(rows) if whole == len(text) else text.count(b"\n", 0, whole)
+            cells = {
+                name: cell if cell is None or convert is None else convert(cell)
+                for (name, convert), cell in zip(self._columns, row, strict=True)
+            }
+            self.size += self._file.write(json.dumps(cells, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
-        """Complete the file, without an incomplete last line."""
-        try:
-            self._file.truncate(self.size)
-        finally:
-            self._file.close()
+        """Complete the file. Raise ``OSError`` if not all of it fits."""
+        self._file.close()
 
 
 class ParquetPart:
-    """Parquet, compressed with zstd, a row group for each write.
-
-    The footer comes at the end, and a reader needs it. If it does not fit, it replaces the last row groups.
-    """
+    """A file of Parquet, compressed with zstd, a row group for each write; its footer comes with ``close``."""
 
     suffix = ".parquet"
 
@@ -110,16 +67,13 @@ class ParquetPart:
         from pyarrow.parquet import ParquetWriter
 
         self._schema = arrow_schema(columns)
-        self._file = path.open("w+b", buffering=0)
-        self._sink = _Sink(self._file)
-        self.rows = 0
-        try:
-            self._writer = ParquetWriter(self._sink, self._schema, compression="zstd")
-        except BaseException:
-            self._file.close()
-            raise
-        # Where the file's head and each row group end, and the rows until there.
-        self._ends = [(self._sink.size, 0)]
+        self._file = path.open("wb")
+        self._writer = ParquetWriter(self._file, self._schema, compression="zstd")
+
+    @property
+    def size(self) -> int:
+        """Return bytes so far."""
+        return self._file.tell()
 
     def write(self, rows: Sequence[Row]) -> None:
         """Add a row group."""
@@ -128,87 +82,18 @@ class ParquetPart:
             pa.array(cells, type=field.type) for cells, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-        if self._sink.error is not None:
-            raise self._sink.error
-        self.rows += len(rows)
-        self._ends.append((self._sink.size, self.rows))
-
-    @property
-    def size(self) -> int:
-        """Return bytes so far."""
-        return self._sink.size
 
     def close(self) -> None:
-        """Write the footer, after as many row groups as leave room for it."""
-        sink, error = self._sink, self._sink.error
+        """Complete the file. Raise ``OSError`` if not all of it fits."""
         try:
-            tail = len(sink.held)
-            sink.holds = True
             self._writer.close()
-            footer = bytes(sink.held[tail : -len(END)])
-            while self._ends:
-                try:
-                    self._end_with(footer if error is None else shortened(footer, len(self._ends) - 1, self.rows))
-                    break
-                except OSError as failure:
-                    error = failure
-                    self._ends.pop()
-                    self.rows = self._ends[-1][1] if self._ends else 0
         finally:
+            # After a failure the writer would try once more when it is collected.
+            self._writer.is_open = False
             self._file.close()
-        if error is not None:
-            raise error
-
-    def _end_with(self, footer: bytes) -> None:
-        self._file.truncate(self._ends[-1][0])
-        self._file.seek(self._ends[-1][0])
-        for _ in _writes(self._file, footer + SIZE.pack(len(footer)) + MAGIC):
-            continue
 
 
-class _Sink:
-    """The file object that Arrow writes to. Bytes that do not fit are held: Arrow cannot go on after a failure."""
-
-    closed = False
-
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
-        self.size = 0
-        self.held = bytearray()
-        self.holds = False
-        """True if further bytes are held instead of written."""
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write the bytes, or hold them after a failure."""
-        if not self.holds:
-            try:
-                for size in _writes(self._file, data):
-                    self.size += size
-                return len(data)
-            except OSError as error:
-                self.error = error
-                self.holds = True
-        self.held += data
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: no bytes are buffered."""
-
-    def close(self) -> None:
-        """Do nothing: the opener of the file closes it."""
-
-
-def _writes(file: FileIO, data: bytes) -> Iterator[int]:
-    """Write all bytes; yield the number of bytes of each write."""
-    view = memoryview(data)
-    while view:
-        size = file.write(view)
-        assert size is not None  # a file is always ready
-        yield size
-        view = view[size:]
-
-
+Part: TypeAlias = JsonPart | ParquetPart
 FORMATS: Final[dict[str, type[JsonPart] | type[ParquetPart]]] = {"parquet": ParquetPart, "jsonl": JsonPart}
 
 
@@ -298,56 +183,40 @@ class TableWriter:
         self._finish()
 
     def save(self) -> None:
-        """Complete the file with the rows that fit, after a write has failed here or elsewhere.
-
-        Rows that do not fit are lost. Never raises.
-        """
+        """Complete the file after a failure elsewhere. Its rows are lost if that fails, too. Never raises."""
         try:
             self.complete()
-        except OSError:
-            self._rows = []
-            self._keep_what_fits()
         except Exception:
-            # A fault leaves the file in an unknown state. The first failure is the one that is reported.
+            # The first failure is the one that is reported.
             self.abandon()
 
-    def _keep_what_fits(self) -> None:
-        try:
-            self._finish()
-        except OSError:
-            return  # The rows that fit are in the file.
-
-    def _finish(self) -> None:
-        """Rename the file to its final name if it has rows. Raise ``OSError`` if not all of them fit."""
-        part, self._part = self._part, None
-        if part is None:
-            return
-        self._in_part = 0
-        temporary, final = self._paths
-        try:
-            part.close()
-        finally:
-            if part.rows:
-                os.replace(temporary, final)
-                self.kept += part.rows
-            else:
-                temporary.unlink(missing_ok=True)
-
     def abandon(self) -> None:
-        """Discard the rows that are in no whole file, and remove the temporary file if possible."""
+        """Discard the rows that are in no whole file, and remove the temporary file if possible. Never raises."""
         part, self._part = self._part, None
         self._rows = []
         self._in_part = 0
         if part is None:
             return
+        for end in (part.close, self._paths[0].unlink):
+            try:
+                end()
+            except (OSError, ValueError):
+                # It could not be written before, either; and no reader takes a leftover for a file of the capture.
+                continue
+
+    def _finish(self) -> None:
+        """Complete the file and give it its final name, if there is one."""
+        if self._part is None:
+            return
         try:
-            part.close()
-        except (OSError, ValueError):
-            pass  # It could not be written before, either.
-        try:
-            self._paths[0].unlink(missing_ok=True)
+            self._part.close()
+            os.replace(*self._paths)
         except OSError:
-            pass  # A leftover that no reader takes for a file of the capture.
+            self.abandon()
+            raise
+        self._part = None
+        self.kept += self._in_part
+        self._in_part = 0
 
     def _write(self) -> None:
         rows, self._rows = self._rows, []
@@ -356,18 +225,19 @@ class TableWriter:
             same = [row for row in rows if row[self._when] // DAY == day]
             rest = [] if len(same) == len(rows) else [row for row in rows if row[self._when] // DAY != day]
             part = self._part_for(day)
-            # Rows are not written twice: some of them may be in the file when this fails.
-            self._rows = rest
             self._in_part += len(same)
-            part.write(same)
+            try:
+                part.write(same)
+            except BaseException:
+                # The state of the file is unknown.
+                self.abandon()
+                raise
             rows = rest
 
     def _part_for(self, day: int) -> Part:
         date = (EPOCH + timedelta(days=day)).date().isoformat()
-        if self._part is not None and date != self._date:
-            rows, self._rows = self._rows, []
-            self.complete()
-            self._rows = rows
+        if date != self._date:
+            self._finish()
         if self._part is None:
             self._date = date
             folder = self._directory / f"date={date}"
@@ -380,7 +250,7 @@ class TableWriter:
         return self._part
 
 
-def _said(column: Column) -> Callable[[Any], Any] | None:
+def _to_json(column: Column) -> Callable[[Any], Any] | None:
     """Return the conversion of a cell to JSON, or ``None`` if it needs none."""
     if column.type == TIMESTAMP:
         return lambda us: (EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ import click
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.options import FLAG, Row, add_rows, rows_of
 from rsocket_trio.cli.output import write_text
-from rsocket_trio.cli.spark_job import MAX_REASON, aside, last_line, reason, setting
+from rsocket_trio.cli.spark_job import MAX_REASON, SETTINGS, running_spark
 from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
@@ -22,38 +23,30 @@ if TYPE_CHECKING:
 NO_SPARK = f"an analysis in Spark needs pyspark: {install_command('spark', 'report')}"
 
 
+# fmt: off
+ROWS = (
+    Row("out",         "--out", "Where the report goes.", {"type": click.Path(dir_okay=False), "metavar": "FILE",
+                       "default": "report.html", "show_default": True}),
+    Row("server",      "--server", "A capture of the server, which tells time on the network from time in the service.",
+                       {"type": click.Path(), "metavar": "DIR"}),
+    Row("frames_only", "--frames-only", "The capture has frames only; requests and answers are paired first.", FLAG),
+    Row("title",       "--title", "The title of the report; DIR by default.", {"metavar": "TEXT"}),
+    Row("engine",      "--engine", "The engine: DuckDB in this process, the default, or Spark, which needs Java.",
+                       {"type": click.Choice(["duckdb", "spark"])}),
+    Row("master",      "--master", "Where Spark runs (local[2]); implies --engine spark.", {"metavar": "URL"}),
+    SETTINGS,
+    *rows_of("stacktrace"),
+)
+# fmt: on
+
+
 @click.command(
     "analyze",
     cls=Command,
     examples=("analyze capture", "analyze client-capture --server server-capture --out report.html"),
 )
 @click.argument("directory", metavar="DIR", type=click.Path())
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    default="report.html",
-    show_default=True,
-    help="Where the report goes.",
-)
-@click.option(
-    "--server",
-    type=click.Path(),
-    metavar="DIR",
-    help="A capture of the server, which tells time on the network from time in the service.",
-)
-@click.option("--frames-only", is_flag=True, help="The capture has frames only; requests and answers are paired first.")
-@click.option("--title", metavar="TEXT", help="The title of the report; DIR by default.")
-@click.option(
-    "--engine",
-    type=click.Choice(["duckdb", "spark"]),
-    help="The engine: DuckDB in this process, the default, or Spark, which needs Java.",
-)
-@click.option("--master", metavar="URL", help="Where Spark runs (local[2]); implies --engine spark.")
-@click.option(
-    "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
-)
-@click.option("--stacktrace", is_flag=True, help="When it fails, show where.")
+@partial(add_rows, rows=ROWS)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -147,33 +140,14 @@ def _in_spark(
     from rsocket_trio.analytics.sql import need_sqlglot
     from rsocket_trio.analytics.views import answers
 
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        from rsocket_trio.spark import JavaNotFoundError, ensure_java
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow"):
-            raise
-        raise Failure(NO_SPARK, MISUSED) from error
     need_sqlglot()
-    for one in (directory, *([server] if server is not None else [])):
-        check_capture(one, paired=paired)
-    try:
-        ensure_java()
-    except JavaNotFoundError as error:
-        raise Failure(str(error), FAILED) from error
-    starting.done()
-
-    with tempfile.TemporaryFile() as said:
-        try:
-            with (
-                aside(said),
-                open_spark(directory, server=server, paired=paired, master=master, settings=settings) as engine,
-            ):
-                return {answer.view: answer for answer in answers(engine)}
-        except (PySparkException, Py4JError) as error:
-            raise Failure(f"Spark failed: {reason(str(error)) or last_line(said)}", FAILED) from error
+    for path in (directory, *([server] if server is not None else [])):
+        check_capture(path, paired=paired)
+    with (
+        running_spark(NO_SPARK),
+        open_spark(directory, server=server, paired=paired, master=master, settings=settings) as engine,
+    ):
+        return {answer.view: answer for answer in answers(engine)}
 
 
 def write_page(path: Path, page: str) -> None:

@@ -1,22 +1,19 @@
-"""The client commands: their common options become a connection, one interaction and an exit code."""
+"""The commands of a client: their options become a connection, a request over it, and an exit code."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import attrs
-import click
 import trio
 
-from rsocket_trio import Keepalive, Payload, Rejected, ResumeOptions, Unsupported
+from rsocket_trio import Connection, Keepalive, Payload, Rejected, ResumeOptions, Unsupported
 from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
-from rsocket_trio.cli.data import Loaded, Source, source_of
 from rsocket_trio.cli.exit_codes import (
-    MEANINGS,
     REJECTED,
     TIMED_OUT,
     Failure,
@@ -25,8 +22,7 @@ from rsocket_trio.cli.exit_codes import (
     report,
     run_client,
 )
-from rsocket_trio.cli.interactions import Kind, Performer, Wish, performer
-from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
+from rsocket_trio.cli.options import set_up_logging
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.served_routes import with_near_route
 from rsocket_trio.cli.watching import Watch
@@ -34,7 +30,6 @@ from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect
 from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
-    APPLICATION_JSON,
     COMPOSITE_METADATA,
     OCTET_STREAM,
     TEXT_PLAIN,
@@ -44,15 +39,48 @@ from rsocket_trio.metadata import (
 from rsocket_trio.rsocket.peers import Peer
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 
+DEFAULT_CREDIT = 256
+
 
 @attrs.frozen(kw_only=True)
-class Habits:
-    """The defaults in which our commands and rsc differ."""
+class Wish:
+    """One interaction: the payloads to send, and the number of items to take.
 
-    data_mime: str
-    metadata_mime: str
-    first_opens: bool
-    """True if a channel's first payload travels in the frame that opens it."""
+    With ``first_opens`` a channel's first payload travels in the frame that opens it; else that frame is empty.
+    """
+
+    route: str | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=False)
+    data: tuple[str, ...] = ()
+    """Values of ``--data``."""
+    take: int | None = None
+    limit_rate: int | None = None
+    first_opens: bool = False
+    as_json: bool = False
+    """True if each item is shown as a JSON object with its metadata, instead of its data alone."""
+
+    @property
+    def credit(self) -> int:
+        """The initial credit, at most ``take``."""
+        credit = self.limit_rate or DEFAULT_CREDIT
+        return credit if self.take is None else min(credit, self.take)
+
+    @property
+    def refill(self) -> bool:
+        """Return whether the interaction may take more items than the initial credit."""
+        return self.take is None or self.take > self.credit
+
+
+Performer: TypeAlias = Callable[[Connection, Wish, Output], Awaitable[None]]
+"""Makes the request of a command, and returns when it is over."""
+
+
+@attrs.frozen(kw_only=True)
+class Defaults:
+    """The defaults of a command for a peer."""
+
+    data_mime: str = OCTET_STREAM
+    metadata_mime: str = TEXT_PLAIN
     bare_mime: str = COMPOSITE_METADATA
     """The metadata MIME type of a connection on which there is no metadata."""
     keepalive: Keepalive = KEEPALIVE
@@ -60,29 +88,36 @@ class Habits:
     """Items that are asked for first; ``None`` for the library's own default."""
 
 
-OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, first_opens=False)
-RSC = Habits(data_mime=APPLICATION_JSON, metadata_mime=APPLICATION_JSON, first_opens=True)
+def defaults_for(peer: Peer | None) -> Defaults:
+    """Return the defaults of a command for a peer; ``None`` is any other."""
+    if peer is None:
+        return Defaults()
+    defaults = Defaults(credit=peer.initial_request_n, keepalive=peer.keepalive or KEEPALIVE)
+    if peer.mime is None:
+        return defaults
+    return attrs.evolve(defaults, data_mime=peer.mime, metadata_mime=peer.mime, bare_mime=peer.mime)
 
 
 @attrs.frozen(kw_only=True)
 class Ask:
-    """The parameters of ``options.ROWS`` and those of the commands themselves, as click passes them."""
+    """The parameters of ``options.ROWS`` and those of the commands themselves, as click passes them.
+
+    Those that not every command has have defaults.
+    """
 
     uri: str
-    route: str | None
-    data: tuple[str, ...]
-    load: tuple[str, ...] = ()
-    metadata: tuple[str, ...] = attrs.field(repr=False)
-    take: int | None
-    limit_rate: int | None
-    delay: int = 0
-    timeout: float | None
+    route: str | None = None
+    data: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = attrs.field(default=(), repr=False)
+    take: int | None = None
+    limit_rate: int | None = None
+    timeout: float | None = None
     connect_timeout: float | None
     dialect: str
     quirks: tuple[str, ...]
     peer: str | None
-    data_mime: str | None
-    mimes: tuple[str, ...]
+    data_mime: str | None = None
+    mimes: tuple[str, ...] = ()
     setup_data: str | None
     setup_metadata: str | None = attrs.field(repr=False)
     setup_mime: str | None
@@ -96,93 +131,80 @@ class Ask:
     cert: str | None
     key: str | None
     headers: tuple[tuple[str, str], ...] = attrs.field(repr=shown_headers)
-    retries: int
-    resume: float | None
-    capture: str | None
-    debug: bool
-    hexadecimal: bool
-    wiretap: bool = False
-    quiet: bool
+    retries: int = 0
+    resume: float | None = None
+    capture: str | None = None
+    debug: bool = False
+    hexadecimal: bool = False
+    quiet: bool = False
     log: str | None
     stacktrace: bool
-    first_opens: bool | None = None
+    first_opens: bool = False
     as_json: bool = False
 
-    def run(self, kind: Kind, habits: Habits, perform: Performer | None = None) -> int:
-        """Make the request, by ``perform`` in place of what the command of this kind does. Return the exit code."""
+    def run(self, perform: Performer, *, is_push: bool = False) -> int:
+        """Make the request by ``perform``. Return the exit code."""
         set_up_logging(self.log)
         try:
-            dial, wish = self.planned(kind, habits)
-        except (ValueError, Failure) as error:
-            return report(error, stacktrace=self.stacktrace)
-
-        try:
+            dial, wish = self.planned(is_push=is_push)
             with captured(self.capture) as capture:
                 captures = attrs.evolve(dial, options={**dial.options, "capture": capture})
 
                 async def work(output: Output) -> None:
-                    await ask(captures, wish, output, self.timeout, perform or performer(kind))
+                    await ask(captures, wish, output, self.timeout, perform)
 
                 return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
-        except (OSError, Failure) as error:
+        except (OSError, ValueError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
 
-    def planned(self, kind: Kind, habits: Habits) -> tuple[Dial, Wish]:
+    def planned(self, *, is_push: bool = False) -> tuple[Dial, Wish]:
         """Return how to connect, and the request. Raise ``ValueError`` and ``Failure`` for invalid parameters."""
         peer, dialect = peer_and_dialect(self.peer, self.dialect)
-        habits = habits_with(peer, habits)
+        defaults = defaults_for(peer)
         check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
-        metadata = self._metadata(kind, habits, dialect)
-        return self._dial(habits, metadata, dialect), self._wish(kind, habits, metadata)
+        metadata = self._metadata(defaults, dialect, is_push)
+        wish = Wish(
+            route=metadata.route,
+            metadata=metadata.content,
+            data=self.data,
+            take=self.take,
+            limit_rate=self.limit_rate or defaults.credit,
+            first_opens=self.first_opens,
+            as_json=self.as_json,
+        )
+        return self._dial(defaults, metadata, dialect), wish
 
-    def _metadata(self, kind: Kind, habits: Habits, dialect: str) -> Metadata:
+    def _metadata(self, defaults: Defaults, dialect: str, is_push: bool) -> Metadata:
         return compose(
             self.metadata,
             self.mimes,
-            default_mime=habits.metadata_mime,
-            bare_mime=habits.bare_mime,
+            default_mime=defaults.metadata_mime,
+            bare_mime=defaults.bare_mime,
             route=self.route,
             credentials=credentials(self.simple, self.bearer, dialect),
             # A push is metadata for the connection, which has its user since the SETUP.
-            setup_only=kind is Kind.PUSH,
+            setup_only=is_push,
             setup_text=self.setup_metadata,
             setup_mime=self.setup_mime,
         )
 
-    def _dial(self, habits: Habits, metadata: Metadata, dialect: str) -> Dial:
+    def _dial(self, defaults: Defaults, metadata: Metadata, dialect: str) -> Dial:
         options: Options = {
             "dialect": dialect,
             "quirks": self.quirks,
             "peer": self.peer,
             "setup": Payload(os.fsencode(self.setup_data or ""), metadata.setup),
-            "data_mime": self.data_mime or habits.data_mime,
+            "data_mime": self.data_mime or defaults.data_mime,
             "metadata_mime": metadata.mime,
-            "keepalive": keepalive_terms(self.keepalive, self.lifetime, habits.keepalive),
+            "keepalive": keepalive_terms(self.keepalive, self.lifetime, defaults.keepalive),
             "lease": self.lease,
             "ssl_context": client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             "headers": self.headers,
             "resume": None if self.resume is None else ResumeOptions(session_seconds=self.resume),
             "connect_timeout": CONNECT_TIMEOUT if self.connect_timeout is None else self.connect_timeout,
         }
-        watch = Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap)
+        watch = Watch(frames=self.debug, hex=self.hexadecimal)
         return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch)
-
-    def _wish(self, kind: Kind, habits: Habits, metadata: Metadata) -> Wish:
-        sources: Sequence[Source] = [
-            *(source_of(each) for each in self.data),
-            *(Loaded(place) for place in self.load),
-        ]
-        return Wish(
-            kind=kind,
-            route=metadata.route,
-            metadata=metadata.content,
-            sources=tuple(sources),
-            take=self.take,
-            limit_rate=self.limit_rate or habits.credit,
-            delay=self.delay / 1000,
-            first_opens=habits.first_opens if self.first_opens is None else self.first_opens,
-            as_json=self.as_json,
-        )
 
 
 async def ask(
@@ -211,6 +233,17 @@ async def ask(
     raise Failure(f"no {missing} within {timeout:g} s", TIMED_OUT, name=trio.TooSlowError.__name__)
 
 
+async def answer_of(connection: Connection, wish: Wish, data: bytes, *, absent: str) -> bytes:
+    """Return the answer to a request. Raise ``Failure`` with the text ``absent`` if the server lacks its route."""
+    try:
+        answer = await connection.request_response(Payload(data, wish.metadata), route=wish.route)
+    except Rejected as error:
+        if str(wish.route) not in str(error):
+            raise
+        raise Failure(absent, REJECTED, name=Rejected.__name__) from error
+    return answer.data
+
+
 def credentials(user_and_password: str | None, token: str | None, dialect: str) -> Credentials | None:
     """Return the credentials of the options, or ``None``. Raise ``ValueError`` if both options are given.
 
@@ -225,16 +258,6 @@ def credentials(user_and_password: str | None, token: str | None, dialect: str) 
     return None if token is None else BearerAuthentication(token)
 
 
-def habits_with(peer: Peer | None, habits: Habits) -> Habits:
-    """Return the defaults of a command for a peer."""
-    if peer is None:
-        return habits
-    habits = attrs.evolve(habits, credit=peer.initial_request_n, keepalive=peer.keepalive or habits.keepalive)
-    if peer.mime is not None:
-        habits = attrs.evolve(habits, data_mime=peer.mime, metadata_mime=peer.mime, bare_mime=peer.mime)
-    return habits
-
-
 def keepalive_terms(interval: float | None, lifetime: float | None, default: Keepalive = KEEPALIVE) -> Keepalive:
     """Return the terms, with defaults for those that were not given.
 
@@ -245,33 +268,3 @@ def keepalive_terms(interval: float | None, lifetime: float | None, default: Kee
     if interval is None:
         interval = default.interval if default.interval <= lifetime else lifetime / 3
     return Keepalive(interval, lifetime)
-
-
-json_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Show each item as a JSON object: data, encoding (text, json or base64) and metadata; of credentials, **.",
-)
-
-
-def client_command(
-    kind: Kind,
-    help: str,
-    *options: Callable[[Callable[..., None]], Callable[..., None]],
-    examples: Sequence[str],
-) -> click.Command:
-    """Return the command of an interaction, with the options of all client commands and these of its own."""
-
-    @click.pass_context
-    def run(ctx: click.Context, /, **parameters: Any) -> None:
-        ctx.exit(Ask(**parameters).run(kind, OURS))
-
-    run = our_options(run)
-    run = click.option(
-        "--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream)."
-    )(run)
-    for option in options:
-        run = option(run)
-    run = click.argument("uri", type=uri)(run)
-    return click.command(kind.value, cls=ResumeCommand, help=help, examples=examples, codes=MEANINGS)(run)

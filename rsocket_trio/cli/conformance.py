@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shutil import which
+from typing import Any
 
+import attrs
 import click
 import trio
 
@@ -17,7 +19,7 @@ from rsocket_trio.cli.client_command import credentials
 from rsocket_trio.cli.connecting import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, Failure, run_client
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import ROWS, Callback, mime
+from rsocket_trio.cli.options import FLAG, Row, add_rows, mime, rows_of
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
@@ -57,15 +59,13 @@ from rsocket_trio.conformance.run import (
     run,
 )
 from rsocket_trio.errors import readable
-from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, Credentials
+from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
 TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 LONGEST_ROUTE = LONGEST_MIME = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
-SHARED = ("connect_timeout", "simple", "bearer", "trust", "untrusted", "cert", "key", "headers")
-"""Options that mean the same as in the commands of a client, by their parameters."""
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -115,12 +115,82 @@ def _outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
         raise click.BadParameter(str(error)) from None
 
 
-def _connection_options(command: Callback) -> Callback:
-    """Add the options for connecting, credentials, TLS and the WebSocket handshake, as other commands have them."""
-    for row in reversed(ROWS):
-        if row.parameter in SHARED:
-            command = row.option(row.ours)(command)
-    return command
+def _many(types: Sequence[str]) -> dict[str, Any]:
+    return {"multiple": True, "type": click.Choice(types)}
+
+
+# fmt: off
+ROWS = (
+    Row("role",         "--role", "What is tested.",
+                        {"type": click.Choice(["server", "client"]), "default": "server", "show_default": True}),
+    Row("listen",       "--listen", "Where to listen for clients; with port 0 each case has its own.",
+                        {"metavar": "URI"}),
+    Row("dialect",      "--dialect", "The protocol, by its full or short name.",
+                        {"default": "rsocket/1.0", "show_default": True}),
+    Row("clauses",      "--clause", "Run only cases with this name or clause; * and ? match any characters. Commas "
+                        "separate several.", {"multiple": True, "callback": _patterns}),
+    Row("without",      "--without", "An interaction that the peer lacks.", _many(list(NEEDS))),
+    Row("routes",       "--route", f"The route of an interaction: {', '.join(NEEDS)}.",
+                        {"multiple": True, "metavar": "NAME=PATH", "callback": _routes}),
+    Row("metadata_mime", "--metadata-mime", "Metadata type of the SETUP.", {"type": mime, "metavar": "MIME"}),
+    Row("data_mime",    "--data-mime", "Data type of the SETUP.", {"type": mime, "metavar": "MIME"}),
+    Row("transport",    "--transport", "The transport, instead of the one in the URI.",
+                        {"type": click.Choice(TRANSPORTS)}),
+    Row("options",      "--with", "An option that the peer has.", _many(list(OPTIONS))),
+    Row("reports",      "--report", "A file to write: .html, .json or .xml (JUnit).",
+                        {"multiple": True, "type": click.Path(path_type=Path, dir_okay=False), "callback": _reports}),
+    Row("baseline",     "--baseline", "The .json of an earlier run: only failures that are not in it count.",
+                        {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
+    Row("patience",     "--patience", "Seconds for each step.",
+                        {"default": PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
+    Row("again",        "--again", "Further plays of a case that ran out of time, alone and with four times the "
+                        "patience.", {"default": AGAIN, "type": click.IntRange(0, 10), "show_default": True}),
+    Row("wait",         "--wait", f"Seconds in which a client has to connect ({WAIT:g}).",
+                        {"type": click.FloatRange(0.1, 3600)}),
+    Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",
+                        {"default": AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
+    *rows_of("connect_timeout", "simple", "bearer", "trust", "untrusted", "cert", "key", "headers"),
+    Row("heavy",        "--heavy", "Also run the cases with large frames and many streams.", FLAG),
+    Row("with_hex",     "--hex", "Also show the bytes of the frames of a case.", FLAG),
+    Row("lists",        "--list", "Show the names of the cases, and run none.", FLAG),
+    Row("explain",      "--explain", "Show a case with its steps and the clauses behind it, and run none.",
+                        {"metavar": "CASE"}),
+)
+# fmt: on
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """The parameters of ``ROWS``, as click passes them."""
+
+    role: str
+    listen: str | None
+    dialect: str
+    clauses: tuple[str, ...]
+    without: tuple[str, ...]
+    routes: dict[str, str]
+    metadata_mime: str | None
+    data_mime: str | None
+    transport: str | None
+    options: tuple[str, ...]
+    reports: tuple[Path, ...]
+    baseline: Path | None
+    patience: float
+    again: int
+    wait: float | None
+    at_once: int
+    connect_timeout: float | None
+    simple: str | None
+    bearer: str | None
+    trust: str | None
+    untrusted: bool
+    cert: str | None
+    key: str | None
+    headers: tuple[tuple[str, str], ...]
+    heavy: bool
+    with_hex: bool
+    lists: bool
+    explain: str | None
 
 
 @click.command(
@@ -138,105 +208,9 @@ def _connection_options(command: Callback) -> Callback:
     },
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[URI | -- COMMAND ...]")
-@click.option(
-    "--role", type=click.Choice(["server", "client"]), default="server", show_default=True, help="What is tested."
-)
-@click.option("--listen", metavar="URI", help="Where to listen for clients; with port 0 each case has its own.")
-@click.option("--dialect", default="rsocket/1.0", show_default=True, help="The protocol, by its full or short name.")
-@click.option(
-    "--clause",
-    "clauses",
-    multiple=True,
-    callback=_patterns,
-    help="Run only cases with this name or clause; * and ? match any characters. Commas separate several.",
-)
-@click.option("--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer lacks.")
-@click.option(
-    "--route",
-    "routes",
-    multiple=True,
-    metavar="NAME=PATH",
-    callback=_routes,
-    help=f"The route of an interaction: {', '.join(NEEDS)}.",
-)
-@click.option("--metadata-mime", type=mime, metavar="MIME", help="Metadata type of the SETUP.")
-@click.option("--data-mime", type=mime, metavar="MIME", help="Data type of the SETUP.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), help="The transport, instead of the one in the URI.")
-@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="An option that the peer has.")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=_reports,
-    help="A file to write: .html, .json or .xml (JUnit).",
-)
-@click.option(
-    "--baseline",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The .json of an earlier run: only failures that are not in it count.",
-)
-@click.option(
-    "--patience", default=PATIENCE, show_default=True, type=click.FloatRange(0.1, 60), help="Seconds for each step."
-)
-@click.option(
-    "--again",
-    default=AGAIN,
-    show_default=True,
-    type=click.IntRange(0, 10),
-    help="Further plays of a case that ran out of time, alone and with four times the patience.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(0.1, 3600),
-    help=f"Seconds in which a client has to connect ({WAIT:g}).",
-)
-@click.option(
-    "--at-once",
-    default=AT_ONCE,
-    show_default=True,
-    type=click.IntRange(1, 256),
-    help="Cases that run at the same time, each over a connection of its own.",
-)
-@_connection_options
-@click.option("--heavy", is_flag=True, help="Also run the cases with large frames and many streams.")
-@click.option("--hex", "with_hex", is_flag=True, help="Also show the bytes of the frames of a case.")
-@click.option("--list", "lists", is_flag=True, help="Show the names of the cases, and run none.")
-@click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
+@partial(add_rows, rows=ROWS)
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    words: tuple[str, ...],
-    role: str,
-    listen: str | None,
-    dialect: str,
-    clauses: tuple[str, ...],
-    without: tuple[str, ...],
-    routes: dict[str, str],
-    metadata_mime: str | None,
-    data_mime: str | None,
-    transport: str | None,
-    options: tuple[str, ...],
-    reports: tuple[Path, ...],
-    baseline: Path | None,
-    patience: float,
-    again: int,
-    wait: float | None,
-    at_once: int,
-    connect_timeout: float | None,
-    simple: str | None,
-    bearer: str | None,
-    trust: str | None,
-    untrusted: bool,
-    cert: str | None,
-    key: str | None,
-    headers: tuple[tuple[str, str], ...],
-    heavy: bool,
-    with_hex: bool,
-    lists: bool,
-    explain: str | None,
-) -> None:
+def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: Any) -> None:
     """Run the cases of a protocol against the server at URI, and show those that fail.
 
     It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
@@ -247,47 +221,63 @@ def command(
     nothing, request, stream, subscription or channel, in Streamux nothing, request, chunks, several, large, cancel or
     ping. Without COMMAND the clients are waited for, but not in Streamux.
     """
-    name = dialect_named(dialect)
+    options = Options(**parameters)
+    name = dialect_named(options.dialect)
     try:
-        if explain is not None:
-            cases = chosen(name, role=role, patterns=(explain,), heavy=True)
-        else:
-            cases = chosen(name, role=role, patterns=clauses, heavy=heavy or lists)
+        patterns = options.clauses if options.explain is None else (options.explain,)
+        every = options.heavy or options.lists or options.explain is not None
+        cases = chosen(name, role=options.role, patterns=patterns, heavy=every)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if explain is not None:
+    if options.explain is not None:
         click.echo("\n\n".join(explained(case) for case in cases))
         return
-    if lists:
+    if options.lists:
         for case in cases:
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
-    abilities = frozenset(NEEDS) - frozenset(without) | frozenset(options)
-    old = {} if baseline is None else _outcomes_in(baseline, name, role)
-    play: Cases
-    if role == "server":
-        if wait is not None:
-            raise click.UsageError("--wait is for --role client")
-        tested = uri = over(_one_uri(words, listen), transport)
-        dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
-        ways = _ways(name, routes, metadata_mime, data_mime, _credentials(simple, bearer, name))
-        target = Target(dial, abilities, patience, at_once, ways, connect_timeout, again)
-        play = partial(_against_server, uri, name, cases, target)
-    else:
-        if trust or cert or key or untrusted or headers or connect_timeout is not None:
-            raise click.UsageError("options of connecting, TLS and the WebSocket handshake are for --role server")
-        if simple is not None or bearer is not None:
-            raise click.UsageError("credentials are for --role server: a client sends its own SETUP")
-        if routes or metadata_mime or data_mime:
-            raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
-        uri, most = _address(listen and over(listen, transport))
-        if not words and chapters()[name].notation.negotiates:
-            raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
-        tested = readable(" ".join(words)) or f"clients at {uri}"
-        start = started_by(_found(words)) if words else None
-        listening = Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT, again=again)
-        play = partial(_against_clients, cases, listening)
-    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old, with_hex)))
+    play_against = _tested_server if options.role == "server" else _tested_clients
+    baseline = {} if options.baseline is None else _outcomes_in(options.baseline, name, options.role)
+    tested, play = play_against(options, name, words, cases)
+    ctx.exit(run_client(partial(_run, tested, name, options, play, baseline)))
+
+
+def _tested_server(options: Options, dialect: str, words: tuple[str, ...], cases: list[Case]) -> tuple[str, Cases]:
+    """Return the name of the server under test, and the function that plays the cases against it."""
+    if options.wait is not None:
+        raise click.UsageError("--wait is for --role client")
+    uri = over(_one_uri(words, options.listen), options.transport)
+    target = Target(
+        dial_to(uri, _tls(options), options.headers),
+        _abilities(options),
+        options.patience,
+        options.at_once,
+        _ways(options, dialect),
+        options.connect_timeout,
+        options.again,
+    )
+    return uri, partial(_against_server, uri, dialect, cases, target)
+
+
+def _tested_clients(options: Options, dialect: str, words: tuple[str, ...], cases: list[Case]) -> tuple[str, Cases]:
+    """Return the name of the clients under test, and the function that plays the cases against them."""
+    if any((options.trust, options.cert, options.key, options.untrusted, options.headers, options.connect_timeout)):
+        raise click.UsageError("options of connecting, TLS and the WebSocket handshake are for --role server")
+    if options.simple is not None or options.bearer is not None:
+        raise click.UsageError("credentials are for --role server: a client sends its own SETUP")
+    if options.routes or options.metadata_mime or options.data_mime:
+        raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
+    uri, most = _address(options.listen and over(options.listen, options.transport))
+    if not words and chapters()[dialect].notation.negotiates:
+        raise click.UsageError(f"clients of {dialect} wait for the tester: give a command that starts them")
+    start = started_by(_program(words)) if words else None
+    at_once, wait = min(options.at_once, most), options.wait or WAIT
+    listening = Listening(uri, start, _abilities(options), options.patience, at_once, wait, again=options.again)
+    return readable(" ".join(words)) or f"clients at {uri}", partial(_against_clients, cases, listening)
+
+
+def _abilities(options: Options) -> frozenset[str]:
+    return frozenset(NEEDS) - frozenset(options.without) | frozenset(options.options)
 
 
 def over(uri: str, transport: str | None) -> str:
@@ -300,22 +290,13 @@ def over(uri: str, transport: str | None) -> str:
     return checked_uri(f"{transport}://{rest}")
 
 
-def _credentials(simple: str | None, bearer: str | None, dialect: str) -> Credentials | None:
-    """Return the credentials of the options. Wrong ones are wrong usage."""
+def _ways(options: Options, dialect: str) -> Routes | None:
+    """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
     try:
-        return credentials(simple, bearer, dialect)
+        auth = credentials(options.simple, options.bearer, dialect)
     except (ValueError, Failure) as error:
         raise click.UsageError(str(error)) from None
-
-
-def _ways(
-    dialect: str,
-    routes: dict[str, str],
-    metadata_mime: str | None,
-    data_mime: str | None,
-    auth: Credentials | None,
-) -> Routes | None:
-    """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
+    routes, metadata_mime, data_mime = options.routes, options.metadata_mime, options.data_mime
     if not routes and metadata_mime is None and data_mime is None and auth is None:
         return None
     if dialect != ROUTED_DIALECT:
@@ -329,10 +310,10 @@ def _ways(
     return Routes(routes, metadata_mime or usual, data_mime or OCTET_STREAM, auth)
 
 
-def _tls(trust: str | None, cert: str | None, key: str | None, *, untrusted: bool) -> ssl.SSLContext | None:
+def _tls(options: Options) -> ssl.SSLContext | None:
     """Return the context of the tester's end. A file that is none is wrong usage."""
     try:
-        return client_tls(trust, cert, key, untrusted=untrusted)
+        return client_tls(options.trust, options.cert, options.key, untrusted=options.untrusted)
     except Failure as error:
         raise click.UsageError(str(error)) from None
 
@@ -359,7 +340,7 @@ def _address(listen: str | None) -> tuple[str, int]:
     return listen, CLIENTS_AT_ONCE if has_ports and not endpoint.port else 1
 
 
-def _found(words: tuple[str, ...]) -> tuple[str, ...]:
+def _program(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command with the path of its program."""
     program = which(words[0])
     if program is None:
@@ -404,31 +385,24 @@ async def _against_clients(cases: list[Case], listening: Listening, out: Output)
 
 
 async def _run(
-    tested: str,
-    dialect: str,
-    role: str,
-    play: Cases,
-    reports: tuple[Path, ...],
-    baseline: Mapping[str, Outcome],
-    with_hex: bool,
-    out: Output,
+    tested: str, dialect: str, options: Options, play: Cases, baseline: Mapping[str, Outcome], out: Output
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     begun = trio.current_time()
     results = await play(out)
-    done = Run(tested, dialect, role, began, results, trio.current_time() - begun, baseline)
+    done = Run(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
     for result in results:
         if done.is_known(result):
             await out.write_line(told_known(result).encode())
         elif result.outcome in BROKEN:
-            await out.write_line("\n".join(told(result, with_hex=with_hex)).encode())
+            await out.write_line("\n".join(told(result, with_hex=options.with_hex)).encode())
         elif result.again:
             await out.write_line("\n".join(told_again(result)).encode())
     await out.write_line(table(done).encode())
     await out.write_line(cost(done).encode())
     faults: list[str] = []
-    for path in reports:
+    for path in options.reports:
         try:
             write(done, path)
         except OSError as error:

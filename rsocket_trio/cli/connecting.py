@@ -13,7 +13,7 @@ import trio
 
 from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
 from rsocket_trio.cli.exit_codes import Failure
-from rsocket_trio.cli.watching import Secrets, Watch, WatchedTransport
+from rsocket_trio.cli.watching import Secrets, Watch, watched
 from rsocket_trio.client.open import open_uri
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -73,11 +73,11 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
         record = with_quirks(record, quirks)
     secrets = Secrets()
 
-    def watched(transport: Transport) -> WatchedTransport:
-        kept = record is not None and record.length_on_messages and transport.is_message_based
-        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
+    def wrap(transport: Transport) -> Transport:
+        has_length = record is not None and record.length_on_messages and transport.is_message_based
+        return watched(transport, record, dial.watch, secrets, LENGTH if has_length else 0)
 
-    return await stack.enter_async_context(open_uri(dial.uri, options, wrap=watched))
+    return await stack.enter_async_context(open_uri(dial.uri, options, wrap=wrap))
 
 
 def client_tls(

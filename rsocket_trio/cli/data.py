@@ -1,113 +1,56 @@
-"""Reads payload data from the command line, standard input, a file or a URL."""
+"""Reads payload data from the command line, standard input or a file, as a value of ``--data`` says.
+
+``-`` is standard input, ``@name`` a file, other text is the data itself.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
 from pathlib import Path
 
-import attrs
 import trio
 
 from rsocket_trio.cli.exit_codes import Failure
 
 STDIN = 0
 READ_SIZE = 65536
-URL_SCHEMES = ("http://", "https://", "file://")
-URL_TIMEOUT = 30.0
 
 
-@attrs.frozen
-class Text:
-    """Data given on the command line."""
-
-    text: str
-
-    async def whole(self) -> bytes:
-        """Return all data as one payload."""
-        return os.fsencode(self.text)
-
-    async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the payloads for a channel: the text, as one payload."""
-        yield await self.whole()
+def read_data(value: str) -> bytes:
+    """Return the data of a value, all of it, in this thread. Raise ``Failure`` if it cannot be read."""
+    if value == "-":
+        return b"".join(iter(_read_stdin, b""))
+    if len(value) > 1 and value.startswith("@"):
+        path = value[1:]
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise Failure(f"cannot read {path}: {error.strerror or error}") from error
+    return os.fsencode(value)
 
 
-@attrs.frozen
-class Stdin:
-    """Data from standard input: one payload with all its bytes or, in a channel, one payload for each line."""
+async def whole(values: Sequence[str]) -> bytes:
+    """Return the payload of a request; empty without values. Raise ``ValueError`` for more than one."""
+    if len(values) > 1:
+        raise ValueError(f"data given {len(values)} times: only a channel takes more than one payload")
+    return await _in_thread(lambda: read_data(values[0])) if values else b""
 
-    async def whole(self) -> bytes:
-        """Return the input up to its end."""
-        chunks: list[bytes] = []
-        while chunk := await _in_thread(_read_stdin):
-            chunks.append(chunk)
-        return b"".join(chunks)
 
-    async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield each line as it arrives, without its newline; the last line need not have one."""
+async def each(values: Sequence[str]) -> AsyncGenerator[bytes, None]:
+    """Yield the payloads of a channel, in order; standard input gives one for each line, as it arrives."""
+    for value in values:
+        if value != "-":
+            yield await whole([value])
+            continue
         rest = b""
         while chunk := await _in_thread(_read_stdin):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line.removesuffix(b"\r")
         if rest:
+            # The last line need not have a newline.
             yield rest
-
-
-@attrs.frozen
-class Loaded:
-    """Data from a file or a URL."""
-
-    place: str
-
-    async def whole(self) -> bytes:
-        """Return all data as one payload. Raise ``Failure`` if it cannot be read."""
-        return await _in_thread(self.read)
-
-    async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the payloads for a channel: all data, as one payload."""
-        yield await self.whole()
-
-    def read(self) -> bytes:
-        """Return all data; blocks the thread. Raise ``Failure`` if it cannot be read."""
-        try:
-            if self.place.startswith(URL_SCHEMES):
-                import urllib.request  # as much to load as all of our own commands
-
-                with urllib.request.urlopen(self.place, timeout=URL_TIMEOUT) as answer:
-                    content: bytes = answer.read()
-                return content
-            return Path(self.place).read_bytes()
-        except OSError as error:
-            raise Failure(f"cannot read {self.place}: {error.strerror or error}") from error
-
-
-Source = Text | Stdin | Loaded
-
-
-def source_of(value: str) -> Source:
-    """Return the source of a ``--data`` value: ``-`` is standard input, ``@name`` a file or URL, other text is data."""
-    if value == "-":
-        return Stdin()
-    if len(value) > 1 and value.startswith("@"):
-        return Loaded(value[1:])
-    return Text(value)
-
-
-async def whole(sources: Sequence[Source]) -> bytes:
-    """Return the payload of a request; empty without sources. Raise ``ValueError`` for more than one source."""
-    if len(sources) > 1:
-        raise ValueError(f"data given {len(sources)} times: only a channel takes more than one payload")
-    return await sources[0].whole() if sources else b""
-
-
-async def each(sources: Sequence[Source]) -> AsyncGenerator[bytes, None]:
-    """Yield the payloads of a channel, in order; standard input gives one for each line."""
-    for source in sources:
-        async with aclosing(source.lines()) as lines:
-            async for line in lines:
-                yield line
 
 
 async def _in_thread(read: Callable[[], bytes]) -> bytes:

@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -28,6 +29,7 @@ from rsocket_trio.errors import (
     readable,
 )
 from rsocket_trio.extras import install_command
+from rsocket_trio.server.signals import until_interrupted
 
 FAILED = 1
 MISUSED = 2
@@ -91,10 +93,13 @@ def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False
 
     A closed reader of our output is no failure. Ctrl-C leaves every block in order, so the peer gets its CANCEL.
     """
+    # From here on there is something to leave in order: a connection, the files of a capture.
+    starting.done()
     try:
-        return trio.run(_until_interrupted, work, Output(quiet=quiet))
+        trio.run(until_interrupted, partial(work, Output(quiet=quiet)))
     except BaseException as error:
         return report(error, stacktrace=stacktrace)
+    return 0
 
 
 def report(error: BaseException, *, stacktrace: bool = False) -> int:
@@ -152,33 +157,3 @@ def first_leaf(error: BaseException) -> BaseException:
         interrupts = error.subgroup(KeyboardInterrupt)
         error = (interrupts or error).exceptions[0]
     return error
-
-
-async def _until_interrupted(work: Callable[[Output], Awaitable[None]], output: Output) -> int:
-    interrupted = False
-    error: Exception | None = None
-
-    async def watch() -> None:
-        nonlocal interrupted
-        async for _ in signals:
-            interrupted = True
-            nursery.cancel_scope.cancel()
-
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            try:
-                await work(output)
-            except Exception as exc:
-                error = exc
-            nursery.cancel_scope.cancel()
-    # From here on there is something to leave in order: the files of a capture.
-    starting.done()
-    if interrupted:
-        return INTERRUPTED
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-    return 0

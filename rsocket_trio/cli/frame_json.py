@@ -1,33 +1,29 @@
-"""Converts frames to JSON objects and back, by a table of the keys of each frame type in each dialect."""
+"""Converts frames to JSON objects and back: the keys follow from the fields of the frame classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
 from rsocket_trio.cli.hex_lines import unhex
+from rsocket_trio.connection.protocols import SHORT
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Row
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import (
-    REACTIVESOCKET_0_0,
-    REACTIVESOCKET_0_1,
-    REACTIVESOCKET_0_2,
-    RSOCKET_1_0,
-    RSOCKET_2_0_DRAFT,
-)
-from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, SetupFrame
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, PayloadFrame, RequestFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 
+T = TypeVar("T")
 NS_PER_MS: Final = 1_000_000
 
 
 @attrs.frozen
-class Kind:
+class Conversion:
     """The conversion of a value to JSON and back.
 
     ``load`` raises ``ValueError`` naming the expected type. ``absent`` is the value of a key that is missing or null.
@@ -42,40 +38,31 @@ def _same(content: Any) -> object:
     return content
 
 
-def _load_bool(content: object) -> bool:
-    if isinstance(content, bool):
+def _typed(kind: type[T], name: str) -> Callable[[object], T]:
+    """Return a function that returns content of one type, and raises ``ValueError`` with the name for any other."""
+
+    def load(content: object) -> T:
+        # Not by isinstance: true and false are no numbers here.
+        if type(content) is not kind:
+            raise ValueError(f"{name} expected")
         return content
-    raise ValueError("true or false expected")
+
+    return load
 
 
-def _load_int(content: object) -> int:
-    if isinstance(content, int) and not isinstance(content, bool):
-        return content
-    raise ValueError("a whole number expected")
-
-
-def _load_text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    raise ValueError("text expected")
+_load_int = _typed(int, "a whole number")
+_load_text = _typed(str, "text")
+_load_digits = _typed(str, "hex digits in quotes")
 
 
 def _load_hex(content: object) -> bytes:
-    if isinstance(content, str):
-        return unhex(content)
-    raise ValueError("hex digits in quotes expected")
+    return unhex(_load_digits(content))
 
 
-def _dump_optional_hex(content: bytes | None) -> str | None:
-    return None if content is None else content.hex()
-
-
-def _dump_name(name: int | str) -> object:
+def _dump_name(name: int | str | None) -> object:
+    if name is None:
+        return None
     return {"id": name} if isinstance(name, int) else {"text": name}
-
-
-def _dump_optional_name(name: int | str | None) -> object:
-    return None if name is None else _dump_name(name)
 
 
 def _load_name(content: object) -> int | str:
@@ -88,7 +75,7 @@ def _load_name(content: object) -> int | str:
 
 
 def _dump_extensions(entries: tuple[ExtensionEntry, ...]) -> object:
-    return [{key.name: key.kind.dump(getattr(entry, key.attribute)) for key in ENTRY} for entry in entries]
+    return [{key.name: key.conversion.dump(getattr(entry, key.attribute)) for key in ENTRY} for entry in entries]
 
 
 def _load_extensions(content: object) -> tuple[ExtensionEntry, ...]:
@@ -101,17 +88,71 @@ def _load_extensions(content: object) -> tuple[ExtensionEntry, ...]:
     return tuple(ExtensionEntry(**{key.attribute: load(key, entry) for key in ENTRY}) for entry in content)
 
 
-BOOL: Final = Kind(_same, _load_bool, False)
-INT: Final = Kind(_same, _load_int, 0)
-OPTIONAL_INT: Final = Kind(_same, _load_int, None)
-TEXT: Final = Kind(_same, _load_text, "")
-HEX: Final = Kind(bytes.hex, _load_hex, b"")
-OPTIONAL_HEX: Final = Kind(_dump_optional_hex, _load_hex, None)
-MS_OF_SECONDS: Final = Kind(lambda seconds: round(seconds * 1000), lambda content: _load_int(content) / 1000, 0.0)
-MS_OF_NS: Final = Kind(lambda ns: ns // NS_PER_MS, lambda content: _load_int(content) * NS_PER_MS, 0)
-NAME: Final = Kind(_dump_name, _load_name, "")
-OPTIONAL_NAME: Final = Kind(_dump_optional_name, _load_name, None)
-EXTENSION_LIST: Final = Kind(_dump_extensions, _load_extensions, ())
+BOOL: Final = Conversion(_same, _typed(bool, "true or false"), False)
+INT: Final = Conversion(_same, _load_int, 0)
+TEXT: Final = Conversion(_same, _load_text, "")
+NAME: Final = Conversion(_dump_name, _load_name, "")
+MS_OF_NS: Final = Conversion(lambda ns: ns // NS_PER_MS, lambda content: _load_int(content) * NS_PER_MS, 0)
+OF_TYPE: Final[Mapping[str, Conversion]] = {
+    "bool": BOOL,
+    "int": INT,
+    "int | None": Conversion(_same, _load_int, None),
+    "float": Conversion(lambda seconds: round(seconds * 1000), lambda content: _load_int(content) / 1000, 0.0),
+    "bytes": Conversion(bytes.hex, _load_hex, b""),
+    "bytes | None": Conversion(lambda content: None if content is None else content.hex(), _load_hex, None),
+    "int | str": NAME,
+    "str | int | None": Conversion(_dump_name, _load_name, None),
+    "tuple[ExtensionEntry, ...]": Conversion(_dump_extensions, _load_extensions, ()),
+}
+"""Conversions by the type of a field, as its class declares it. A float is a number of seconds, shown in ms."""
+NAMES: Final[Mapping[str, str]] = {
+    "keepalive_interval": "keepalive_ms",
+    "max_lifetime": "max_lifetime_ms",
+    "time_to_live_ns": "ttl_ms",
+    "number_of_requests": "requests",
+    "request_n": "n",
+    "code": "error_code",
+    "token": "resume_token",
+    "body": "ext_body",
+    "has_metadata": "ext_metadata",
+}
+"""The keys of fields that have other names than these."""
+NAMES_0_0: Final = {"major": "version", "time_to_live_ns": "ttl_ns"}
+HEADER: Final = {"stream_id", "interaction", "ExtFrame.ignore"}
+"""Fields that stand in the header of a frame."""
+ONLY_IN: Final[Mapping[str, str]] = {
+    "metadata_type": "0.0",
+    "SetupFrame.minor": "0.1 0.2 1.0 ext",
+    "keepalive_interval": "0.1 0.2 1.0",
+    "max_lifetime": "0.1 0.2 1.0",
+    "lease": "0.0 0.1 0.2 1.0",
+    "strict": "0.1 0.2",
+    "resume_token": "0.2 1.0",
+    "ack": "ext",
+    "extensions": "ext",
+    "last_received_position": "0.2 1.0 ext",
+    "RequestFrame.follows": "0.1 0.2 1.0 ext",
+    "RequestFrame.complete": "REQUEST_CHANNEL",
+    "initial_n": "REQUEST_STREAM REQUEST_SUB REQUEST_CHANNEL",
+    "next": "PAYLOAD",
+    "RequestNFrame.metadata": "0.0",
+    "CancelFrame.metadata": "0.0 0.1 0.2",
+    "ErrorFrame.metadata": "0.0 0.1 0.2",
+    "ErrorFrame.code": "0.1 0.2 1.0 ext SETUP_ERROR",
+    "ExtFrame.body": "EXT",
+    "ExtFrame.has_metadata": "EXT",
+    "ExtFrame.extensions": "EXT-1",
+    "ExtFrame.metadata": "EXT-1",
+}
+"""The dialects, or the frame types, that have a field which not all have whose frames are of its class.
+
+``EXT-1`` is the EXT of the extension draft that is not opaque.
+"""
+UNSAID: Final[dict[type, dict[str, object]]] = {
+    SetupFrame: {"minor": 0, "keepalive_interval": 0.0, "max_lifetime": 0.0},
+    ErrorFrame: {"code": layout_0_0.STREAM_ERROR},
+}
+"""Arguments that a frame needs and for which its dialect has no key."""
 
 
 @attrs.frozen
@@ -120,186 +161,65 @@ class Key:
 
     name: str
     attribute: str
-    kind: Kind
+    conversion: Conversion
 
 
-# fmt: off
-STREAM_ID: Final        = Key("stream_id", "stream_id", INT)
-FOLLOWS: Final          = Key("follows", "follows", BOOL)
-COMPLETE: Final         = Key("complete", "complete", BOOL)
-NEXT: Final             = Key("next", "next", BOOL)
-INITIAL_N: Final        = Key("initial_n", "initial_n", OPTIONAL_INT)
-METADATA: Final         = Key("metadata", "metadata", OPTIONAL_HEX)
-DATA: Final             = Key("data", "data", HEX)
-PAYLOAD_METADATA: Final = Key("metadata", "payload.metadata", OPTIONAL_HEX)
-PAYLOAD_DATA: Final     = Key("data", "payload.data", HEX)
-PAYLOAD: Final          = (PAYLOAD_METADATA, PAYLOAD_DATA)
-VERSION: Final          = (Key("major", "major", INT), Key("minor", "minor", INT))
-SETUP: Final = (
-    *VERSION,
-    Key("keepalive_ms", "keepalive_interval", MS_OF_SECONDS),
-    Key("max_lifetime_ms", "max_lifetime", MS_OF_SECONDS),
-    Key("lease", "lease", BOOL),
-    Key("resume_token", "resume_token", OPTIONAL_HEX),
-    Key("metadata_mime", "metadata_mime", TEXT),
-    Key("data_mime", "data_mime", TEXT),
-    *PAYLOAD,
-)
-ERROR_CODE: Final       = Key("error_code", "code", INT)
-
-KEYS_1_0: Final[dict[str, tuple[Key, ...]]] = {
-    "SETUP":            SETUP,
-    "LEASE":            (
-        Key("ttl_ms", "time_to_live_ns", MS_OF_NS),
-        Key("requests", "number_of_requests", INT),
-        METADATA,
-    ),
-    "KEEPALIVE":        (
-        Key("respond", "respond", BOOL),
-        Key("last_received_position", "last_received_position", INT),
-        DATA,
-    ),
-    "REQUEST_RESPONSE": (FOLLOWS, *PAYLOAD),
-    "REQUEST_FNF":      (FOLLOWS, *PAYLOAD),
-    "REQUEST_STREAM":   (FOLLOWS, INITIAL_N, *PAYLOAD),
-    "REQUEST_CHANNEL":  (FOLLOWS, COMPLETE, INITIAL_N, *PAYLOAD),
-    "REQUEST_N":        (Key("n", "request_n", INT),),
-    "CANCEL":           (),
-    "PAYLOAD":          (FOLLOWS, COMPLETE, NEXT, *PAYLOAD),
-    "ERROR":            (ERROR_CODE, DATA),
-    "METADATA_PUSH":    (Key("metadata", "metadata", HEX),),
-    "RESUME":           (
-        *VERSION,
-        Key("resume_token", "token", HEX),
-        Key("last_received_server_position", "last_received_server_position", INT),
-        Key("first_available_client_position", "first_available_client_position", INT),
-    ),
-    "RESUME_OK":        (Key("last_received_client_position", "last_received_client_position", INT),),
-    "EXT":              (
-        Key("ext_type", "ext_type", INT),
-        Key("ext_body", "body", HEX),
-        Key("ext_metadata", "has_metadata", BOOL),
-    ),
-}
-KEYS_0_2: Final = {
-    **KEYS_1_0,
-    "SETUP":            (*SETUP, Key("strict", "strict", BOOL)),
-    "CANCEL":           (METADATA,),
-    "ERROR":            (ERROR_CODE, METADATA, DATA),
-}
-EXTENSIONS: Final       = Key("extensions", "extensions", EXTENSION_LIST)
-MIMES: Final = (
-    Key("metadata_mime", "payload.metadata_mime", OPTIONAL_NAME),
-    Key("data_mime", "payload.data_mime", OPTIONAL_NAME),
-)
-ENTRY: Final = (
-    Key("ext", "ext", NAME),
-    Key("ignore", "ignore", BOOL),
-    Key("ack", "ack", BOOL),
-    Key("nibble", "nibble", INT),
-    Key("payload", "payload", HEX),
-)
+ENTRY: Final = tuple(Key(field.name, field.name, OF_TYPE[str(field.type)]) for field in attrs.fields(ExtensionEntry))
 """The keys of one extension."""
-KEYS_2_0_DRAFT: Final = {
-    **KEYS_1_0,
-    "SETUP":            (
-        *VERSION,
-        Key("ack", "ack", BOOL),
-        Key("metadata_mime", "metadata_mime", NAME),
-        Key("data_mime", "data_mime", NAME),
-        EXTENSIONS,
-        *PAYLOAD,
-    ),
-    "SETUP_OK":         (EXTENSIONS, *PAYLOAD),
-    **{
-        name: (*KEYS_1_0[name], *MIMES, EXTENSIONS)
-        for name in ("REQUEST_RESPONSE", "REQUEST_FNF", "REQUEST_STREAM", "REQUEST_CHANNEL")
-    },
-    "PAYLOAD":          (*KEYS_1_0["PAYLOAD"], *MIMES),
-    "EXT 1":            (Key("ext_type", "ext_type", INT), EXTENSIONS, METADATA),
-}
-# 0 is an ordinary number here, so it stands for an absent one.
-COUNT: Final            = Key("initial_n", "initial_n", INT)
-KEYS_0_1: Final = {
-    "SETUP":            (
-        *VERSION,
-        Key("keepalive_ms", "keepalive_interval", MS_OF_SECONDS),
-        Key("max_lifetime_ms", "max_lifetime", MS_OF_SECONDS),
-        Key("lease", "lease", BOOL),
-        Key("strict", "strict", BOOL),
-        Key("metadata_mime", "metadata_mime", TEXT),
-        Key("data_mime", "data_mime", TEXT),
-        *PAYLOAD,
-    ),
-    "LEASE":            KEYS_1_0["LEASE"],
-    "KEEPALIVE":        (Key("respond", "respond", BOOL), DATA),
-    "REQUEST_RESPONSE": (FOLLOWS, *PAYLOAD),
-    "REQUEST_FNF":      (FOLLOWS, *PAYLOAD),
-    "REQUEST_STREAM":   (FOLLOWS, COUNT, *PAYLOAD),
-    "REQUEST_SUB":      (FOLLOWS, COUNT, *PAYLOAD),
-    "REQUEST_CHANNEL":  (FOLLOWS, COMPLETE, INITIAL_N, *PAYLOAD),
-    "REQUEST_N":        KEYS_1_0["REQUEST_N"],
-    "CANCEL":           (METADATA,),
-    "RESPONSE":         (FOLLOWS, COMPLETE, *PAYLOAD),
-    "ERROR":            (ERROR_CODE, METADATA, DATA),
-    "METADATA_PUSH":    KEYS_1_0["METADATA_PUSH"],
-    "EXT":              KEYS_1_0["EXT"],
-}
+STREAM_ID: Final = Key("stream_id", "stream_id", INT)
 
-METADATA_TYPE: Final    = Key("metadata_type", "metadata_type", INT)
-TYPED_PAYLOAD: Final    = (*PAYLOAD, Key("metadata_type", "payload.metadata_type", INT))
-KEYS_0_0: Final = {
-    "SETUP":            (
-        Key("version", "major", INT),
-        Key("lease", "lease", BOOL),
-        Key("metadata_mime", "metadata_mime", TEXT),
-        Key("data_mime", "data_mime", TEXT),
-        *TYPED_PAYLOAD,
-    ),
-    "SETUP_ERROR":      (ERROR_CODE, METADATA, METADATA_TYPE, DATA),
-    "LEASE":            (
-        Key("ttl_ns", "time_to_live_ns", INT),
-        Key("requests", "number_of_requests", INT),
-        METADATA,
-        METADATA_TYPE,
-    ),
-    "REQUEST_RESPONSE": TYPED_PAYLOAD,
-    "REQUEST_FNF":      TYPED_PAYLOAD,
-    "REQUEST_STREAM":   (COUNT, *TYPED_PAYLOAD),
-    "REQUEST_SUB":      (COUNT, *TYPED_PAYLOAD),
-    "REQUEST_N":        (*KEYS_1_0["REQUEST_N"], METADATA, METADATA_TYPE),
-    "CANCEL":           (METADATA, METADATA_TYPE),
-    "RESPONSE":         (FOLLOWS, COMPLETE, *TYPED_PAYLOAD),
-    "ERROR":            (METADATA, METADATA_TYPE, DATA),
-    "METADATA_PUSH":    (*KEYS_1_0["METADATA_PUSH"], METADATA_TYPE),
-    "EXT":              KEYS_1_0["EXT"],
-}
-KEYS: Final = {
-    RSOCKET_2_0_DRAFT.name:  KEYS_2_0_DRAFT,
-    RSOCKET_1_0.name:        KEYS_1_0,
-    REACTIVESOCKET_0_2.name: KEYS_0_2,
-    REACTIVESOCKET_0_1.name: KEYS_0_1,
-    REACTIVESOCKET_0_0.name: KEYS_0_0,
-}
-EVERY_FRAME: Final[dict[str, dict[str, object]]] = {REACTIVESOCKET_0_0.name: {"version": 0}}
-"""Keys of every frame of a dialect, unless its type has a key of that name."""
-UNSAID: Final[dict[type, dict[str, object]]] = {
-    SetupFrame: {"minor": 0, "keepalive_interval": 0.0, "max_lifetime": 0.0},
-    ErrorFrame: {"code": layout_0_0.STREAM_ERROR},
-}
-"""Arguments that a frame needs and for which its dialect has no key."""
-# fmt: on
+
+def _keys(dialect: Dialect, row: Row, ext_type: object) -> list[Key]:
+    """Return the keys of a frame type; those of an EXT may depend on its extension type."""
+    places = {dialect.name, "EXT-1" if row.name == "EXT" and dialect.entries and ext_type == 1 else row.name}
+    keys = []
+    for attribute, declared in _fields(dialect, row):
+        name = attribute.rpartition(".")[2]
+        qualified = f"{row.frame.__name__}.{name}"
+        only_in = ONLY_IN.get(qualified) or ONLY_IN.get(name)
+        if only_in is not None and places.isdisjoint(SHORT.get(word, word) for word in only_in.split()):
+            continue
+        shown = NAMES.get(name, name)
+        if dialect.name == REACTIVESOCKET_0_0.name:
+            shown = NAMES_0_0.get(name, shown)
+        keys.append(Key(shown, attribute, _conversion(dialect, row, shown, declared)))
+    return keys
+
+
+def _fields(dialect: Dialect, row: Row) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a frame class and of its payload, with the types that their classes declare."""
+    for field in attrs.fields(row.frame):
+        if field.name == "payload":
+            # MIME types of its own has a payload of the extension draft that is no part of a SETUP.
+            mimes = (
+                ("metadata_mime", "data_mime") if dialect.entries and row.frame in (RequestFrame, PayloadFrame) else ()
+            )
+            for name in ("metadata", "data", "metadata_type", *mimes):
+                yield f"payload.{name}", Payload.__annotations__[name]
+        elif HEADER.isdisjoint((field.name, f"{row.frame.__name__}.{field.name}")):
+            yield field.name, str(field.type)
+
+
+def _conversion(dialect: Dialect, row: Row, name: str, declared: str) -> Conversion:
+    if name == "ttl_ms":
+        return MS_OF_NS
+    if declared == "Mime":
+        return NAME if dialect.entries else TEXT
+    if name == "initial_n" and row.name != "REQUEST_CHANNEL" and dialect in (REACTIVESOCKET_0_0, REACTIVESOCKET_0_1):
+        # 0 is an ordinary number here, so it stands for an absent one.
+        return INT
+    return OF_TYPE[declared]
 
 
 def load(key: Key, content: Mapping[str, object]) -> Any:
     """Return the value of this key in an object, or the key's absent value. Raise ``ValueError`` naming the key."""
-    found = content.get(key.name)
-    if found is None:
-        return key.kind.absent
+    value = content.get(key.name)
+    if value is None:
+        return key.conversion.absent
     try:
-        return key.kind.load(found)
+        return key.conversion.load(value)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{key.name}: {error}, not {found!r:.80}") from None
+        raise ValueError(f"{key.name}: {error}, not {value!r:.80}") from None
 
 
 def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
@@ -316,9 +236,10 @@ def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
     result: dict[str, object] = {"type": row.name}
     result["stream_id"] = frame.stream_id if row.has_stream_id else None
     result["ignore"] = row.ignorable and header.flags & codec.ignore_flag != 0
-    result |= EVERY_FRAME.get(dialect.name, {})
+    if dialect.name == REACTIVESOCKET_0_0.name:
+        result["version"] = 0
     for key in _keys(dialect, row, getattr(frame, "ext_type", None)):
-        result[key.name] = key.kind.dump(attrgetter(key.attribute)(frame))
+        result[key.name] = key.conversion.dump(attrgetter(key.attribute)(frame))
     if other_flags := header.flags & codec.spare_flags(row):
         result["other_flags"] = other_flags
     return result
@@ -349,12 +270,6 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
     return dialect.codec.add_flags(dialect.codec.encode(frame), _header_flags(dialect, row, content))
 
 
-def _keys(dialect: Dialect, row: Row, ext_type: object) -> tuple[Key, ...]:
-    """Return the keys of a frame type; the keys of an EXT may depend on its extension type."""
-    types = KEYS[dialect.name]
-    return types.get(f"{row.name} {ext_type}") or types[row.name]
-
-
 def _row_named(dialect: Dialect, name: object) -> Row:
     rows = {row.name: row for row in dialect.codec.rows}
     if not isinstance(name, str) or name not in rows:
@@ -362,7 +277,7 @@ def _row_named(dialect: Dialect, name: object) -> Row:
     return rows[name]
 
 
-def _refuse_foreign_keys(row: Row, keys: tuple[Key, ...], content: Mapping[str, object]) -> None:
+def _refuse_foreign_keys(row: Row, keys: list[Key], content: Mapping[str, object]) -> None:
     own = {"type", "stream_id", "ignore", "other_flags", *(key.name for key in keys)}
     for name, foreign in content.items():
         # A key with an empty value is accepted: an absent key means the same.

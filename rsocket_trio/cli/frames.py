@@ -13,10 +13,10 @@ from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.exit_codes import FAILED
 from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.cli.help_page import CommandGroup
-from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
+from rsocket_trio.cli.hex_lines import Answer, answer, error_at, object_lines, unhex
 from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.connection.protocols import SHORT
-from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
 
@@ -52,13 +52,9 @@ FRAME_CODES = {FAILED: "a frame could not be translated; the others were"}
     cls=CommandGroup,
     examples=("frames decode < frames.hex", "frames encode --dialect 0.2 < frames.json"),
     codes=FRAME_CODES,
-    invoke_without_command=True,
 )
-@click.pass_context
-def command(ctx: click.Context, /) -> None:
+def command() -> None:
     """Translate frames between bytes and JSON."""
-    if ctx.invoked_subcommand is None:
-        raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
 @command.command(
@@ -118,9 +114,13 @@ def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
 
 def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
     """Encode JSON objects, one a line, to hex, one frame a line; with ``tcp`` each frame has its length prefix."""
-    for line in lines:
-        if line.strip():
-            yield _encoded(dialect, line, PREFIXES[dialect.framing] if tcp else None)
+    prefix = PREFIXES[dialect.framing] if tcp else None
+
+    def encoded(content: dict[str, object]) -> str:
+        frame = from_json(dialect, content)
+        return (prefix.add(frame) if prefix else frame).hex()
+
+    return object_lines(lines, encoded, error_at)
 
 
 def _decoded(dialect: Dialect, line: str) -> Answer:
@@ -130,21 +130,6 @@ def _decoded(dialect: Dialect, line: str) -> Answer:
         return error_at(str(error), error.offset)
     except ValueError as error:
         return error_at(str(error))
-
-
-def _encoded(dialect: Dialect, line: str, prefix: Prefix | None) -> Answer:
-    try:
-        content = json.loads(line)
-        if not isinstance(content, dict):
-            return error_at(f"a JSON object expected, not {content!r:.80}")
-        frame = from_json(dialect, content)
-    except RecursionError:
-        return error_at("not JSON: nested too deeply")
-    except json.JSONDecodeError as error:
-        return error_at(f"not JSON: {error}")
-    except (ValueError, LocalProtocolError) as error:
-        return error_at(str(error))
-    return (prefix.add(frame) if prefix else frame).hex(), True
 
 
 def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:

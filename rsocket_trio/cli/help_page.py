@@ -37,9 +37,15 @@ class Command(click.Command):
 
 
 class CommandGroup(Command, click.Group):
-    """A command with commands of its own."""
+    """A command with commands of its own, one of which is needed."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raise ``UsageError`` if there are none, unless the group does something by itself."""
+        if not args and not self.invoke_without_command and not ctx.resilient_parsing:
+            raise click.UsageError(f"a command is missing: {' or '.join(self.commands)}", ctx)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

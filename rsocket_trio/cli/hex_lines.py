@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.exit_codes import report
 from rsocket_trio.cli.output import write_text
+from rsocket_trio.errors import LocalProtocolError
 
 Answer: TypeAlias = tuple[str, bool]
 """A line of output, and whether it is a result (true) or an error (false)."""
@@ -36,6 +37,29 @@ def run(answers: Iterable[Answer], write: Callable[[str], object]) -> int:
 def error_at(text: str, offset: int = 0) -> Answer:
     """Return an error as JSON, with the offset of the byte at fault."""
     return json.dumps({"error": text, "offset": offset}), False
+
+
+def object_lines(
+    lines: Iterable[str], convert: Callable[[dict[str, Any]], str], fail: Callable[[str], Answer]
+) -> Iterator[Answer]:
+    """Convert JSON objects, one a line; blank lines are skipped. ``fail`` makes an answer of the text of an error.
+
+    ``convert`` may raise ``ValueError`` and ``LocalProtocolError``.
+    """
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"a JSON object expected, not {content!r:.80}")  # noqa: TRY004 - it is what came
+            yield convert(content), True
+        except RecursionError:
+            yield fail("not JSON: nested too deeply")
+        except json.JSONDecodeError as error:
+            yield fail(f"not JSON: {error}")
+        except (ValueError, LocalProtocolError) as error:
+            yield fail(str(error))
 
 
 def unhex(text: str) -> bytes:

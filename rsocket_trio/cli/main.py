@@ -11,14 +11,18 @@ import click
 from rsocket_trio.cli.exit_codes import MISUSED, NAME, complain, report
 from rsocket_trio.cli.help_page import CommandGroup
 from rsocket_trio.cli.near_misses import with_hint
-from rsocket_trio.cli.options import completion_option, version_option
+from rsocket_trio.cli.options import Callback, version_option
 from rsocket_trio.cli.output import STDOUT
 
 COMMANDS = (
-    *("analyze", "call", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "ping", "push"),
+    *("analyze", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "ping", "push"),
     *("readers", "record", "request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
+MODULES = {name: name for name in COMMANDS} | dict.fromkeys(
+    ("channel", "fnf", "push", "request", "stream"), "interactions"
+)
+"""The modules by command: the interactions stand in a table of one module, ``COMMANDS``."""
 
 
 class Commands(CommandGroup):
@@ -32,8 +36,34 @@ class Commands(CommandGroup):
         """Return a command after importing its module, or ``None`` if there is none of this name."""
         if name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"{__package__}.{name}").command
+        module = import_module(f"{__package__}.{MODULES[name]}")
+        command: click.Command = module.command if MODULES[name] == name else module.COMMANDS[name]
         return command
+
+
+def completion_option(command: Callback) -> Callback:
+    """Add ``--completion SHELL``, which prints the script for the shell's start file."""
+
+    def show(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+        if shell is None or ctx.resilient_parsing:
+            return
+        from click.shell_completion import get_completion_class
+
+        # Bash's class asks an installed bash for its version; the machine that writes the script may have no bash.
+        kind = get_completion_class(shell)
+        assert kind is not None
+        complete = kind(ctx.find_root().command, {}, "rsocket-trio", "_RSOCKET_TRIO_COMPLETE")
+        click.echo(kind.source_template % complete.source_vars())
+        ctx.exit()
+
+    return click.option(
+        "--completion",
+        type=click.Choice(["bash", "zsh", "fish"]),
+        callback=show,
+        expose_value=False,
+        is_eager=True,
+        help="Print the completion script of this shell.",
+    )(command)
 
 
 @click.group(

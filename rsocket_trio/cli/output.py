@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -71,3 +72,9 @@ def write_text(line: str) -> None:
         write_all(line.encode("utf-8", "backslashreplace") + b"\n")
     except BrokenPipeError:
         raise ReaderGone from None
+
+
+def columns(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Return the rows as lines of a table; ``align`` has ``<`` or ``>`` for each column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(format, row, map("{}{}".format, align, widths))).rstrip() for row in rows]

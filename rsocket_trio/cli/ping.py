@@ -10,10 +10,9 @@ import click
 import trio
 
 from rsocket_trio import Connection
-from rsocket_trio.cli.client_command import OURS, Ask
+from rsocket_trio.cli.client_command import Ask, Wish
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, MEANINGS, REFUSED_SETUP, Failure
-from rsocket_trio.cli.interactions import Kind, Wish
-from rsocket_trio.cli.options import COUNT, SECONDS, SET_BY_LISTS, ResumeCommand, connection_options, uri
+from rsocket_trio.cli.options import COUNT, SECONDS, ResumeCommand, connection_options, uri
 from rsocket_trio.cli.output import Output
 
 MILLISECONDS = 1000
@@ -85,5 +84,4 @@ def command(ctx: click.Context, /, count: int, interval: float, timeout: float, 
     async def show(connection: Connection, wish: Wish, output: Output) -> None:
         await measure(connection, output, count, interval, timeout)
 
-    ask = Ask(**parameters | SET_BY_LISTS | {"timeout": None})
-    ctx.exit(ask.run(Kind.REQUEST, OURS, show))
+    ctx.exit(Ask(**parameters).run(show))

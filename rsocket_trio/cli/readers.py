@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from rsocket_trio import Connection, Payload, Rejected
-from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
-from rsocket_trio.cli.interactions import Kind, Wish
-from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
-from rsocket_trio.cli.output import Output
+from rsocket_trio import Connection
+from rsocket_trio.cli.client_command import Ask, Wish, answer_of
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, Failure
+from rsocket_trio.cli.options import ResumeCommand, connection_options, uri
+from rsocket_trio.cli.output import Output, columns
 from rsocket_trio.cli.terminal import escaped_text
 
 SUFFIX = ".readers"
@@ -21,18 +20,12 @@ SUFFIX = ".readers"
 
 async def ask_readers(connection: Connection, wish: Wish, forget: str | None) -> dict[str, Any]:
     """Return the named readers of a route, after forgetting one of them. Raise ``Failure``."""
+    route = str(wish.route).removesuffix(SUFFIX)
+    absent = f"'{route}' is no source of this server, or its version is older than named readers"
     data = b"" if forget is None else json.dumps({"forget": forget}).encode()
+    answer = await answer_of(connection, wish, data, absent=absent)
     try:
-        answer = await connection.request_response(Payload(data, wish.metadata), route=wish.route)
-    except Rejected as error:
-        if SUFFIX not in str(error):
-            raise
-        route = str(wish.route).removesuffix(SUFFIX)
-        text = f"'{route}' is no source of this server, or its version is older than named readers"
-        raise Failure(text, REJECTED, name="Rejected") from error
-    try:
-        found = json.loads(answer.data)
-        return {name: checked(reader) for name, reader in found.items()}
+        return {name: checked(reader) for name, reader in json.loads(answer).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Failure(f"the server's answer on '{wish.route}' describes no readers: {error!r}", FAILED) from error
 
@@ -54,11 +47,7 @@ def reader_lines(found: dict[str, Any]) -> list[str]:
         for partition, behind in reader["behind"].items():
             end = str(reader["ends"].get(partition, "-"))
             rows.append((escaped_text(name), str(partition), end, str(behind), seen))
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    return [
-        f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}"
-        for row in rows
-    ]
+    return columns(rows, "<>>><")
 
 
 @click.command(
@@ -85,5 +74,4 @@ def command(ctx: click.Context, /, source: str, forget: str | None, as_json: boo
         for line in json.dumps(found, indent=2).splitlines() if as_json else reader_lines(found):
             await output.write_line(line.encode())
 
-    ask = Ask(**parameters | SET_BY_LISTS | {"route": source + SUFFIX})
-    ctx.exit(ask.run(Kind.REQUEST, OURS, show))
+    ctx.exit(Ask(route=source + SUFFIX, **parameters).run(show))

@@ -14,18 +14,16 @@ import click
 import trio
 
 from rsocket_trio import Canceled, ConnectionClosed, ConnectionLost, Payload, Responder, connect_forever, serve
-from rsocket_trio.cli.client_command import OURS, Ask
+from rsocket_trio.cli.client_command import Ask, Wish
 from rsocket_trio.cli.connecting import Dial, server_tls
 from rsocket_trio.cli.data import whole
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, MEANINGS, TIMED_OUT, Failure, report
-from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.options import (
     COUNT,
     FILE,
     LEVELS,
     SECONDS,
     ResumeCommand,
-    mime,
     our_options,
     uri,
     version_option,
@@ -40,17 +38,16 @@ from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger(__name__)
 
+STREAM, CHANNEL = "stream", "channel"
 GRACE = 2.0
 """Seconds that readers get at the end to finish their ranges."""
 LOST = (ConnectionLost, ConnectionClosed, RejectedResume)
 """Errors of a stream whose connection is gone; ``connect_forever`` makes the next one, and paces that."""
-SET_HERE: Final[dict[str, Any]] = {
-    **dict.fromkeys(("route", "take", "limit_rate", "timeout", "capture", "log")),
-    **dict.fromkeys(("debug", "hexadecimal", "quiet"), False),
-    "data": (),
-    "retries": 0,
-}
-"""Parameters of the client commands that this command has not, or with another meaning."""
+NOT_HERE: Final = (
+    *("route", "data", "take", "limit_rate", "timeout", "retries"),
+    *("capture", "debug", "hexadecimal", "quiet", "log"),
+)
+"""Options of the client commands that this command has not, or with another meaning."""
 
 
 class Recorder:
@@ -60,10 +57,11 @@ class Recorder:
     lost with a connection, or with this process. ``name`` stands in log lines.
     """
 
-    def __init__(self, log: Log, request: Payload, wish: Wish, name: str) -> None:
+    def __init__(self, log: Log, request: Payload, wish: Wish, name: str, *, is_channel: bool) -> None:
         self._log = log
         self._request = request
         self._wish = wish
+        self._is_channel = is_channel
         self._name = name
         self._position = log.bounds(0)[1]
         self._renewed = trio.Event()
@@ -117,7 +115,7 @@ class Recorder:
     async def _take(self, client: ReconnectingClient) -> None:
         """Append the items of one stream, up to its end."""
         credit, owed = self._wish.credit, 0
-        ask = client.request_channel if self._wish.kind is Kind.CHANNEL else client.request_stream
+        ask = client.request_channel if self._is_channel else client.request_stream
         async with ask(self._request, route=self._wish.route, initial_request_n=credit, refill=False) as items:
             self._renewed = trio.Event()
             logger.info("%s: recording from position %d on", self._name, self._position)
@@ -158,18 +156,19 @@ async def record(
     wish: Wish,
     serve_source: Callable[..., Awaitable[object]],
     *,
+    is_channel: bool,
     task_status: trio.TaskStatus[list[str]],
 ) -> None:
     """Keep the stream that ``wish`` asks for in the log, while ``serve_source`` serves it.
 
     Raise as ``Recorder.run`` does, and ``Failure`` if the log can't be opened.
     """
-    request = Payload(await whole(wish.sources), wish.metadata)
+    request = Payload(await whole(wish.data), wish.metadata)
     with failures_of(log):
         await log.open()
     async with log, trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_source))
-        recorder = Recorder(log, request, wish, name)
+        recorder = Recorder(log, request, wish, name, is_channel=is_channel)
         terms = cast("ReconnectOptions", dial.options)
         async with connect_forever(dial.uri, on_state=recorder.on_state, **terms) as client:
             await recorder.run(client)
@@ -210,8 +209,8 @@ async def record(
 )
 @click.option(
     "--interaction",
-    type=click.Choice((Kind.STREAM.value, Kind.CHANNEL.value)),
-    default=Kind.STREAM.value,
+    type=click.Choice((STREAM, CHANNEL)),
+    default=STREAM,
     show_default=True,
     help="The interaction of the request; of a channel this side sends the opening only.",
 )
@@ -231,8 +230,7 @@ async def record(
 @click.option("--credit", type=COUNT, metavar="N", help="Items that the server may send ahead of the file (256).")
 @click.option("--listen-cert", type=FILE, help="The certificate for tls, wss and h2s of --listen, PEM.")
 @click.option("--listen-key", type=FILE, help="Its key, PEM, if not in the same file.")
-@click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
-@partial(our_options, without=SET_HERE)
+@partial(our_options, without=NOT_HERE)
 @click.option("--log", "level", type=click.Choice(LEVELS), default="info", help="Show log lines from this level on.")
 @version_option
 @click.pass_context
@@ -263,16 +261,15 @@ def command(
         if listen_cert is None and parse_uri(each).uses_tls:
             raise click.UsageError(f"{each} needs a certificate: --listen-cert", ctx)
     show_log(level)
-    given = {"route": route, "data": () if data is None else (data,), "limit_rate": credit}
-    ask = Ask(**{**SET_HERE, **parameters, **given})
+    ask = Ask(route=route, data=() if data is None else (data,), limit_rate=credit, log=None, **parameters)
     try:
-        dial, wish = ask.planned(Kind(interaction), OURS)
+        dial, wish = ask.planned()
         log, responder = Log(path), Responder()
         add_source(responder, route_as or route, log, retention=Retention(keep_seconds, keep_bytes))
         ssl_context = partial(server_tls, listen_cert, listen_key) if listen_cert is not None else None
         serve_source = partial(serve, responder, list(listen), ssl_context=ssl_context, grace=GRACE)
-        serve_until_stopped(
-            partial(record, f"{route} of {dial.uri}", log, dial, wish, serve_source), lambda: len(responder.routes)
-        )
+        name, is_channel = f"{route} of {dial.uri}", interaction == CHANNEL
+        keep = partial(record, name, log, dial, wish, serve_source, is_channel=is_channel)
+        serve_until_stopped(keep, lambda: len(responder.routes))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=ask.stacktrace))

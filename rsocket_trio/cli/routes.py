@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from rsocket_trio import Connection, Payload, Rejected
-from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
-from rsocket_trio.cli.interactions import Kind, Wish
-from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
-from rsocket_trio.cli.output import Output
+from rsocket_trio import Connection
+from rsocket_trio.cli.client_command import Ask, Wish, answer_of
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, Failure
+from rsocket_trio.cli.options import ResumeCommand, connection_options, uri
+from rsocket_trio.cli.output import Output, columns
 from rsocket_trio.cli.served_routes import ROUTE, read_description
 from rsocket_trio.cli.terminal import escaped_text
 
@@ -42,15 +41,10 @@ async def show_json(connection: Connection, wish: Wish, output: Output) -> None:
 
 
 async def _described(connection: Connection, wish: Wish) -> dict[str, Any]:
+    absent = "the server does not describe its routes, as a Responder(describe=True) does"
+    answer = await answer_of(connection, wish, b"", absent=absent)
     try:
-        answer = await connection.request_response(Payload(b"", wish.metadata), route=wish.route)
-    except Rejected as error:
-        if ROUTE not in str(error):
-            raise
-        text = "the server does not describe its routes, as a Responder(describe=True) does"
-        raise Failure(text, REJECTED, name="Rejected") from error
-    try:
-        return read_description(answer.data)
+        return read_description(answer)
     except ValueError as error:
         raise Failure(f"the server's answer on '{ROUTE}' describes no routes: {error}", FAILED) from error
 
@@ -65,8 +59,7 @@ def route_lines(description: dict[str, Any]) -> list[str]:
         )
         for each in description["routes"]
     ]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
-    return [f"{route:{widths[0]}}  {interaction:{widths[1]}}  {types}" for route, interaction, types in rows]
+    return columns(rows, "<<<")
 
 
 def types_text(route: dict[str, Any]) -> str:
@@ -142,5 +135,4 @@ def command(ctx: click.Context, /, as_json: bool, **parameters: Any) -> None:
 
     The server describes them if its responder was made with describe=True.
     """
-    ask = Ask(**parameters | SET_BY_LISTS | {"route": ROUTE})
-    ctx.exit(ask.run(Kind.REQUEST, OURS, show_json if as_json else show_lines))
+    ctx.exit(Ask(route=ROUTE, **parameters).run(show_json if as_json else show_lines))

@@ -16,7 +16,20 @@ from rsocket_trio import Responder, ResumeOptions, serve
 from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure, report
-from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
+from rsocket_trio.cli.options import (
+    FILE,
+    LEVELS,
+    MANY,
+    RESUME_SECONDS,
+    SECONDS,
+    ResumeCommand,
+    Row,
+    add_rows,
+    dialect,
+    rows_of,
+    uri,
+    version_option,
+)
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.cli.terminal import show_log
@@ -52,6 +65,36 @@ def origin(text: str) -> str:
     return text
 
 
+# fmt: off
+ROWS = (
+    Row("listen",    "--listen", "Where to listen; may be given several times.",
+                     {**MANY, "type": uri, "metavar": "URI"}),
+    Row("dialects",  "--dialect", f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
+                     {**MANY, "type": dialect, "metavar": "NAME"}),
+    Row("quirks",    "--quirk", "A deviation of peers to accept.", MANY),
+    Row("cert",      "--cert", "The certificate for tls, wss and h2s, PEM.", {"type": FILE}),
+    Row("key",       "--key", "Its key, PEM, if not in the same file.", {"type": FILE}),
+    Row("client_ca", "--client-ca", "Clients of tls, wss and h2s must show a certificate of one of these authorities, "
+                     "PEM.", {"type": FILE}),
+    Row("origins",   "--origin", "An origin whose pages may open a WebSocket, as https://app.example, beside the own "
+                     "host; '*' for all.", {**MANY, "type": origin, "metavar": "ORIGIN"}),
+    Row("unix_mode", "--unix-mode", "Permissions of a Unix socket, as in 660.", {"type": mode, "metavar": "MODE"}),
+    Row("grace",     "--grace", "Seconds that streams get to finish at the end.",
+                     {"type": click.FloatRange(min=0), "default": 10.0, "show_default": True, "metavar": "SECONDS"}),
+    Row("resume",    "--resume", "Let clients go on over a new connection when one breaks, within so many seconds "
+                     f"({RESUME_SECONDS}).", {"type": SECONDS, "metavar": "[SECONDS]"}),
+    Row("workers",   "--workers", "Serve with so many processes; SIGHUP replaces them without refusing a connection.",
+                     {"type": click.IntRange(min=1), "metavar": "N"}),
+    Row("capture",   "--capture", "Record the frames of all connections in this directory.", {"metavar": "DIR"}),
+    Row("capture_format", "--capture-format", "The format of the capture; parquet needs pyarrow.",
+                     {"type": click.Choice(FORMATS), "default": FORMATS[0], "show_default": True}),
+    Row("log",       "--log", "Show log lines from this level on.",
+                     {"type": click.Choice(LEVELS), "default": "warning"}),
+    *rows_of("stacktrace"),
+)
+# fmt: on
+
+
 @click.command(
     "serve",
     cls=ResumeCommand,
@@ -69,62 +112,7 @@ def origin(text: str) -> str:
 )
 @click.argument("target", metavar="MODULE:RESPONDER")
 @click.argument("more", nargs=-1, type=uri, metavar="")
-@click.option("--listen", multiple=True, type=uri, metavar="URI", help="Where to listen; may be given several times.")
-@click.option(
-    "--dialect",
-    "dialects",
-    multiple=True,
-    type=dialect,
-    metavar="NAME",
-    help=f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
-)
-@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to accept.")
-@click.option("--cert", type=FILE, help="The certificate for tls, wss and h2s, PEM.")
-@click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
-@click.option(
-    "--client-ca",
-    type=FILE,
-    help="Clients of tls, wss and h2s must show a certificate of one of these authorities, PEM.",
-)
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    type=origin,
-    metavar="ORIGIN",
-    help="An origin whose pages may open a WebSocket, as https://app.example, beside the own host; '*' for all.",
-)
-@click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds that streams get to finish at the end.",
-)
-@click.option(
-    "--resume",
-    type=SECONDS,
-    metavar="[SECONDS]",
-    help="Let clients go on over a new connection when one breaks, within so many seconds (60).",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Serve with so many processes; SIGHUP replaces them without refusing a connection.",
-)
-@click.option("--capture", metavar="DIR", help="Record the frames of all connections in this directory.")
-@click.option(
-    "--capture-format",
-    type=click.Choice(FORMATS),
-    default=FORMATS[0],
-    show_default=True,
-    help="The format of the capture; parquet needs pyarrow.",
-)
-@click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
-@click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
+@partial(add_rows, rows=ROWS)
 @version_option
 @click.pass_context
 def command(

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from rsocket_trio import Connection, Payload, Rejected
-from rsocket_trio.cli.client_command import OURS, Ask
-from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
-from rsocket_trio.cli.interactions import Kind, Wish
-from rsocket_trio.cli.options import SET_BY_LISTS, ResumeCommand, connection_options, uri
-from rsocket_trio.cli.output import Output
+from rsocket_trio import Connection
+from rsocket_trio.cli.client_command import Ask, Wish, answer_of
+from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, Failure
+from rsocket_trio.cli.options import ResumeCommand, connection_options, uri
+from rsocket_trio.cli.output import Output, columns
 from rsocket_trio.cli.terminal import escaped_text
 from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
 
@@ -25,11 +24,7 @@ def source_lines(sources: list[Source]) -> list[str]:
             rows.append((escaped_text(source.route), "-", "-", "-", escaped_text(source.problem)))
         for partition, bounds in source.partitions.items():
             rows.append((escaped_text(source.route), str(partition), str(bounds.earliest), str(bounds.latest), ""))
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    return [
-        f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
-        for row in rows
-    ]
+    return columns(rows, "<>>><")
 
 
 def source_json(sources: list[Source]) -> str:
@@ -48,16 +43,10 @@ def source_json(sources: list[Source]) -> str:
 
 async def ask_sources(connection: Connection, wish: Wish, pattern: str) -> list[Source]:
     """Return the sources of a server whose routes are like ``pattern``. Raise ``Failure`` if there are none."""
-    request = Payload(json.dumps({"pattern": pattern}).encode(), wish.metadata)
+    absent = "the server lists no sources: it has none, or its version is older than the list"
+    answer = await answer_of(connection, wish, json.dumps({"pattern": pattern}).encode(), absent=absent)
     try:
-        answer = await connection.request_response(request, route=wish.route)
-    except Rejected as error:
-        if SOURCES_ROUTE not in str(error):
-            raise
-        text = "the server lists no sources: it has none, or its version is older than the list"
-        raise Failure(text, REJECTED, name="Rejected") from error
-    try:
-        found = [source for source in read_sources(answer.data) if is_like(source.route, pattern)]
+        found = [source for source in read_sources(answer) if is_like(source.route, pattern)]
     except ValueError as error:
         raise Failure(f"the server's answer on '{SOURCES_ROUTE}': {error}", FAILED) from error
     if not found:
@@ -87,5 +76,4 @@ def command(ctx: click.Context, /, pattern: str, as_json: bool, **parameters: An
         for line in source_json(found).splitlines() if as_json else source_lines(found):
             await output.write_line(line.encode())
 
-    ask = Ask(**parameters | SET_BY_LISTS | {"route": SOURCES_ROUTE})
-    ctx.exit(ask.run(Kind.REQUEST, OURS, show))
+    ctx.exit(Ask(route=SOURCES_ROUTE, **parameters).run(show))

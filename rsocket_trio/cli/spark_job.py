@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
 import click
 
+from rsocket_trio.cli import starting
+from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure
+from rsocket_trio.cli.options import MANY, Row
 from rsocket_trio.errors import readable
 
 MAX_REASON = 500
@@ -22,6 +26,11 @@ def setting(text: str) -> tuple[str, str]:
     if not key.startswith("spark.") or not equals:
         raise click.BadParameter(f"{text!r}: a setting of Spark is given as in spark.driver.memory=4g")
     return key, value
+
+
+SETTINGS = Row(
+    "settings", "--conf", "A setting of Spark; several times.", {**MANY, "type": setting, "metavar": "KEY=VALUE"}
+)
 
 
 @contextmanager
@@ -39,6 +48,34 @@ def aside(file: IO[bytes]) -> Iterator[None]:
             os.dup2(kept, STDERR)
     finally:
         os.close(kept)
+
+
+@contextmanager
+def running_spark(missing: str) -> Iterator[None]:
+    """Let the block start a Spark and use it, with Java's output kept aside.
+
+    Raise ``Failure`` if Java is missing or Spark fails; with the text ``missing`` if one of its packages is.
+    """
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from rsocket_trio.spark import JavaNotFoundError, ensure_java
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow"):
+            raise
+        raise Failure(missing, MISUSED) from error
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        raise Failure(str(error), FAILED) from error
+    starting.done()
+    with tempfile.TemporaryFile() as output:
+        try:
+            with aside(output):
+                yield
+        except (PySparkException, Py4JError) as error:
+            raise Failure(f"Spark failed: {reason(str(error)) or last_line(output)}", FAILED) from error
 
 
 def reason(text: str) -> str:

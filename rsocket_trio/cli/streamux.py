@@ -11,7 +11,7 @@ import click
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.exit_codes import FAILED
 from rsocket_trio.cli.help_page import CommandGroup
-from rsocket_trio.cli.hex_lines import Answer, answer, unhex
+from rsocket_trio.cli.hex_lines import Answer, answer, object_lines, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import VERSION, Initialize, Outcome, negotiate
@@ -34,13 +34,9 @@ def hexadecimal(text: str) -> bytes:
     cls=CommandGroup,
     examples=("streamux init 0106621a8e", "streamux negotiate 0106621a8e 010679d5ef"),
     codes={FAILED: "the negotiation failed, or a message could not be read"},
-    invoke_without_command=True,
 )
-@click.pass_context
-def command(ctx: click.Context, /) -> None:
+def command() -> None:
     """Look at how two Streamux peers agree."""
-    if ctx.invoked_subcommand is None:
-        raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
 @command.command(
@@ -89,9 +85,7 @@ def shown(data: bytes) -> Answer:
 
 def encode_lines(lines: Iterable[str]) -> Iterator[Answer]:
     """JSON objects, one message a line, as hex; blank lines are passed over."""
-    for line in lines:
-        if line.strip():
-            yield _encoded(line)
+    return object_lines(lines, lambda content: _message(content).encode().hex(), _error)
 
 
 def _offered(side: str, data: bytes) -> Initialize:
@@ -113,20 +107,6 @@ def _as_json(outcome: Outcome | None) -> dict[str, object]:
         "header_size": terms.header_size if terms else None,
         "quick": outcome.quick if outcome else None,
     }
-
-
-def _encoded(line: str) -> Answer:
-    try:
-        content = json.loads(line)
-        if not isinstance(content, dict):
-            return _error(f"a JSON object expected, not {content!r:.80}")
-        return _message(content).encode().hex(), True
-    except RecursionError:
-        return _error("not JSON: nested too deeply")
-    except json.JSONDecodeError as error:
-        return _error(f"not JSON: {error}")
-    except ValueError as error:
-        return _error(str(error))
 
 
 def _message(content: Mapping[str, object]) -> Initialize:

@@ -1,30 +1,29 @@
-"""Wraps a transport so that every frame, or its bytes, is shown on stderr, one line each way.
+"""Wraps a transport so that every frame is shown on stderr, one line each way.
 
 Metadata that may hold credentials is masked in the bytes as well; a line shows no metadata at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from rsocket_trio.cli.exit_codes import complain
+from rsocket_trio.connection.recording import RecordedTransport
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.masking import may_hold_credentials, names_credentials
 from rsocket_trio.metadata.mime import NO_MIME
-from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.mux.recording import Facts
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame
-from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.connect_timeout import ConnectTimeout
+from rsocket_trio.transports.base import Transport
 
 SHOWN = 64
 """Bytes of data that a line shows."""
-ROW = 16
-"""Bytes in a row of a hex dump."""
 SENT = "->"
 RECEIVED = "<-"
 MASK = "**"
@@ -34,109 +33,63 @@ NOTHING = range(0)
 
 @attrs.frozen
 class Watch:
-    """Selects the output for each frame: a line, the line with its bytes, a dump of the bytes."""
+    """Selects the output for each frame: a line, or the line with its bytes."""
 
     frames: bool = False
     hex: bool = False
-    dump: bool = False
 
     def __bool__(self) -> bool:
-        return self.frames or self.hex or self.dump
+        return self.frames or self.hex
 
 
-class WatchedTransport:
-    """A transport around another one that shows each frame as it passes."""
+class Watcher:
+    """A recorder that shows each frame as it passes; each comes behind ``length`` bytes that do not belong to it.
 
-    send_at_once = None
-    is_idle = False
+    A resumed session shares the ``secrets`` of its transports: a payload may go over several of them.
+    """
 
-    def __init__(
-        self,
-        transport: Transport,
-        dialect: Dialect | None,
-        watch: Watch,
-        show: Callable[[str], None] = complain,
-        *,
-        length: int = 0,
-        secrets: Secrets | None = None,
-    ) -> None:
-        """Wrap a transport; each of its frames comes behind ``length`` bytes that do not belong to it.
-
-        A resumed session shares the ``secrets`` of its transports: a payload may go over several of them.
-        """
-        self.handshake = transport.handshake
-        self._transport = transport
+    def __init__(self, dialect: Dialect | None, watch: Watch, secrets: Secrets, length: int = 0) -> None:
         self._dialect = dialect
         self._watch = watch
-        self._show = show
+        self._secrets = secrets
         self._length = length
-        self._secrets = secrets or Secrets()
 
-    @property
-    def is_message_based(self) -> bool:
-        """Return whether each message is one frame."""
-        return self._transport.is_message_based
-
-    @property
-    def mid_frame(self) -> bool:
-        """Return whether a part of a frame was received and its rest was not."""
-        return self._transport.mid_frame
-
-    @property
-    def has_unread(self) -> bool:
-        """Return whether the transport holds bytes that ``receive`` has not returned."""
-        return getattr(self._transport, "has_unread", False)
-
-    @property
-    def granted(self) -> Callable[[ConnectTimeout], Awaitable[Handshake]] | None:
-        """Waits for the server's answer that grants the transport; ``None`` if it needs none."""
-        return getattr(self._transport, "granted", None)
-
-    def use_framing(self, framing: Framing) -> None:
-        """Cut received bytes into frames this way from now on."""
-        self._transport.use_framing(framing)
-
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first bytes so far, and whether no more can come. ``receive`` shows them."""
-        return await self._transport.peek()
-
-    async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Show all frames, then write them."""
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Show received frames."""
         for frame in frames:
-            self._tell(SENT, whole(frame))
-        await self._transport.send(frames)
+            self._show(RECEIVED, frame)
 
-    async def receive(self) -> Sequence[bytes]:
-        """Return the next frames, after showing them."""
-        frames = await self._transport.receive()
+    def sent(self, frames: Sequence[EncodedFrame]) -> None:
+        """Show frames before they are written."""
         for frame in frames:
-            self._tell(RECEIVED, frame)
-        return frames
+            self._show(SENT, whole(frame))
 
-    async def finish(self, code: int = 1000) -> None:
-        """Announce the end of sending, and wait for the peer to do the same."""
-        await self._transport.finish(code)
+    def closed(self, reason: str) -> None:
+        """Show nothing: the command reports the end."""
 
-    def cut(self) -> bool:
-        """Close at once, if that takes no waiting. Return whether it closed."""
-        return self._transport.cut()
+    def over(self, reason: str) -> None:
+        """Show nothing."""
 
-    async def aclose(self) -> None:
-        """Close at once."""
-        await self._transport.aclose()
+    def _opened(self, facts: Facts) -> Watcher:
+        """Return itself: one watcher is for one transport."""
+        return self
 
-    def _tell(self, arrow: str, frame: bytes) -> None:
-        watch, length = self._watch, self._length
-        hidden = NOTHING
-        if watch.hex or watch.dump:
-            found = self._secrets.find(self._dialect, arrow, frame[length:])
-            hidden = range(length + found.start, length + found.stop)
-        if watch.frames or watch.hex:
-            line = f"{arrow} {described(self._dialect, frame[length:])}"
-            self._show(f"{line} {hexed(frame, hidden)}" if watch.hex else line)
-        if watch.dump:
-            for row in dumped(frame, hidden):
-                self._show(f"{arrow} {row}")
+    def _show(self, arrow: str, frame: bytes) -> None:
+        length = self._length
+        line = f"{arrow} {described(self._dialect, frame[length:])}"
+        if self._watch.hex:
+            secret = self._secrets.find(self._dialect, arrow, frame[length:])
+            line += f" {hexed(frame, range(length + secret.start, length + secret.stop))}"
+        complain(line)
+
+
+def watched(
+    transport: Transport, dialect: Dialect | None, watch: Watch, secrets: Secrets, length: int = 0
+) -> RecordedTransport:
+    """Return a transport around another one that shows each frame as it passes."""
+    result = RecordedTransport(transport, Watcher(dialect, watch, secrets, length), "client")
+    result.begin(dialect.name if dialect is not None else "")
+    return result
 
 
 class Secrets:
@@ -214,18 +167,6 @@ def described(dialect: Dialect | None, data: bytes) -> str:
         else:
             words.append(f"{name} {content:g}" if isinstance(content, float) else f"{name} {content}")
     return ", ".join(word for word in words if word)
-
-
-def dumped(data: bytes, hidden: range = NOTHING) -> Iterator[str]:
-    """Yield rows of sixteen bytes: the offset, the bytes in hex, and the printable ASCII characters.
-
-    The bytes at ``hidden`` offsets are masked.
-    """
-    for offset in range(0, len(data), ROW):
-        row = range(offset, min(offset + ROW, len(data)))
-        pairs = " ".join(MASK if at in hidden else f"{data[at]:02x}" for at in row)
-        letters = "".join("*" if at in hidden else chr(data[at]) if 0x20 <= data[at] < 0x7F else "." for at in row)
-        yield f"{offset:06x}  {pairs:<{3 * ROW}} {letters}"
 
 
 def hexed(data: bytes, hidden: range = NOTHING) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from rsocket_trio.loadgen.find_limit import Bound, Limit, Trial, find_limit
 from rsocket_trio.loadgen.histogram import Histogram
-from rsocket_trio.loadgen.load_messages import LoadError
+from rsocket_trio.loadgen.load_task import LoadError
 from rsocket_trio.loadgen.load_workers import WorkerError, run_workers
 from rsocket_trio.loadgen.mix import Share
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.run_load import Result, SlotsError, run
+from rsocket_trio.loadgen.spark_load import Result, SlotsError, run
 from rsocket_trio.loadgen.stages import Stage
 from rsocket_trio.loadgen.summary import Counts, Summary
 

@@ -10,7 +10,7 @@ it was the limit, and not the server.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -19,7 +19,7 @@ import trio
 
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.histogram import bounds_of
-from rsocket_trio.loadgen.load_messages import LoadError
+from rsocket_trio.loadgen.load_task import LoadError
 from rsocket_trio.loadgen.load_workers import run_plan
 from rsocket_trio.loadgen.mix import CLOSED
 from rsocket_trio.loadgen.plan import Plan, Terms
@@ -190,52 +190,39 @@ def _quantile(part: float) -> str:
     return "max" if part == 1 else f"p{part * 100:g}"
 
 
-class Interval:
-    """The interval in which the limit is: ``low`` was held, ``high`` was not; either may still be unknown."""
+def next_rate(
+    low: float | None, high: float | None, *, first: float, lowest: float, highest: float, precision: float
+) -> float | None:
+    """Return the rate to try, where ``low`` was held and ``high`` was not; ``None`` for one that is not known yet.
 
-    def __init__(self, first: float, lowest: float, highest: float, precision: float) -> None:
-        self._first = first
-        self._lowest = lowest
-        self._highest = highest
-        self._precision = precision
-        self.low: float | None = None
-        self.high: float | None = None
-
-    def next(self) -> float | None:
-        """Return the rate to try; ``None`` if the limit is known well enough."""
-        low, high = self.low, self.high
-        if low is None and high is None:
-            return min(self._first, self._highest)
+    Return ``None`` if the limit is known well enough.
+    """
+    if low is None:
         if high is None:
-            assert low is not None
-            return min(2 * low, self._highest) if low < self._highest else None
-        if low is None:
-            return high / 2 if high / 2 >= self._lowest else None
-        if high <= low * (1 + self._precision):
-            return None
-        middle = float(f"{math.sqrt(low * high):.{DIGITS}g}")
-        return middle if low < middle < high else None
-
-    def tell(self, rate: float, *, held: bool) -> None:
-        """Take the outcome of a rate."""
-        if held:
-            self.low = rate
-        else:
-            self.high = rate
+            return min(first, highest)
+        return high / 2 if high / 2 >= lowest else None
+    if high is None:
+        return min(2 * low, highest) if low < highest else None
+    if high <= low * (1 + precision):
+        return None
+    middle = float(f"{math.sqrt(low * high):.{DIGITS}g}")
+    return middle if low < middle < high else None
 
 
-def search(
+async def search(
+    make: Callable[..., Awaitable[Summary]],
     plan: Plan,
     bound: Bound,
+    stop: trio.Event,
     *,
     max_rate: float = math.inf,
     precision: float = PRECISION,
     on_trial: Callable[[Trial], object] = lambda trial: None,
-) -> Generator[Plan, Summary, Limit]:
-    """Yield the plan of each trial, take its summary, and return the limit: the search without the trials themselves.
+) -> Limit:
+    """Find the limit with loads that ``make`` makes, as ``run_plan`` does; ``plan`` is that of the first trial.
 
-    ``plan`` is that of the first trial. A ``LoadError`` that is thrown in ends the search if it comes twice in a row.
-    Raise it if it comes first, ``ValueError`` for a ``max_rate`` or ``precision`` that cannot be.
+    A ``LoadError`` of ``make`` ends the search if it comes twice in a row. Raise it if it comes first, ``ValueError``
+    for a ``max_rate`` or ``precision`` that cannot be.
     """
     if not max_rate > 0:
         raise ValueError(f"max_rate of {max_rate}: more than 0")
@@ -243,14 +230,16 @@ def search(
         raise ValueError(f"precision of {precision}: between {MIN_PRECISION} and 1")
     assert plan.rate is not None
     # A trial with less than one request says nothing.
-    interval = Interval(plan.rate, 1 / plan.seconds, max_rate, precision)
+    choose = partial(next_rate, first=plan.rate, lowest=1 / plan.seconds, highest=max_rate, precision=precision)
+    low: float | None = None
+    high: float | None = None
     trials: list[Trial] = []
     problem: str | None = None
-    while (rate := interval.next()) is not None:
+    while problem is None and (rate := choose(low, high)) is not None:
         plan = attrs.evolve(plan, rate=rate)
         for _ in range(ATTEMPTS):
             try:
-                summary = yield plan
+                summary = await make(plan, stop=stop, watch=partial(bound.hopeless, plan))
             except LoadError as error:
                 if not trials:
                     raise
@@ -258,6 +247,8 @@ def search(
                 problem = str(error)
                 continue
             problem = None
+            # One that was broken off, since it can't be held any more, was not interrupted.
+            summary = attrs.evolve(summary, interrupted=stop.is_set())
             if summary.interrupted:
                 return Limit(plan=plan, bound=bound, trials=tuple(trials), interrupted=True)
             reason = bound.broken(summary)
@@ -265,9 +256,8 @@ def search(
             on_trial(trials[-1])
             if not reason:
                 break
-        if problem is not None:
-            break
-        interval.tell(rate, held=trials[-1].held)
+        if problem is None:
+            low, high = (rate, high) if trials[-1].held else (low, rate)
     return Limit(plan=plan, bound=bound, trials=tuple(trials), problem=problem)
 
 
@@ -307,35 +297,6 @@ async def find_limit(
     """
     bound = bound if bound is not None else Bound()
     stop = stop if stop is not None else trio.Event()
+
     plan = first_plan(uri, **terms)
-    searching = search(plan, bound, max_rate=max_rate, precision=precision, on_trial=on_trial)
-    plan = next(searching)
-    while True:
-        try:
-            try:
-                summary = await run_plan(plan, stop=stop, watch=partial(bound.hopeless, plan))
-            except LoadError as error:
-                plan = searching.throw(error)
-            else:
-                # One that was broken off, since it can't be held any more, was not interrupted.
-                plan = searching.send(attrs.evolve(summary, interrupted=stop.is_set()))
-        except StopIteration as end:
-            limit: Limit = end.value
-            return limit
-
-
-def search_with(run: Callable[[Plan], Summary], plan: Plan, **terms: Any) -> Limit:
-    """Find the limit with loads that ``run`` makes, from ``plan`` on. ``terms`` are those of ``search``."""
-    searching = search(plan, **terms)
-    plan = next(searching)
-    while True:
-        try:
-            try:
-                summary = run(plan)
-            except LoadError as error:
-                plan = searching.throw(error)
-            else:
-                plan = searching.send(summary)
-        except StopIteration as end:
-            limit: Limit = end.value
-            return limit
+    return await search(run_plan, plan, bound, stop, max_rate=max_rate, precision=precision, on_trial=on_trial)

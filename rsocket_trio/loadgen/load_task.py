@@ -14,7 +14,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 
 import attrs
 import trio
@@ -23,18 +22,18 @@ from rsocket_trio import Channel, Connection, ConnectionLost, Incoming, Payload,
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_messages import STOPPING, Part
 from rsocket_trio.loadgen.measures import Recorder, Row, kind_of
 from rsocket_trio.loadgen.mix import CLOSED, Share
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.stages import Stage, constant, poisson, random_times
-from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.payload import PayloadLike
 from rsocket_trio.terms import Backoff
 from rsocket_trio.transports.connect import HeadersLike
 
 logger = logging.getLogger("rsocket_trio.spark")
 
+STOPPING = 1.0
+"""Seconds that requests under way get when the load is stopped."""
 BURST = 64
 """Requests that are due already and are begun in one go: their frames travel together, and others get their turn."""
 WAITING = 500_000
@@ -43,11 +42,6 @@ PAUSE = 0.01
 """Seconds that a client of a closed loop waits after a failure: without it a server that is away would be counted
 thousands of times."""
 BACKOFF = Backoff(first_delay=0.1, longest_delay=2.0)
-COLUMNS = (
-    "task INT NOT NULL, second INT NOT NULL, measure STRING NOT NULL, name STRING NOT NULL, bucket INT, "
-    "count BIGINT NOT NULL"
-)
-"""The columns of a load's rows, as a schema of Spark."""
 FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
 """Errors that prevent a load and that the user can fix."""
 
@@ -64,19 +58,23 @@ Request = Callable[[Connection, Payload, Callable[[], object]], Awaitable[int]]
 """Makes a request, calls a function with the first item, and returns how many items came."""
 
 
-def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, str, int | None, int]]:
-    """Make a part of the load in a barrier stage, and yield its rows."""
-    from pyspark import BarrierTaskContext
+class LoadError(RuntimeError):
+    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
 
-    context = BarrierTaskContext.get()
 
-    async def all_gather(said: str) -> list[str]:
-        # In a thread: connections must send keepalives while other tasks are not ready yet.
-        return await trio.to_thread.run_sync(context.allGather, said)
+@attrs.frozen(kw_only=True)
+class Part:
+    """The part of one task in a load."""
 
-    stopped = partial(wait_for_stop, address) if address is not None else None
-    for row in trio.run(perform, part, all_gather, stopped):
-        yield part.task, *row
+    plan: Plan
+    task: int
+    seed: int
+
+    @property
+    def requests(self) -> int | None:
+        """Return how many of the plan's requests the task makes, ``None`` if the plan has no number."""
+        requests = self.plan.requests
+        return None if requests is None else len(range(self.task, requests, self.plan.tasks))
 
 
 async def perform(

@@ -1,58 +1,48 @@
 """Makes a load with worker processes of this machine: they begin at one moment, and their counts are added up.
 
-A worker is a process with a Trio loop, as a task of Spark is one. Each connects, checks its first request, and says so;
-then all get the same start on the machine's monotonic clock, so that together they keep one schedule. They deliver what
-they counted each second: one that dies takes a second of counts with it, and not the load.
+Each worker is a child of the supervisor that ``serve`` has for its own workers. It connects to this process over a Unix
+socket and asks there to begin, once it can; then all get the same start on the machine's monotonic clock, so that
+together they keep one schedule. They deliver what they counted each second: one that dies takes a second of counts with
+it, and not the load.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import IO, TypeAlias, Unpack
 
 import attrs
 import trio
 
-from rsocket_trio.errors import readable
+from rsocket_trio import Payload, Responder, open_connection, serve
+from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_messages import (
-    DONE,
-    READY,
-    ROWS,
-    START,
-    STOP,
-    STOPPING,
-    LoadError,
-    Message,
-    Part,
-    encode,
-    receive,
-)
+from rsocket_trio.loadgen.load_task import STOPPING, LoadError, Part, perform
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.loadgen.summary import Summary, summarize
+from rsocket_trio.server.processes.messages import StartMessage, Work, encode_run
+from rsocket_trio.server.processes.supervisor import START_TIMEOUT, Child, open_child
+from rsocket_trio.transports.listen import Inherited
 
-HOME = str(Path(__file__).parents[2])
-BOOT = "import sys; sys.path.append(sys.argv[1]); from rsocket_trio.loadgen.load_worker import main; main()"
-"""The program of a worker: this library, wherever it is. What it is to do comes through its pipe, secrets included."""
 logger = logging.getLogger("rsocket_trio")
 
-START_TIMEOUT = 60.0
-"""Seconds that a worker may take to start, beside those to connect and to have its first request answered."""
 LEAD = 0.25
 """Seconds from when all are ready to the start: all workers have been told of it by then."""
 SILENCE = 30.0
-"""Seconds without a word from a worker after which it hangs; it speaks each second."""
-FAREWELL = 10.0
+"""Seconds without counts from a worker after which it hangs; it sends some each second."""
+END_TIMEOUT = 10.0
 """Seconds that workers get to end once they were stopped, beside those of the requests under way."""
+MAX_REASON = 500
+"""Characters of a worker's last line that an error repeats."""
 
 Watch: TypeAlias = Callable[[Summary], object]
 """Gets the summary up to now, whenever counts have come. Return true to end the load."""
@@ -88,135 +78,93 @@ async def run_plan(plan: Plan, *, stop: trio.Event | None = None, watch: Watch |
     ``watch`` gets the summary up to now each second.
     """
     plan._connection_options()  # raises for files that can't be used, before anything is started
-    with tempfile.TemporaryFile() as spoken:
-        return await Crew(plan, spoken, watch).run(stop if stop is not None else trio.Event())
-
-
-@attrs.define(eq=False)
-class Worker:
-    """One worker process."""
-
-    number: int
-    process: trio.Process
-    ready: bool = False
-    done: bool = False
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as folder:
+        crew = Crew(plan, errors, watch)
+        return await crew.run(f"unix://{folder}/load", stop if stop is not None else trio.Event())
 
 
 class Crew:
     """The workers of one load, and the counts that they have delivered."""
 
-    def __init__(self, plan: Plan, spoken: IO[bytes], watch: Watch | None = None) -> None:
-        """``spoken`` is a file that takes what workers say on stderr."""
+    def __init__(self, plan: Plan, errors: IO[bytes], watch: Watch | None = None) -> None:
+        """``errors`` is a file that takes what workers write to stderr."""
         self._plan = plan
-        self._spoken = spoken
+        self._errors = errors
         self._watch = watch
         self._seed = secrets.randbits(32) if plan.seed is None else plan.seed
-        self._workers: list[Worker] = []
         self._counts: dict[tuple[int, str, str, int | None], int] = {}
+        self._ready: set[int] = set()
+        self._done: set[int] = set()
+        self._heard = [0.0] * plan.tasks
+        """The time of each worker's last counts."""
         self._problem: str | None = None
         self._death: str | None = None
         self._stopped = False
         self._start: float | None = None
-        # Set by `_listen` when the last worker is ready, or one can't be or died; `run` waits for it.
-        self._settled = trio.Event()
-        # Set by `_listen` when the load is to end before its time; `_end_early` waits for it.
+        self._start_ns = 0
+        # Set by `_begin` when the last worker is ready: its handlers, and those who watch for silence, wait for it.
+        self._started = trio.Event()
+        # Set when the load is to end before its time; `_end_early` of each worker waits for it.
         self._over = trio.Event()
 
-    async def run(self, stop: trio.Event) -> Summary:
-        """Make the load. Return its summary; raise ``LoadError`` and ``WorkerError``."""
-        plan = self._plan
+    async def run(self, uri: str, stop: trio.Event) -> Summary:
+        """Make the load, with a server for the workers at ``uri``. Raise ``LoadError`` and ``WorkerError``."""
+        responder = Responder()
+        responder.request_response("begin")(self._begin)
+        responder.request_response("count")(self._count)
         async with trio.open_nursery() as nursery:
-            try:
-                nursery.start_soon(self._stop_when, stop)
-                for number in range(plan.tasks):
-                    self._workers.append(await self._started(number))
-                async with trio.open_nursery() as listening:
-                    for worker in self._workers:
-                        listening.start_soon(self._listen, worker)
-                    nursery.start_soon(self._end_early)
-                    await self._get_ready()
-                    if not self._over.is_set():
-                        self._start = trio.current_time() + LEAD
-                        await self._tell((START, time.monotonic_ns() + round(LEAD * measures.NS)))
-            finally:
-                with trio.CancelScope(shield=True):
-                    await self._end_all()
+            await nursery.start(partial(serve, responder, uri, grace=0))
+            nursery.start_soon(self._stop_when, stop)
+            nursery.start_soon(self._limit_start)
+            async with trio.open_nursery() as workers:
+                for number in range(self._plan.tasks):
+                    workers.start_soon(self._run_worker, number, uri)
             nursery.cancel_scope.cancel()
-        summary = self.summary()
         if self._problem is not None:
             raise LoadError(self._problem)
         if self._death is not None:
-            raise WorkerError(self._death, summary)
-        return summary
+            raise WorkerError(self._death, self.summary())
+        return self.summary()
 
     def summary(self) -> Summary:
         """Return the summary of what was delivered up to now."""
         rows = [(*key, count) for key, count in self._counts.items()]
-        found = summarize(self._plan, rows, seed=self._seed, interrupted=self._stopped)
-        if not found.measured and self._start is not None:
+        summary = summarize(self._plan, rows, seed=self._seed, interrupted=self._stopped)
+        if not summary.measured and self._start is not None:
             # A worker says how long it measured only at the end.
             elapsed = trio.current_time() - self._start - self._plan.warm_up
-            found = attrs.evolve(found, measured=min(max(elapsed, 0.0), self._plan.seconds))
-        return found
+            summary = attrs.evolve(summary, measured=min(max(elapsed, 0.0), self._plan.seconds))
+        return summary
 
-    async def _started(self, number: int) -> Worker:
-        # In a group of its own: Ctrl-C in a terminal is for us, and workers are told what to do.
-        level = logger.getEffectiveLevel()
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-c", BOOT, HOME, str(level)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Log lines that are wanted go where ours go; without them the last line is kept as the reason of a death.
-            stderr=None if level < logging.WARNING else self._spoken,
-            process_group=0,
-        )
-        return Worker(number, process)
+    # The requests of workers
 
-    async def _get_ready(self) -> None:
-        """Send each worker its part, and wait until all are ready or one can't be."""
-        plan = self._plan
-        for worker in self._workers:
-            await self._send(worker, Part(plan=plan, task=worker.number, seed=self._seed))
-        seconds = START_TIMEOUT + plan.connect_timeout + (plan.timeout if plan.probe else 0)
-        with trio.move_on_after(seconds) as scope:
-            await self._settled.wait()
-        if scope.cancelled_caught:
-            late = next(worker for worker in self._workers if not worker.ready)
-            self._give_up(f"{self._name(late)} was not ready after {seconds:g} s")
+    async def _begin(self, request: Payload) -> bytes:
+        """Take the word of a worker that it is ready, or why it is not. Answer with the start, once all are ready."""
+        number, problem = json.loads(request.data)
+        if problem:
+            self._problem = self._problem or problem
+            self._over.set()
+        else:
+            self._ready.add(number)
+            if len(self._ready) == self._plan.tasks and not self._over.is_set():
+                self._start = trio.current_time() + LEAD
+                self._start_ns = time.monotonic_ns() + round(LEAD * measures.NS)
+                self._heard = [self._start] * self._plan.tasks
+                self._started.set()
+        await self._started.wait()
+        return b"%d" % self._start_ns
 
-    async def _listen(self, worker: Worker) -> None:
-        """Take the messages of a worker until it is done or dead."""
-        stream = worker.process.stdout
-        assert stream is not None
-        while not worker.done:
-            with trio.move_on_after(SILENCE if worker.ready else float("inf")) as scope:
-                message = await receive(stream)
-            if scope.cancelled_caught:
-                self._give_up(f"{self._name(worker)} said nothing for {SILENCE:g} s{self._since()}")
-                worker.process.kill()
-                return
-            if message is None:
-                await self._died(worker)
-                return
-            assert isinstance(message, tuple)
-            self._take(worker, *message)
-
-    def _take(self, worker: Worker, kind: str, content: object) -> None:
-        if kind == READY:
-            worker.ready = True
-            if content:
-                self._problem = self._problem or str(content)
-                self._over.set()
-            if content or all(each.ready for each in self._workers):
-                self._settled.set()
-        elif kind == ROWS:
-            assert isinstance(content, Iterable)
-            self._add(content)
-            if self._watch is not None and self._watch(self.summary()):
-                self._stopped = True
-                self._over.set()
-        elif kind == DONE:
-            worker.done = True
+    def _count(self, request: Payload) -> bytes:
+        """Take counts of a worker; its last ones say so."""
+        number, rows, is_done = json.loads(request.data)
+        self._heard[number] = trio.current_time()
+        self._add(rows)
+        if is_done:
+            self._done.add(number)
+        elif self._watch is not None and self._watch(self.summary()):
+            self._stopped = True
+            self._over.set()
+        return b""
 
     def _add(self, rows: Iterable[Row]) -> None:
         for second, measure, name, bucket, count in rows:
@@ -226,24 +174,45 @@ class Crew:
             else:
                 self._counts[key] = self._counts.get(key, 0) + count
 
-    async def _died(self, worker: Worker) -> None:
-        """Say how a worker ended that had more to do, unless it was told to go."""
-        code = await worker.process.wait()
-        if worker.done:
-            return
-        if self._problem is None and not (self._over.is_set() and not worker.ready):
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            last = _last_line(self._spoken)
-            self._give_up(f"{self._name(worker)} {how}{self._since()}{': ' if last else ''}{last}")
+    # The processes
 
-    def _give_up(self, reason: str) -> None:
+    async def _run_worker(self, number: int, uri: str) -> None:
+        """Run a worker to its end; one that dies before it is done ends the load."""
+        part = Part(plan=self._plan, task=number, seed=self._seed)
+        level = logger.getEffectiveLevel()
+        message = StartMessage("load", (), 0.0, encode_run(partial(prepare_worker, part, uri, level)))
+        # Log lines that are wanted go where ours go; without them the last line is kept as the reason of a death.
+        async with open_child(message, self._errors if level >= logging.WARNING else None) as child:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_early, child)
+                nursery.start_soon(self._end_if_silent, number, child)
+                try:
+                    await child.begin(message.encode())
+                except ChildProcessError as error:
+                    if child.process.returncode is None:
+                        self._give_up(number, child, f"failed: {error}")
+                        child.process.kill()
+                await child.process.wait()
+                nursery.cancel_scope.cancel()
+            if number not in self._done and (self._start is not None or not self._over.is_set()):
+                self._give_up(number, child, self._how_it_ended(child))
+
+    def _how_it_ended(self, child: Child) -> str:
+        code = child.process.returncode
+        assert code is not None
+        if code < 0 and self._over.is_set():
+            return "did not stop"
+        self._errors.seek(0)
+        lines = [line for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        reason = f": {readable(lines[-1])[:MAX_REASON]}" if lines else ""
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{how}{self._since()}{reason}"
+
+    def _give_up(self, number: int, child: Child, reason: str) -> None:
         """End the load for the reason, the first one that there is."""
-        self._death = self._death or reason
+        name = f"worker {number + 1} of {self._plan.tasks} (process {child.process.pid})"
+        self._death = self._death or f"{name} {reason}"
         self._over.set()
-        self._settled.set()
-
-    def _name(self, worker: Worker) -> str:
-        return f"worker {worker.number + 1} of {self._plan.tasks} (process {worker.process.pid})"
 
     def _since(self) -> str:
         if self._start is None:
@@ -254,54 +223,75 @@ class Crew:
         await stop.wait()
         self._stopped = True
         self._over.set()
-        self._settled.set()
 
-    async def _end_early(self) -> None:
-        """Once the load is over before its time, have the workers stop, and see to it that they do."""
+    async def _limit_start(self) -> None:
+        """End the load if a worker is not ready in time."""
+        plan = self._plan
+        seconds = START_TIMEOUT + plan.connect_timeout + (plan.timeout if plan.probe else 0)
+        with trio.move_on_after(seconds) as scope:
+            await self._started.wait()
+        if scope.cancelled_caught:
+            late = min(set(range(plan.tasks)) - self._ready)
+            self._death = f"worker {late + 1} of {plan.tasks} was not ready after {seconds:g} s"
+            self._over.set()
+
+    async def _end_early(self, child: Child) -> None:
+        """Once the load is over before its time, have a worker stop, and see to it that it does."""
         await self._over.wait()
         if self._start is None:
-            # They wait for a start that does not come, or still connect: nothing is lost with them.
-            for worker in self._workers:
-                worker.done = True
-                worker.process.kill()
-            return
-        await self._tell((STOP, None))
-        await trio.sleep(STOPPING + FAREWELL)
-        for worker in self._workers:
-            if not worker.done:
-                self._give_up(f"{self._name(worker)} did not stop")
-                worker.process.kill()
+            # It waits for a start that does not come, or still connects: nothing is lost with it.
+            child.process.kill()
+        else:
+            await child.retire(STOPPING + END_TIMEOUT)
 
-    async def _tell(self, message: Message) -> None:
-        for worker in self._workers:
-            await self._send(worker, message)
-
-    async def _send(self, worker: Worker, message: object) -> None:
-        stream = worker.process.stdin
-        assert stream is not None
-        try:
-            await stream.send_all(encode(message))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # It is dead, and `_listen` says so.
-            return
-
-    async def _end_all(self) -> None:
-        """Leave no process behind."""
-        for worker in self._workers:
-            if not worker.done:
-                worker.process.kill()
-        for worker in self._workers:
-            for stream in (worker.process.stdin, worker.process.stdout):
-                if stream is not None:
-                    await stream.aclose()
-            with trio.move_on_after(FAREWELL):
-                await worker.process.wait()
-            if worker.process.returncode is None:
-                worker.process.kill()
-                await worker.process.wait()
+    async def _end_if_silent(self, number: int, child: Child) -> None:
+        """Kill a worker that hangs, and end the load."""
+        await self._started.wait()
+        # Counts that come in the meantime move the deadline.
+        while (deadline := self._heard[number] + SILENCE) > trio.current_time():  # noqa: ASYNC110
+            await trio.sleep_until(deadline)
+        self._give_up(number, child, f"said nothing for {SILENCE:g} s{self._since()}")
+        child.process.kill()
 
 
-def _last_line(file: IO[bytes]) -> str:
-    file.seek(0)
-    lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return readable(lines[-1])[:500] if lines else ""
+# In a worker process
+
+
+def prepare_worker(part: Part, uri: str, level: int, inherited: Sequence[Inherited]) -> tuple[int, Work]:
+    """Return the work of a worker: to make its part of the load for the crew at ``uri``, and log from a level on."""
+    logging.basicConfig(level=level)
+    return 0, partial(work, part, uri)
+
+
+async def work(part: Part, uri: str, *, retiring: trio.Event, task_status: trio.TaskStatus[None]) -> None:
+    """Make a part of a load and send its counts to the crew; stop in order once ``retiring`` is set."""
+    start_ns = 0
+
+    def begins() -> float:
+        # Both clocks are monotonic and of this machine, one moved by a constant.
+        return trio.current_time() + (start_ns - time.monotonic_ns()) / measures.NS
+
+    try:
+        async with open_connection(uri) as crew:
+
+            async def ask(route: str, *content: object) -> bytes:
+                answer = await crew.request_response(json.dumps((part.task, *content)), route=route)
+                return answer.data
+
+            async def all_gather(problem: str) -> list[str]:
+                nonlocal start_ns
+                # What lives by now lives to the end: the collector need not hold up requests to look at it.
+                gc.collect()
+                gc.freeze()
+                start_ns = int(await ask("begin", problem))
+                return [problem]
+
+            def deliver(rows: list[Row]) -> Awaitable[bytes]:
+                return ask("count", rows, False)
+
+            task_status.started()
+            rows = await perform(part, all_gather, retiring.wait, begins=begins, deliver=deliver)
+            await ask("count", rows, True)
+    except* RSocketError as group:
+        # The crew is gone, and with it everybody who would take the counts.
+        logger.info("the load ends early: %s", group.exceptions[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from rsocket_trio.errors import ApplicationError, RSocketError
@@ -76,14 +75,9 @@ class Recorder:
         """Record a fact of the whole task, one of ``FACTS``."""
         self._counts[0, measure, name, None] = number
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all rows, by second."""
-        for (second, measure, name, bucket), number in sorted(self._counts.items(), key=_place):
-            yield second, measure, name, bucket, number
-
     def take(self) -> list[Row]:
         """Return all rows, by second, and forget them: those of later calls are to be added."""
-        rows = list(self.rows())
+        rows = [(*key, number) for key, number in sorted(self._counts.items(), key=_place)]
         self._counts.clear()
         return rows
 

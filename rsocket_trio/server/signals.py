@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM, handled for a server: the first one stops it in good order, a second one ends the process."""
+"""SIGINT and SIGTERM, handled for a server: the first one stops it in good order, a second one ends the process.
+
+``until_interrupted`` handles SIGINT alone, for work that has a result.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import trio
+
+T = TypeVar("T")
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 """The signals that ask a server to stop."""
@@ -95,3 +100,42 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         # Only for somebody to whom the signal does nothing.
         os._exit(128 + number)
+
+
+async def until_interrupted(work: Callable[[], Awaitable[T]], stop: trio.Event | None = None) -> T:
+    """Return the result of the work, which the first SIGINT cancels; with ``stop`` it sets that, the second cancels.
+
+    Raise ``KeyboardInterrupt`` if it was cancelled. Outside of the main thread no signal arrives.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return await work()
+    results: list[T] = []
+    error: Exception | None = None
+    is_cancelled = False
+
+    async def watch() -> None:
+        nonlocal is_cancelled
+        async for _ in signals:
+            if stop is not None and not stop.is_set():
+                stop.set()
+            else:
+                is_cancelled = True
+                nursery.cancel_scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                results.append(await work())
+            except Exception as exc:
+                # Raised below: in the nursery it would leave it in a group.
+                error = exc
+            nursery.cancel_scope.cancel()
+    if is_cancelled:
+        raise KeyboardInterrupt
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+    return results[0]

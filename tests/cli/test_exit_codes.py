@@ -84,23 +84,22 @@ async def served() -> AsyncIterator[str]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("command", ["request", "call"])
-async def test_each_end_of_a_request_has_its_code(command: str) -> None:
+async def test_each_end_of_a_request_has_its_code() -> None:
     async with served() as uri:
         with Rows() as row:
             for how, (code, said) in OUTCOMES.items():
                 with row(how):
-                    result = await run(command, uri, "--data", how, *(["--timeout", "2"] if how == "hang" else []))
+                    result = await run("request", uri, "--data", how, *(["--timeout", "2"] if how == "hang" else []))
                     assert (result.code, result.stdout, result.stderr) == (code, "", f"{said}\n")
 
 
 async def test_a_refused_setup_is_4_and_a_server_that_is_not_there_3() -> None:
-    commands = ("request", "stream", "channel", "fnf", "push", "call")
+    commands = ("request", "stream", "channel", "fnf", "push")
     with Rows() as row:
         async with served() as uri:
             for command in commands:
                 with row(f"{command}, refused"):
-                    refused = await run(command, uri, "--setup-data" if command != "call" else "--sd", "me", "-m", "x")
+                    refused = await run(command, uri, "--setup-data", "me", "-m", "x")
                     assert (refused.code, refused.stderr) == (4, "RejectedSetup: who are you?\n")
         for command in commands:
             with row(f"{command}, not there"):
@@ -143,7 +142,7 @@ def test_an_error_is_shown_by_its_public_name() -> None:
 # Data from files
 
 
-@pytest.mark.parametrize("command", ["request", "channel", "call"])
+@pytest.mark.parametrize("command", ["request", "channel"])
 async def test_data_of_any_command_may_be_a_files_content(command: str, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"\x00one\r\ntwo\xff")
     echo = Responder()

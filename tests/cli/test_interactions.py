@@ -11,6 +11,7 @@ import pytest
 import trio
 import trustme
 
+from rsocket_trio.cli.options import with_seconds
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import ALL, RSOCKET_1_0
@@ -19,7 +20,7 @@ from tests.cli.commands import PATIENCE, run, serving, started
 from tests.each_row import each_row
 from tests.rows import Rows
 
-FIVE = ("request", "stream", "channel", "fnf", "push")
+ROUTING = "message/x.rsocket.routing.v0"
 
 
 async def test_a_request_shows_its_one_answer() -> None:
@@ -136,23 +137,86 @@ OPTIONS: list[tuple[list[str], dict[str, object]]] = [
     (["--keepalive", "2.5", "--lifetime", "7"], {"keepalive": 2.5, "lifetime": 7}),
     (["--keepalive", "100"], {"keepalive": 100, "lifetime": 300}),
     (["-H", "X-One: two"], {"x_one": "two"}),
+    (["-H", "X-One=1"], {"x_one": "1"}),
     (["--lease"], {"lease": True}),
+    (["-d", "@file.txt"], {"data": "from a file\n"}),
+    (["--dialect", "0.2"], {"dialect": "reactivesocket/0.2"}),
+    (
+        ["-m", "1", "--metadata-mime", "text/css", "-m", "2", "--metadata-mime", "text/csv"],
+        {"metadata": [[ROUTING, "\5facts"], ["text/css", "1"], ["text/csv", "2"]]},
+    ),
+    (["--metadata-mime", "routing"], {"metadata_mime": ROUTING, "metadata": "\5facts"}),
     (
         ["--metadata", "m"],
-        {"metadata": [["message/x.rsocket.routing.v0", "\5facts"], ["text/plain", "m"]]},
+        {"metadata": [[ROUTING, "\5facts"], ["text/plain", "m"]]},
     ),
 ]
 
 
-async def test_an_option_reaches_the_server() -> None:
+async def test_an_option_reaches_the_server(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("from a file\n")
     async with serving("ws://127.0.0.1:0/") as served:
         with Rows() as row:
             for flags, expected in OPTIONS:
                 with row(flags):
-                    result = await run("request", served.uri, "--route", "facts", *flags)
+                    result = await run("request", served.uri, "--route", "facts", *flags, cwd=tmp_path)
                     assert (result.code, result.stderr) == (0, "")
                     facts = json.loads(result.stdout)
                     assert {key: facts[key] for key in expected} == expected
+
+
+async def test_debug_shows_a_line_for_each_frame() -> None:
+    async with serving() as served:
+        result = await run("request", served.uri, "-r", "echo", "-d", "a\nb", "--debug")
+
+    setup, request, answer = result.stderr.splitlines()
+    assert setup.startswith("-> SETUP, stream 0, major 1, minor 0, keepalive_interval 20, max_lifetime 90, ")
+    assert request == "-> REQUEST_RESPONSE, stream 1, metadata of 9 bytes, 'a\\nb'"
+    assert answer == "<- PAYLOAD, stream 1, metadata of 9 bytes, 'a\\nb', next, complete"
+
+
+async def test_a_stack_trace_comes_before_the_line() -> None:
+    result = await run("request", "tcp://127.0.0.1:1", "--stacktrace")
+
+    lines = result.stderr.splitlines()
+    assert any("Traceback" in line for line in lines)
+    assert lines[-1] == "ConnectionLost: tcp://127.0.0.1:1: connection refused"
+
+
+async def test_retrying_waits_for_a_server_to_come(tmp_path: Path) -> None:
+    uri = f"unix://{tmp_path}/socket"
+    async with started("request", uri, "-r", "echo", "-d", "x", "--retry", "10", "--log", "info") as command:
+        assert "trying again, 10 times at most" in await command.line("stderr")
+        async with serving(uri):
+            assert await command.line() == "x"
+            assert (await command.end())[0] == 0
+
+
+async def test_retrying_ends_with_the_reason() -> None:
+    result = await run("request", "tcp://127.0.0.1:1", "--retry", "1")
+
+    assert (result.code, result.stderr) == (3, "ConnectionLost: tcp://127.0.0.1:1: connection refused\n")
+
+
+async def test_what_a_push_cannot_carry_is_one_line() -> None:
+    async with serving() as served:
+        nothing = await run("push", served.uri)
+        both = await run("push", served.uri, "-m", "a", "-d", "b")
+
+    assert (nothing.code, nothing.stderr) == (2, "rsocket-trio: a push needs metadata\n")
+    assert (both.code, both.stderr.count("\n")) == (2, 1)
+    assert "data cannot go with it" in both.stderr
+
+
+def test_the_seconds_of_resume_are_not_taken_from_the_next_word() -> None:
+    for given, meant in [
+        ("--resume tcp://h:1", "--resume=60 tcp://h:1"),
+        ("tcp://h:1 --resume", "tcp://h:1 --resume=60"),
+        ("--resume 2.5 tcp://h:1", "--resume 2.5 tcp://h:1"),
+        ("--resume -d x", "--resume=60 -d x"),
+        ("-- --resume", "-- --resume"),
+    ]:
+        assert with_seconds(given.split()) == meant.split()
 
 
 class Peer:
@@ -249,14 +313,6 @@ async def test_what_takes_too_long_is_given_up(command: str, route: str, missing
                 await served.cancelled.wait()
     assert result.code == (8 if missing else 0)
     assert result.stderr == (f"TooSlowError: no {missing} within 2 s\n" if missing else "")
-
-
-@each_row("command", FIVE)
-async def test_a_refused_connection_is_one_line(command: str) -> None:
-    result = await run(command, "tcp://127.0.0.1:1", "--metadata", "m")
-
-    assert (result.code, result.stdout) == (3, "")
-    assert result.stderr == "ConnectionLost: tcp://127.0.0.1:1: connection refused\n"
 
 
 async def test_a_websocket_path_that_is_not_served_is_one_line() -> None:

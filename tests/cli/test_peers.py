@@ -13,8 +13,8 @@ import trio
 
 from rsocket_trio import Keepalive, Responder, ResumeOptions, serve
 from rsocket_trio.cli import client_command
+from rsocket_trio.cli.client_command import Wish
 from rsocket_trio.cli.connecting import Dial, connected
-from rsocket_trio.cli.interactions import Wish
 from rsocket_trio.cli.load import command as load_command
 from rsocket_trio.cli.load import terms_of
 from rsocket_trio.cli.main import commands
@@ -25,7 +25,7 @@ from rsocket_trio.rsocket.peers import PEERS
 from tests.cli.commands import PATIENCE, run
 from tests.each_row import each_row
 
-CLIENTS = ["request", "stream", "channel", "fnf", "push", "call"]
+CLIENTS = ["request", "stream", "channel", "fnf", "push"]
 URI = "tcp://127.0.0.1:1"
 
 

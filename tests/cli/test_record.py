@@ -32,8 +32,8 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.cli.client_command import Wish
 from rsocket_trio.cli.exit_codes import Failure
-from rsocket_trio.cli.interactions import Kind, Wish
 from rsocket_trio.cli.record import Recorder
 from rsocket_trio.replay import Log, Record, read_source_payload
 from tests.cli.commands import Running, run, started
@@ -300,9 +300,9 @@ async def test_a_mistake_is_one_line(words: tuple[str, ...], code: int, text: st
 @asynccontextmanager
 async def recorder_of(feed: Feed, log: Log, credit: int, uri: str) -> AsyncIterator[trio.Nursery]:
     """Record the feed for as long as the block."""
-    wish = Wish(kind=Kind.STREAM, route="ticks", limit_rate=credit)
+    wish = Wish(route="ticks", limit_rate=credit)
     async with log, feed.serving(uri), trio.open_nursery() as nursery:
-        recorder = Recorder(log, Payload(b""), wish, uri)
+        recorder = Recorder(log, Payload(b""), wish, uri, is_channel=False)
         async with connect_forever(uri, on_state=recorder.on_state) as client:
             nursery.start_soon(recorder.run, client)
             yield nursery

@@ -45,7 +45,6 @@ async def cut_off(folder: Path, *options: str, scheme: str = "tcp") -> AsyncIter
     [
         ("tcp", ("stream", "--resume")),
         ("tcp", ("stream", "--resume", "30")),
-        ("tcp", ("call", "--stream", "--resume")),
         ("tcp", ("stream", "--resume", "--debug")),
         ("h2", ("stream", "--resume")),
         ("h2", ("stream", "--resume", "--debug")),

@@ -1,4 +1,4 @@
-"""Credentials are masked in the lines of ``--debug``, in the bytes of ``--hex`` and in the dump of ``--wiretap``."""
+"""Credentials are masked in the lines of ``--debug`` and in the bytes of ``--hex``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.cli.connecting import Dial, connected
-from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, dumped, hexed
+from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, hexed
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.metadata import (
     APPLICATION_JSON,
@@ -81,16 +81,6 @@ async def test_a_command_shows_no_credentials(credentials: list[str]) -> None:
     assert not shows(result.stderr)
 
 
-@pytest.mark.parametrize("flag", ["--debug", "--hex", "--wiretap"])
-async def test_a_call_as_of_rsc_shows_no_credentials(flag: str) -> None:
-    async with serving() as uri:
-        result = await run(*["call", uri, "-r", "number", "--authBearer", SECRET, flag])
-
-    assert (result.code, result.stdout) == (0, "answer\n")
-    assert ("*" * 8 in result.stderr) == (flag != "--debug")
-    assert not shows(result.stderr)
-
-
 async def test_a_failing_call_shows_no_credentials() -> None:
     async with serving() as uri:
         result = await run("request", uri, "-r", "none", "-u", f"ann:{SECRET}", "--stacktrace", "--debug", "--hex")
@@ -116,14 +106,14 @@ async def test_what_both_sides_send_is_masked_whole_and_in_fragments(
                     "metadata_mime": COMPOSITE_METADATA,
                     "fragment_size": fragment_size,
                 },
-                watch=Watch(frames=True, hex=True, dump=True),
+                watch=Watch(frames=True, hex=True),
             )
             async with connected(dial) as connection:
                 answer = await connection.request_response(Payload(b"question", metadata), route=form)
 
     assert answer == Payload(b"answer", metadata)
     shown = capfd.readouterr().err
-    assert shown.count("\n-> ") > 1
+    assert shown.count("\n-> ") >= 1
     assert b"question".hex() in shown
     assert b"answer".hex() in shown
     assert not shows(shown)
@@ -158,7 +148,6 @@ def check_masked(dialect: Dialect, data: bytes, metadata: bytes, rest: bytes) ->
     assert data[hidden.start : hidden.stop] == metadata
     assert data[hidden.stop :] == rest
     assert not shows(hexed(data, hidden))
-    assert not shows("\n".join(dumped(data, hidden)))
     assert len(hexed(data, hidden)) == len(data) * 2
 
 
@@ -207,9 +196,3 @@ def test_bytes_that_are_no_frame_are_masked_if_credentials_are_among_them(
 ) -> None:
     assert Secrets().find(dialect, SENT, b"\0" + metadata) == range(len(metadata) + 1)
     assert not Secrets().find(dialect, SENT, b"\0\0")
-
-
-def test_a_dump_masks_letters_as_well() -> None:
-    assert list(dumped(b"a secret.", range(2, 8))) == [
-        "000000  61 20 ** ** ** ** ** ** 2e                       a ******.",
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.cli.watching import described, dumped
+from rsocket_trio.cli.watching import described
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
@@ -54,10 +54,3 @@ def test_data_is_shown_up_to_64_bytes(dialect: Dialect) -> None:
 
 def test_what_is_no_frame_is_shown_as_that() -> None:
     assert described(RSOCKET_1_0, b"\0\0").startswith("undecodable, ")
-
-
-def test_a_dump_has_rows_of_16_bytes() -> None:
-    assert list(dumped(bytes(range(0x40, 0x52)))) == [
-        "000000  40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f  @ABCDEFGHIJKLMNO",
-        "000010  50 51                                            PQ",
-    ]

@@ -10,11 +10,10 @@ from typing import Any
 import trio
 
 from rsocket_trio import ApplicationError, Channel, Payload, Responder, serve
-from rsocket_trio.loadgen.load_messages import Part
-from rsocket_trio.loadgen.load_task import perform
+from rsocket_trio.loadgen.load_task import Part, perform
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
+from rsocket_trio.loadgen.spark_load import Address, wait_for_stop
 from rsocket_trio.loadgen.summary import Summary, summarize
 
 URI = "memory://load"

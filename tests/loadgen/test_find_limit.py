@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import trio.testing
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.loadgen import Bound, Limit, LoadError, Plan, Stage, Summary, Trial, find_limit
-from rsocket_trio.loadgen.find_limit import first_plan, search, search_with
+from rsocket_trio.loadgen.find_limit import first_plan, search
 from rsocket_trio.loadgen.measures import NS, Recorder
 from tests.each_row import ALL_CASES, each_row, whole
 from tests.loadgen.loads import plan, rows_of, served, summary_of
@@ -51,17 +52,13 @@ def one_at_a_time(seconds: float) -> Responder:
     return responder
 
 
-async def found(wanted: Plan, bound: Bound, **terms: Any) -> Limit:
+async def found(first: Plan, bound: Bound, **terms: Any) -> Limit:
     """Search with loads in this process."""
-    searching = search(wanted, bound, **terms)
-    next_plan = next(searching)
-    while True:
-        result = summary_of(next_plan, await rows_of(next_plan))
-        try:
-            next_plan = searching.send(result)
-        except StopIteration as end:
-            limit: Limit = end.value
-            return limit
+
+    async def make(wanted: Plan, **_: object) -> Summary:
+        return summary_of(wanted, await rows_of(wanted))
+
+    return await search(make, first, bound, trio.Event(), **terms)
 
 
 @pytest.mark.parametrize("first", [12.0, 80.0] if ALL_CASES else [12.0])
@@ -87,8 +84,17 @@ async def test_random_arrivals_need_room_so_the_limit_is_lower(autojump_clock: t
     assert 20 < limit.rate < 48
 
 
-def searched(outcome: Callable[[Plan], Summary], first: Plan | None = None, **terms: Any) -> Limit:
-    return search_with(outcome, first or plan(seconds=1.0), **{"bound": Bound(), **terms})
+def searched(outcome: Callable[[Plan], Summary], **terms: Any) -> Limit:
+    """Search with loads that end at once, each with its outcome."""
+
+    async def make(wanted: Plan, *, stop: trio.Event, watch: object) -> Summary:
+        await trio.lowlevel.checkpoint()
+        summary = outcome(wanted)
+        if summary.interrupted:
+            stop.set()
+        return summary
+
+    return trio.run(partial(search, make, plan(seconds=1.0), Bound(), trio.Event(), **terms))
 
 
 def test_errors_break_the_bound_as_latency_does() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pickle
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +18,8 @@ import trustme
 
 from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_messages import STOPPING, Part
-from rsocket_trio.loadgen.load_task import perform
-from rsocket_trio.loadgen.stop_server import Address, StopServer, wait_for_stop
+from rsocket_trio.loadgen.load_task import STOPPING, Part, perform
+from rsocket_trio.loadgen.spark_load import Address, serve_stop, wait_for_stop
 from tests.each_row import each_row
 from tests.loadgen.loads import URI, plan, rows_of, served, summary_of, usual
 
@@ -84,27 +86,36 @@ async def test_the_first_request_is_not_counted(autojump_clock: trio.testing.Moc
     assert (summary.total.due, summary.total.ok) == (20, 20)
 
 
+def settings(conf: dict[str, str]) -> Any:
+    """Return a session of Spark, as far as a driver's addresses go."""
+    return SimpleNamespace(conf=conf)
+
+
+@asynccontextmanager
+async def driver(stop: trio.Event) -> AsyncIterator[Address]:
+    """A driver that answers tasks once the event is set."""
+    async with trio.open_nursery() as nursery:
+        yield await serve_stop(nursery, settings({}), stop)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("terms", [{"rate": 50.0}, {"rate": None, "arrivals": "closed"}], ids=["open", "closed"])
 async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing(terms: dict[str, Any]) -> None:
-    stop_server = await trio.to_thread.run_sync(partial(StopServer, "127.0.0.1", "127.0.0.1"))
-    responder, arrived = usual(), list[bytes]()
+    responder, arrived, stop = usual(), list[bytes](), trio.Event()
 
     @responder.request_response("halting")
     async def halting(request: Payload) -> bytes:
         arrived.append(request.data)
         if len(arrived) == 5:
-            stop_server.stop()
+            stop.set()
         if len(arrived) >= 5:
             await trio.sleep_forever()
         return b""
 
     wanted = plan(route="halting", seconds=1000.0, **terms)
-    try:
-        with trio.fail_after(PATIENCE):
-            async with served(responder):
-                summary = summary_of(wanted, await rows_of(wanted, stop_server.address))
-    finally:
-        await trio.to_thread.run_sync(stop_server.close)
+    with trio.fail_after(PATIENCE):
+        async with served(responder), driver(stop) as address:
+            summary = summary_of(wanted, await rows_of(wanted, address))
 
     total = summary.total
     assert total.ok == 4
@@ -124,7 +135,7 @@ async def test_a_driver_that_is_gone_ends_the_load(autojump_clock: trio.testing.
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery, served(responder):
-            nursery.start_soon(wait_for_stop, Address(URI, b""))
+            nursery.start_soon(wait_for_stop, (URI, b""))
             await asked.wait()
 
 
@@ -134,26 +145,23 @@ async def test_who_is_not_the_driver_ends_nothing(
 ) -> None:
     async with served(usual()):
         with trio.move_on_after(1000) as scope:
-            await wait_for_stop(Address(uri, b""))
+            await wait_for_stop((uri, b""))
 
     assert scope.cancelled_caught
     assert "cannot be stopped before its time" in caplog.text
 
 
 async def test_another_token_is_told_nothing() -> None:
-    stop_server = await trio.to_thread.run_sync(partial(StopServer, "127.0.0.1", "127.0.0.1"))
-    try:
-        with trio.fail_after(PATIENCE):
-            async with open_connection(stop_server.address.uri) as connection:
-                with pytest.raises(Invalid, match="another token"):
-                    await connection.request_response(b"guess", route="stop")
-    finally:
-        await trio.to_thread.run_sync(stop_server.close)
+    with trio.fail_after(PATIENCE):
+        async with driver(trio.Event()) as address, open_connection(address[0]) as connection:
+            with pytest.raises(Invalid, match="another token"):
+                await connection.request_response(b"guess", route="stop")
 
 
-def test_an_address_that_cannot_be_listened_at_is_an_error() -> None:
-    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1"):
-        StopServer("192.0.2.1", "192.0.2.1")
+async def test_an_address_that_cannot_be_listened_at_is_an_error() -> None:
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(OSError, match=r"192\.0\.2\.1"):
+            await serve_stop(nursery, settings({"spark.driver.host": "192.0.2.1"}), trio.Event())
 
 
 def test_a_part_travels_to_its_task() -> None:

@@ -7,8 +7,7 @@ import statistics
 
 import pytest
 
-from rsocket_trio.loadgen.load_messages import Part
-from rsocket_trio.loadgen.load_task import arrivals
+from rsocket_trio.loadgen.load_task import Part, arrivals
 from rsocket_trio.loadgen.plan import SECONDS
 from rsocket_trio.loadgen.stages import random_times
 from tests.each_row import each_row

@@ -282,7 +282,7 @@ async def test_a_load_that_is_stopped_begins_nothing_more(
         await driver.run(arrivals(wanted, 0, 1))
         nursery.cancel_scope.cancel()
 
-    summary = summary_of(wanted, list(recorder.rows()))
+    summary = summary_of(wanted, recorder.take())
     assert (summary.total.due, summary.total.ok, summary.total.unfinished) == (due, answered, due - answered)
     assert summary.measured == pytest.approx(at)
 

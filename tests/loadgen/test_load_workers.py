@@ -15,12 +15,11 @@ import trio
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.loadgen import LoadError, WorkerError, load_workers, run_workers
-from rsocket_trio.loadgen.load_messages import START, encode, receive
-from rsocket_trio.loadgen.load_worker import Told
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary
+from rsocket_trio.server.processes import supervisor
 from tests.blocks import page, snippets
-from tests.each_row import each_row, whole
+from tests.each_row import whole
 from tests.loadgen.loads import summary_of
 
 PATIENCE = 60.0
@@ -62,29 +61,6 @@ async def test_workers_begin_at_one_moment_and_keep_one_schedule() -> None:
     # The first two are probes; from then on requests of the two take turns.
     assert moments[-1] - moments[2] == pytest.approx(29 / 20, abs=1.0)
     assert sum(counts.due for counts in summary.seconds.values()) == 30
-
-
-async def test_a_start_is_the_same_moment_on_both_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, now_ns = Told(), 5_000_000_000
-    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
-    send, words = trio.testing.memory_stream_pair()
-    await send.send_all(encode((START, now_ns + 250_000_000)))
-    await send.aclose()
-
-    with trio.CancelScope() as everything:
-        await told.listen(words, everything)
-
-    assert told.started.is_set()
-    assert told.begins() - trio.current_time() == pytest.approx(0.25, abs=0.1)
-
-
-@each_row("cut", [0, 2, 4, -1])
-async def test_a_message_that_is_cut_short_is_the_end(cut: int) -> None:
-    send, words = trio.testing.memory_stream_pair()
-    await send.send_all(encode((START, 1))[:cut])
-    await send.aclose()
-
-    assert await receive(words) is None
 
 
 @whole
@@ -157,7 +133,7 @@ async def test_a_worker_that_hangs_ends_the_load_and_its_counts_are_kept(
 
 
 async def test_a_worker_that_cannot_run_says_why_in_a_line(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_workers, "BOOT", "raise SystemExit('no room\\nfor this')")
+    monkeypatch.setattr(supervisor, "BOOT", "raise SystemExit('no room\\nfor this')")
 
     with trio.fail_after(PATIENCE), pytest.raises(WorkerError) as caught:
         await run_workers(uri, rate=1)

@@ -23,7 +23,7 @@ def counted(answers: int, latency: float, lag: float = 0.0, **counts: int) -> li
             recorder.took(second, "latency", latency)
             recorder.took(second, "lag", lag)
     recorder.fact("measured", int(2 * NS))
-    return list(recorder.rows())
+    return recorder.take()
 
 
 def summary(*rows: Row, **terms: Any) -> Summary:

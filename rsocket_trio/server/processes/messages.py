@@ -7,12 +7,13 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from io import BytesIO
 from typing import Any, TypeAlias
 
 import attrs
 
-from rsocket_trio.server.processes.import_responder import split_name
+from rsocket_trio.server.processes.import_responder import find_responder, split_name
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import REGISTRY
 
@@ -21,6 +22,10 @@ Run: TypeAlias = Callable[..., Awaitable[None]]
 
 Once the event is set it takes no new connections, lets those that it has finish, and returns.
 """
+Work: TypeAlias = Callable[..., Awaitable[None]]
+"""``work(retiring=event, task_status=...)`` is what a process does until it is cancelled; ``Run`` with its sockets."""
+Prepare: TypeAlias = Callable[[Sequence[Inherited]], tuple[int, Work]]
+"""Imports what a process needs, with the sockets that it inherits. Return the number that it reports, and its work."""
 
 DRAIN = b"d"
 """Take nothing new, let what is under way finish within the grace period, and go."""
@@ -41,9 +46,9 @@ SIZE = struct.Struct("!I")
 
 @attrs.frozen
 class StartMessage:
-    """The responder's name, the sockets and the terms that a worker serves.
+    """What a worker is to do: the sockets that it inherits, and ``run``, an encoded ``Prepare``.
 
-    ``grace`` is the number of seconds that open streams get to finish at the end.
+    ``name`` is shown in its command line. ``grace`` is the number of seconds that open streams get to finish.
     """
 
     name: str
@@ -92,8 +97,14 @@ class _TermsPickler(pickle.Pickler):
         return NotImplemented
 
 
-def encode_run(run: Run) -> bytes:
-    """Pickle the function that serves, for another process. Raise ``ValueError`` for terms that can't be pickled."""
+def prepare_serving(name: str, run: Run, inherited: Sequence[Inherited]) -> tuple[int, Work]:
+    """Import the named responder. Return the number of its routes, and the work of serving it."""
+    responder = find_responder(name)
+    return len(responder.routes), partial(run, responder, inherited)
+
+
+def encode_run(run: Prepare | Run) -> bytes:
+    """Pickle a function, for another process. Raise ``ValueError`` for terms that can't be pickled."""
     buffer = BytesIO()
     try:
         _TermsPickler(buffer).dump(run)
@@ -102,9 +113,9 @@ def encode_run(run: Run) -> bytes:
     return buffer.getvalue()
 
 
-def decode_run(content: bytes) -> Run:
-    """Unpickle the function that serves. Raise the errors of importing the modules that it names."""
-    run: Run = pickle.loads(content)
+def decode_run(content: bytes) -> Prepare:
+    """Unpickle a function. Raise the errors of importing the modules that it names."""
+    run: Prepare = pickle.loads(content)
     return run
 
 

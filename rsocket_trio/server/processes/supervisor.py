@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import attrs
 import trio
@@ -29,6 +30,7 @@ from rsocket_trio.server.processes.messages import (
     StartMessage,
     check_workers,
     encode_run,
+    prepare_serving,
 )
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
@@ -80,7 +82,7 @@ async def serve_in_processes(
     """
     wanted = list(uris)
     check_workers(workers, name, [parse_uri(uri).scheme for uri in wanted], resumes=resumes)
-    encoded = encode_run(run)
+    encoded = encode_run(partial(prepare_serving, name, run))
     listeners = await open_listeners(wanted, ssl_context=ssl_context, unix_mode=unix_mode)
     async with AsyncExitStack() as stack:
         for listener in listeners:
@@ -333,8 +335,11 @@ class Child:
 
 
 @asynccontextmanager
-async def open_child(start: StartMessage) -> AsyncIterator[Child]:
-    """Run a process of the same Python for as long as the block, which ends by waiting for its end."""
+async def open_child(start: StartMessage, stderr: IO[bytes] | None = None) -> AsyncIterator[Child]:
+    """Run a process of the same Python for as long as the block, which ends by waiting for its end.
+
+    ``stderr`` is a file for what it writes there; by default that goes where ours goes.
+    """
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -342,6 +347,7 @@ async def open_child(start: StartMessage) -> AsyncIterator[Child]:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-c", BOOT, start.name, str(descriptor), HOME],
                 stdin=subprocess.DEVNULL,
+                stderr=stderr,
                 pass_fds=[descriptor, *start.descriptors],
                 # A terminal's signals are for the supervisor, which tells its workers what to do.
                 process_group=0,

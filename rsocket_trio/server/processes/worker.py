@@ -1,4 +1,4 @@
-"""The main program of a worker process: imports the responder and serves the sockets that it inherits.
+"""The main program of a worker process: prepares what the start message names, and does it until it is told to go.
 
 The supervisor starts it by ``open_child`` with the number of a descriptor: one end of a socket pair. The start message
 and the words ``DRAIN`` and ``RETIRE`` come in over it, and the answers go out.
@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import trio
 
 from rsocket_trio.server.collector import collecting_rarely
-from rsocket_trio.server.processes.import_responder import find_responder
-from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, decode_run, receive_start
+from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, Work, decode_run, receive_start
 from rsocket_trio.server.signals import Stop
 
 logger = logging.getLogger("rsocket_trio")
@@ -91,17 +91,16 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     supervisor = SupervisorLink(control, start.grace)
     try:
-        run = decode_run(start.run)
-        responder = find_responder(start.name)
-        work = partial(run, responder, start.inherited)
+        routes, work = decode_run(start.run)(start.inherited)
     except Exception as error:
         # The imported modules may raise any exception.
         supervisor.report(failure(error))
         sys.exit(1)
+    signal.signal(signal.SIGHUP, _leave_hangup)
     failures: list[Exception] = []
     with Stop() as stop, collecting_rarely():
         # A signal to this one process lets it drain; the supervisor starts a successor.
-        trio.run(stop.run, partial(_work, work, len(responder.routes), supervisor, failures.append))
+        trio.run(stop.run, partial(_work, work, routes, supervisor, failures.append))
     if failures:
         supervisor.report(failure(failures[0]))
         sys.exit(1)
@@ -115,9 +114,7 @@ def failure(error: Exception) -> dict[str, str]:
     return {"failed": f"{type(error).__name__}: {error}", "kind": ""}
 
 
-async def _work(
-    work: Callable[..., Any], routes: int, supervisor: SupervisorLink, on_failure: Callable[[Exception], object]
-) -> None:
+async def _work(work: Work, routes: int, supervisor: SupervisorLink, on_failure: Callable[[Exception], object]) -> None:
     """Serve until told to go; report an error that kept it from starting."""
     retiring = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -130,7 +127,6 @@ async def _work(
                 return
 
         supervisor.obey(partial(soon, retiring.set), partial(soon, nursery.cancel_scope.cancel))
-        nursery.start_soon(_leave_hangups)
         try:
             await nursery.start(_work_and_leave, work, retiring, nursery.cancel_scope)
         except Exception as error:
@@ -141,14 +137,11 @@ async def _work(
 
 
 async def _work_and_leave(
-    work: Callable[..., Any], retiring: trio.Event, scope: trio.CancelScope, task_status: trio.TaskStatus[Any]
+    work: Work, retiring: trio.Event, scope: trio.CancelScope, task_status: trio.TaskStatus[Any]
 ) -> None:
     await work(retiring=retiring, task_status=task_status)
     scope.cancel()
 
 
-async def _leave_hangups() -> None:
-    """Ignore SIGHUP, which is for the supervisor."""
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            continue
+def _leave_hangup(number: int, frame: FrameType | None) -> None:
+    """Do nothing at a SIGHUP, which is for the supervisor. Processes that a handler starts don't inherit this."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rsocket_trio.loadgen import Histogram, LoadError, SlotsError, run
-from rsocket_trio.loadgen.run_load import finishing
 from tests.blocks import page, snippets
 
 if TYPE_CHECKING:
@@ -66,19 +62,6 @@ def test_what_keeps_a_load_from_being_made_is_said_once(
 def test_too_few_slots_are_an_error_at_once(spark: SparkSession, uri: str) -> None:
     with pytest.raises(SlotsError, match=r"3 tasks need as many slots .* Spark has 2: fewer tasks, or .*local\[3\]"):
         run(spark, uri, rate=10, tasks=3)
-
-
-def test_the_first_ctrl_c_stops_and_the_second_one_is_what_it_was() -> None:
-    stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
-
-    with finishing(stopped.set) as interrupted:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stopped.is_set()
-        assert interrupted.is_set()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
