@@ -1,31 +1,155 @@
 """RSocket for Trio: request/response, streams and channels with back-pressure, cancellation and leases.
 
-The names are those of ``_public.py``. They are loaded with the first one that is asked for: the command line
-begins in this package, and has Ctrl-C in its hands before it loads anything that takes time.
+Each name is loaded when it is first asked for, with the modules that it needs: a client loads no server. The command
+line begins in this package, and has Ctrl-C in its hands before it loads anything that takes time.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers take it; to import typing takes longer than all that is here
 if TYPE_CHECKING:
-    from rsocket_trio._public import *  # noqa: F403 - its __all__ is checked there
-    from rsocket_trio._public import __all__ as __all__
-else:
-
-    def __getattr__(name: str) -> object:
-        """Load all public names, and return the one that was asked for."""
-        if not name.startswith("_") or name == "__all__":
-            from rsocket_trio import _public as public
-
-            globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
-            if name in globals():
-                return globals()[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        """The public names, and what every module has."""
-        __getattr__("__all__")
-        return sorted(globals())
-
+    from rsocket_trio.client.open import open_connection, open_connection_over
+    from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
+    from rsocket_trio.connection.connection import Connection, current_connection
+    from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
+    from rsocket_trio.errors import (
+        ApplicationError,
+        Canceled,
+        ConnectionClosed,
+        ConnectionLost,
+        Drained,
+        Invalid,
+        InvalidSetup,
+        LocalProtocolError,
+        NegotiationFailed,
+        ProtocolError,
+        Rejected,
+        RejectedResume,
+        RejectedSetup,
+        RemoteProtocolError,
+        RSocketError,
+        SetupError,
+        StreamError,
+        Unsupported,
+        UnsupportedSetup,
+    )
+    from rsocket_trio.limits import Limits
+    from rsocket_trio.metadata.authentication import Credentials
+    from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
+    from rsocket_trio.responder import Responder
+    from rsocket_trio.server.serve import run, serve, serve_stream
+    from rsocket_trio.services.calls.context import Call, current_call, current_user
+    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.terms import Backoff, Keepalive, Lease, ResumeOptions, Setup
+    from rsocket_trio.transports.connect import open_shared
 
 del TYPE_CHECKING
+
+_HOMES = {
+    "client.open": ("open_connection", "open_connection_over"),
+    "client.reconnecting": ("ReconnectingClient", "connect_forever"),
+    "connection.connection": ("Connection", "current_connection"),
+    "connection.streams": ("Channel", "Incoming", "Outgoing"),
+    "errors": (
+        "ApplicationError",
+        "Canceled",
+        "ConnectionClosed",
+        "ConnectionLost",
+        "Drained",
+        "Invalid",
+        "InvalidSetup",
+        "LocalProtocolError",
+        "NegotiationFailed",
+        "ProtocolError",
+        "Rejected",
+        "RejectedResume",
+        "RejectedSetup",
+        "RemoteProtocolError",
+        "RSocketError",
+        "SetupError",
+        "StreamError",
+        "Unsupported",
+        "UnsupportedSetup",
+    ),
+    "limits": ("Limits",),
+    "metadata.authentication": ("Credentials",),
+    "payload": ("MetadataPush", "Payload", "PayloadLike"),
+    "responder": ("Responder",),
+    "server.serve": ("run", "serve", "serve_stream"),
+    "services.calls.context": ("Call", "current_call", "current_user"),
+    "streamux.options": ("StreamuxOptions",),
+    "terms": ("Backoff", "Keepalive", "Lease", "ResumeOptions", "Setup"),
+    "transports.connect": ("open_shared",),
+}
+"""The modules of the public names."""
+
+__all__ = [
+    "ApplicationError",
+    "Backoff",
+    "Call",
+    "Canceled",
+    "Channel",
+    "Connection",
+    "ConnectionClosed",
+    "ConnectionLost",
+    "Credentials",
+    "Drained",
+    "Incoming",
+    "Invalid",
+    "InvalidSetup",
+    "Keepalive",
+    "Lease",
+    "Limits",
+    "LocalProtocolError",
+    "MetadataPush",
+    "NegotiationFailed",
+    "Outgoing",
+    "Payload",
+    "PayloadLike",
+    "ProtocolError",
+    "RSocketError",
+    "ReconnectingClient",
+    "Rejected",
+    "RejectedResume",
+    "RejectedSetup",
+    "RemoteProtocolError",
+    "Responder",
+    "ResumeOptions",
+    "Setup",
+    "SetupError",
+    "StreamError",
+    "StreamuxOptions",
+    "Unsupported",
+    "UnsupportedSetup",
+    "connect_forever",
+    "current_call",
+    "current_connection",
+    "current_user",
+    "open_connection",
+    "open_connection_over",
+    "open_shared",
+    "run",
+    "serve",
+    "serve_stream",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name.
+
+    Users meet these names here, so that is where errors and documentation say that they live.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rsocket_trio.late_names import load_name
+
+    loaded = load_name(__name__, _HOMES, name)
+    for public in __all__:
+        if isinstance(thing := globals().get(public), type):
+            thing.__module__ = __name__
+    return loaded
+
+
+def __dir__() -> list[str]:
+    """The public names, and what every module has."""
+    return sorted({*globals(), *__all__})

@@ -11,18 +11,17 @@ import enum
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
+    from rsocket_trio.metadata.composite import Entry
     from rsocket_trio.metadata.routes import RequestMetadata
     from rsocket_trio.payload import Payload
-    from rsocket_trio.services.codec_choice import CodecChoices
-    from rsocket_trio.services.route_patterns import RoutePattern
+    from rsocket_trio.terms import Setup
 
 Function: TypeAlias = Callable[..., Any]
 Requirement: TypeAlias = Callable[[Any, Any], Any]
@@ -58,6 +57,32 @@ class TypedForm(Protocol):
         ...
 
 
+class CodecChoice(Protocol):
+    """The codecs of a responder, and the choice among them."""
+
+    def of_call(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
+        """Return the codecs of a request, whose MIME entries are ``entries``, and of its answers."""
+        ...
+
+
+class Pattern(Protocol):
+    """A route with parameters, or a catch-all."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters in their order."""
+        ...
+
+    @property
+    def catches_all(self) -> bool:
+        """Return whether it is a catch-all."""
+        ...
+
+    def match(self, route: str) -> dict[str, str] | None:
+        """Return the values of the parameters in ``route``, that of a request, or ``None`` if it does not match."""
+        ...
+
+
 @value
 class Handler:
     """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests, and
@@ -66,9 +91,8 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` are for the objects that
-    ``function`` gives. ``plain`` says that nothing has to be
-    done round the function.
+    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` returns those for the
+    objects that ``function`` gives. ``plain`` says that nothing has to be done round the function.
     """
 
     function: Function
@@ -81,11 +105,11 @@ class Handler:
     call: Any = None
     counts: bool = False
     typed: TypedForm | None = None
-    pattern: RoutePattern | None = None
+    pattern: Pattern | None = None
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
-    codecs: CodecChoices | None = None
+    codecs: Callable[[], CodecChoice] | None = None
     pattern_text: str | None = None
 
     @property
@@ -343,48 +367,3 @@ def function_name(function: object) -> str:
 def name_of_function(handler: Handler) -> str:
     """Return the name of a handler's function in errors."""
     return function_name(handler.registered)
-
-
-class HandlerTable(Protocol):
-    """The handlers that serve a connection's requests, as the connection asks for them."""
-
-    @property
-    def _setup_handler(self) -> Handler | None:
-        """The handler of a client's SETUP."""
-        ...
-
-    @property
-    def _lease_handler(self) -> Handler | None:
-        """The application's lease policy."""
-        ...
-
-    @property
-    def _metadata_push_handler(self) -> Handler | None:
-        """The handler of metadata for the connection."""
-        ...
-
-    @property
-    def _extensions(self) -> Mapping[int, Handler]:
-        """The handlers of extension frames, by type."""
-        ...
-
-    @property
-    def _entry_hooks(self) -> Mapping[int | str, Handler]:
-        """The functions that extension entries are shown to."""
-        ...
-
-    @property
-    def _error_handlers(self) -> tuple[Handler, ...]:
-        """The functions of ``on_error``."""
-        ...
-
-    _interceptors: tuple[Function, ...]
-    """The functions round every call, outermost first."""
-    _authenticator: Handler | None
-    """The function that turns credentials into a user."""
-    codecs: tuple[Codec, ...]
-    """The codecs of typed handlers, the preferred one first."""
-
-    def _find(self, interaction: Interaction, route: str | None) -> Handler:
-        """Return the handler of a request. Raise ``StreamError`` if there is none."""
-        ...

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, overload
 
 import attrs
 import trio
 
-from rsocket_trio.codecs import DEFAULT_CODECS, Codec, checked_codecs
+from rsocket_trio.connection.streams import Channel, Outgoing
 from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.forms import (
     Function,
@@ -25,18 +36,17 @@ from rsocket_trio.forms import (
 )
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
-from rsocket_trio.services.access import admission
-from rsocket_trio.services.codec_choice import CodecChoices
-from rsocket_trio.services.contracts import Contract, ServiceT, implemented
-from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer, Route, route_record
-from rsocket_trio.services.interceptors import as_interceptor
-from rsocket_trio.services.route_patterns import CATCH_ALL, PatternTable, RoutePattern, catch_all, parse
-from rsocket_trio.services.typed_handlers import read
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection import handler_types
+    from rsocket_trio.codecs import Codec
+    from rsocket_trio.connection.hooks import Contract, RequestCalls, ServedCalls, ServiceT
+    from rsocket_trio.services import handler_types
+    from rsocket_trio.services.codec_choice import CodecChoices
+    from rsocket_trio.services.description import Route
+    from rsocket_trio.services.route_patterns import PatternTable, RoutePattern
 
 SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
 """Extensions that no application takes."""
@@ -66,6 +76,8 @@ OnErrorHandler = TypeVar("OnErrorHandler", bound="handler_types.OnError")
 
 LONGEST_ROUTE = 255
 """Bytes of UTF-8 that a routing tag can hold."""
+PATTERN_MARKS = ("{", "}", "**")
+"""The text that only a route with parameters, doubled braces or a catch-all has."""
 
 
 class Responder:
@@ -81,10 +93,14 @@ class Responder:
     """
 
     def __init__(
-        self, *, codecs: Iterable[Codec] = DEFAULT_CODECS, auth_required: bool = False, describe: bool = False
+        self, *, codecs: Iterable[Codec] | None = None, auth_required: bool = False, describe: bool = False
     ) -> None:
-        self.codecs = checked_codecs(codecs)
-        self._codec_choices = CodecChoices(self.codecs)
+        self._codec_choices: CodecChoices | None = None
+        self._served_calls: ServedCalls | None = None
+        if codecs is not None:
+            from rsocket_trio.codecs import checked_codecs
+
+            self.codecs = checked_codecs(codecs)
         self.auth_required = auth_required
         self._interceptors: tuple[Function, ...] = ()
         self._authenticator: Handler | None = None
@@ -96,8 +112,18 @@ class Responder:
         self._error_handlers: tuple[Handler, ...] = ()
         self._description: Handler | None = None
         if describe:
+            from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer
+
             self.request_response(DESCRIPTION_ROUTE)(Describer(lambda: self.routes, self.codecs).answer)
             self._description = self._handlers[Interaction.REQUEST_RESPONSE, DESCRIPTION_ROUTE]
+
+    @functools.cached_property
+    def codecs(self) -> tuple[Codec, ...]:
+        """The codecs of objects, the preferred one first."""
+        # Imported here, like all that a program of bytes has no use for.
+        from rsocket_trio.codecs import DEFAULT_CODECS
+
+        return DEFAULT_CODECS
 
     # The decorators: bare, or called with or without a route.
 
@@ -276,8 +302,11 @@ class Responder:
         another exception that is raised there replaces it. For a stream the block lasts as long as the stream.
         """
 
+        from rsocket_trio.services.calls.interceptors import as_interceptor
+
         def register(function: Interceptor) -> Interceptor:
             self._interceptors += (as_interceptor("around", function),)
+            self._attach_served_calls()
             return function
 
         return register if function is None else register(function)
@@ -302,6 +331,7 @@ class Responder:
             if self._authenticator is not None:
                 raise ValueError(f"authenticate has a handler already: {name_of_function(self._authenticator)}")
             self._authenticator = handler
+            self._attach_served_calls()
             return function
 
         return register if function is None else register(function)
@@ -314,11 +344,14 @@ class Responder:
         ``requires`` says which user may call which method, as for a single route. Raise ``TypeError`` for methods that
         are missing or do not fit, and ``ValueError`` for a route that is taken or too long; then nothing is served.
         """
+        from rsocket_trio.services.contracts import implemented
+
         _check_requires(requires)
         with self._all_or_nothing():
-            for method, handler in implemented(contract, implementation, self._codec_choices):
-                _checked_route(method.pattern.text)
-                self._add(attrs.evolve(handler, requires=requires), Interaction(method.interaction), method.pattern)
+            for method, handler in implemented(contract, implementation, self._choices()):
+                text = _checked_route(method.pattern.text)
+                served = attrs.evolve(handler, requires=requires, codecs=self._choices)
+                self._add(served, Interaction(method.interaction), text, method.pattern)
 
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
         """Serve EXT frames of type ``ext_type``, from 1 to 2^31-1: a plain function of ``(stream_id, body)``, run
@@ -381,9 +414,9 @@ class Responder:
             raise TypeError(f"include takes a Responder, not {type(other).__name__}")
         if other is self:
             raise ValueError("a responder can't include itself")
-        named = parse(prefix).parameters
-        if named:
-            raise ValueError(f"prefix '{prefix}' has a parameter, '{named[0]}': a literal brace is '{{{{'")
+        pattern = _pattern_of(prefix)
+        if pattern is not None and pattern.parameters:
+            raise ValueError(f"prefix '{prefix}' has a parameter, '{pattern.parameters[0]}': a literal brace is '{{{{'")
         for name in other._handlers_of_connections():
             raise ValueError(
                 f"the included responder has a handler of connections, {name}: register it with the outer one"
@@ -399,16 +432,20 @@ class Responder:
             raise ValueError(
                 f"{interaction.value} has a handler without a route, {name_of_function(handler)}: it takes no prefix"
             )
-        pattern = None
-        if handler.route is not None:
-            text = _checked_route(prefix + (handler.pattern_text or ""))
-            is_catch_all = handler.pattern is not None and handler.pattern.catches_all
-            pattern = catch_all(text.removesuffix(CATCH_ALL)) if is_catch_all else parse(text)
-        self._add(attrs.evolve(handler, around=(*interceptors, *handler.around)), interaction, pattern)
+        text = None if handler.route is None else _checked_route(prefix + (handler.pattern_text or ""))
+        if text is not None and handler.pattern is not None and handler.pattern.catches_all:
+            from rsocket_trio.services.route_patterns import CATCH_ALL, catch_all
+
+            pattern: RoutePattern | None = catch_all(text.removesuffix(CATCH_ALL))
+        else:
+            pattern = _pattern_of(text)
+        self._add(attrs.evolve(handler, around=(*interceptors, *handler.around)), interaction, text, pattern)
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """Return a record of each handler of requests, sorted by route; the route of the description is not in it."""
+        from rsocket_trio.services.description import route_record
+
         found = [route_record(handler) for _, handler in self._requests()]
         return tuple(sorted(found, key=lambda each: (each.route or "", each.interaction)))
 
@@ -468,13 +505,9 @@ class Responder:
         own = self._specials.get("setup")
         if self._authenticator is None and not self.auth_required:
             return own
-        return admission(own, self._authenticator, required=self.auth_required)
+        from rsocket_trio.services.calls.access import admission
 
-    @property
-    def _lease_policy(self) -> Function | None:
-        """Return the function that grants leases, or ``None``."""
-        handler = self._specials.get("lease")
-        return None if handler is None else handler.function
+        return admission(own, self._authenticator, required=self.auth_required)
 
     @property
     def _lease_handler(self) -> Handler | None:
@@ -486,7 +519,30 @@ class Responder:
         """Return the handler of pushed metadata, or ``None``."""
         return self._specials.get("metadata_push")
 
+    # The two hooks: calls that need more than their bytes, and requests of the connection that do.
+
+    def _attach_served_calls(self) -> ServedCalls:
+        """Attach the hook for served calls, and return it."""
+        from rsocket_trio.services.calls import served
+
+        self._served_calls = served
+        return served
+
+    def _request_calls(self) -> RequestCalls:
+        """Return the hook for requests."""
+        from rsocket_trio.services.calls import client
+
+        return client
+
     # Registration
+
+    def _choices(self) -> CodecChoices:
+        """Return the choice among the codecs, made with the first call that needs one."""
+        if self._codec_choices is None:
+            from rsocket_trio.services.codec_choice import CodecChoices
+
+            self._codec_choices = CodecChoices(self.codecs)
+        return self._codec_choices
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -515,31 +571,40 @@ class Responder:
         return functools.partial(self._register, interaction, None if route is None else _checked_route(route), terms)
 
     def _register(self, interaction: Interaction, route: str | None, terms: Handler, function: F) -> F:
-        pattern = None if route is None else parse(route)
+        pattern = _pattern_of(route)
         parameters = () if pattern is None else pattern.parameters
-        handler = read(interaction.value, function, parameters, self._codec_choices)
+        handler = None
+        if parameters or not takes_bytes(function):
+            from rsocket_trio.services.typed_handlers import read
+
+            handler = read(interaction.value, function, parameters, self._choices())
         if handler is None:
-            handler = attrs.evolve(checked(interaction.value, function), codecs=self._codec_choices)
-        self._add(
-            attrs.evolve(
-                handler,
-                credit=terms.credit,
-                refill=terms.refill,
-                requires=terms.requires,
-                interaction=interaction.value,
-            ),
-            interaction,
-            pattern,
+            handler = checked(interaction.value, function)
+        handler = attrs.evolve(
+            handler,
+            credit=terms.credit,
+            refill=terms.refill,
+            requires=terms.requires,
+            interaction=interaction.value,
+            codecs=self._choices,
         )
+        self._add(handler, interaction, route, pattern)
         return function
 
-    def _add(self, handler: Handler, interaction: Interaction, pattern: RoutePattern | None) -> None:
-        """Add a handler for a route of this pattern. Raise ``ValueError`` if it is taken."""
-        route = None if pattern is None else pattern.literal
-        handler = attrs.evolve(handler, pattern_text="" if pattern is None else pattern.text)
+    def _add(self, handler: Handler, interaction: Interaction, text: str | None, pattern: RoutePattern | None) -> None:
+        """Add a handler for the route of this text, and of this pattern if it is no plain one.
+
+        Raise ``ValueError`` if it is taken.
+        """
+        route = text if pattern is None else pattern.literal
+        handler = attrs.evolve(handler, pattern_text=text or "")
         if handler.typed is not None or handler.requires is not None or handler.around or (pattern and route is None):
             handler = attrs.evolve(handler, plain=False)
+        if not handler.plain and self._served_calls is None:
+            self._attach_served_calls()
         if pattern is not None and route is None:
+            from rsocket_trio.services.route_patterns import PatternTable
+
             self._patterns.setdefault(interaction, PatternTable()).add(
                 pattern, attrs.evolve(handler, route=pattern.text, pattern=pattern)
             )
@@ -566,7 +631,12 @@ def _nothing() -> None:
 
 
 def check_users(responder: Responder) -> None:
-    """Raise ``ValueError`` if a handler of a responder that is served requires a user, and nothing can find one."""
+    """Raise ``ValueError`` if a handler of a responder that is served requires a user, and nothing can find one.
+
+    Raise ``TypeError`` for what is no responder.
+    """
+    if not isinstance(responder, Responder):
+        raise TypeError(f"a Responder serves, not {type(responder).__name__}")
     if responder._authenticator is not None or "setup" in responder._specials:
         return
     for interaction, handler in responder._requests():
@@ -584,6 +654,55 @@ def _check_requires(requires: object) -> None:
     if callable(requires) and not takes(requires, 2):
         called = f"{function_name(requires)}{signature_text(requires)}"
         raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
+
+
+RAW_ARGUMENTS = (Payload, Channel, Outgoing, Any, object)
+"""The types of parameters that take a payload, a channel or a sending side as it is."""
+RAW_RESULTS = (Payload, *PAYLOAD_LIKE, None, type(None), Any, object)
+"""The types of answers and items that are sent as they are."""
+ITERATED_OR_AWAITED = (AsyncIterator, AsyncGenerator, AsyncIterable, Awaitable, Coroutine)
+"""The generic types around a result: of generators and async functions, and of wrappers that return theirs."""
+
+
+def takes_bytes(function: object) -> bool:
+    """Return whether the annotations of a function show at a glance that it is a handler of bytes.
+
+    Of any other function ``services/typed_handlers`` finds out, which programs of bytes do not load.
+    """
+    own = getattr(function, "__func__", function)
+    if not inspect.isfunction(own) or hasattr(own, "__wrapped__") or own.__defaults__ or own.__kwdefaults__:
+        return False
+    code = own.__code__
+    names = code.co_varnames[: code.co_argcount]
+    if not names or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return False
+    try:
+        kinds = {
+            name: eval(kind, dict(own.__globals__)) if isinstance(kind, str) else kind
+            for name, kind in own.__annotations__.items()
+        }
+    except Exception:
+        return False  # a name of another place, which is looked for there
+    reply = kinds.pop("return", None)
+    if get_origin(reply) in ITERATED_OR_AWAITED:
+        arguments = get_args(reply)
+        reply = arguments[-1] if get_origin(reply) in (Awaitable, Coroutine) else arguments[0]
+    return all(_is_one_of(kind, RAW_ARGUMENTS) for kind in kinds.values()) and all(
+        _is_one_of(kind, RAW_RESULTS) for kind in (get_args(reply) if isinstance(reply, UnionType) else (reply,))
+    )
+
+
+def _is_one_of(kind: object, kinds: tuple[object, ...]) -> bool:
+    return any(kind is each for each in kinds)
+
+
+def _pattern_of(route: str | None) -> RoutePattern | None:
+    """Return the pattern of a route, ``None`` for one that is plain text. Raise ``ValueError`` for a malformed one."""
+    if route is None or not any(mark in route for mark in PATTERN_MARKS):
+        return None
+    from rsocket_trio.services.route_patterns import parse
+
+    return parse(route)
 
 
 def _checked_route(route: object) -> str:

@@ -39,7 +39,8 @@ STANDARD_STREAMS = 3
 IMPORTED = (
     *("argparse", "msgspec", "trustme"),
     *("rsocket_trio.conformance.clients", "rsocket_trio.conformance.run", "rsocket_trio.conformance.report"),
-    *("rsocket_trio._public", "rsocket_trio.replay", "rsocket_trio.services"),
+    *("rsocket_trio.client.reconnecting", "rsocket_trio.server.serve", "rsocket_trio.services.contracts"),
+    *("rsocket_trio.streamux.session", "rsocket_trio.replay"),
     *("rsocket_trio.transports.http2.http2_client", "rsocket_trio.transports.http2.http2_server"),
     *("rsocket_trio.transports.websocket.transport", "rsocket_trio.cli.entry", "rsocket_trio.cli.main"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import cache
@@ -28,6 +29,8 @@ WORDS = (
     "codecs",
     "hashed_integers",
     "colliding_keys",
+    "late_names",
+    "streamux_magic",
 )
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
@@ -38,15 +41,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     WORDS,
     ("mux",),
     ("rsocket", "streamux", "metadata"),
+    ("tools",),
     ("transports", "capture"),
     ("conformance",),
     ("forms",),
+    ("connection",),
     ("services",),
     ("responder",),
-    ("connection",),
     ("client",),
     ("server",),
-    ("_public",),
     (PUBLIC,),
     ("replay",),
     ("analytics", "loadgen"),
@@ -54,9 +57,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "testing"),
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
-
-# A responder's handlers are given the connection's objects; it may name their types, and nothing more.
-ONLY_FOR_ANNOTATIONS = {("responder", "connection"), ("services", "connection"), ("forms", "services")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
 ONLY_WHEN_NEEDED = {
@@ -120,8 +120,10 @@ def test_pure_folders_import_nothing_that_does_io(path: Path) -> None:
         ("rsocket", "from rsocket_trio import metadata", False),
         ("rsocket", "def f():\n    from rsocket_trio.transports import base", False),
         ("payload", "from rsocket_trio.errors import Invalid", True),
-        ("responder", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", True),
-        ("responder", "from rsocket_trio.connection import Connection", False),
+        ("services", "from rsocket_trio.connection import hooks", True),
+        ("connection", "from rsocket_trio.services import Call", False),
+        ("connection", "if TYPE_CHECKING:\n    from rsocket_trio.services import Call", False),
+        ("connection", "def f():\n    from rsocket_trio.services.calls import served", False),
         ("mux", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", False),
         ("replay", "from rsocket_trio import Responder", True),
         ("replay", "from rsocket_trio.spark import register", False),
@@ -145,8 +147,6 @@ def loaded_at_once(path: Path) -> set[str]:
 def may_import(folder: str, found: Import) -> bool:
     target = folder_of_module(found.module)
     if target == folder or (folder in WORDS and target in WORDS):
-        return True
-    if found.for_annotations and (folder, target) in ONLY_FOR_ANNOTATIONS:
         return True
     return LEVELS[target] < LEVELS[folder]
 
@@ -286,3 +286,96 @@ def reachable(graph: Mapping[str, Collection[str]], start: str) -> set[str]:
             seen.add(name)
             waiting.extend(graph.get(name, ()))
     return seen
+
+
+CLIENT = """
+import trio
+from rsocket_trio import open_connection
+"""
+ECHO = """
+import trio
+from rsocket_trio import Payload, Responder, open_connection, serve
+
+responder = Responder()
+
+@responder.request_response("echo")
+async def echo(request: {kind}) -> {kind}:
+    return request
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+        async with open_connection(uri) as connection:
+            await connection.request_response({request}, route="echo")
+        nursery.cancel_scope.cancel()
+
+trio.run(main)
+"""
+BYTES = ECHO.format(kind="Payload", request='b"x"')
+OBJECTS = ECHO.format(kind="int", request="5, reply=int")
+LOADED = """
+import sys
+print("\\n".join(sorted(sys.modules)))
+"""
+UNASKED = (
+    "pickle",
+    "rsocket_trio.services",
+    "rsocket_trio.codecs",
+    "rsocket_trio.connection.typed_streams",
+    "rsocket_trio.metadata.authentication",
+    "rsocket_trio.metadata.tracing",
+    "rsocket_trio.streamux",
+    "rsocket_trio.server.processes",
+    "rsocket_trio.capture",
+    "rsocket_trio.rsocket.extensions",
+    "rsocket_trio.rsocket.layouts.v0_0",
+    "rsocket_trio.rsocket.layouts.v0_1",
+    "rsocket_trio.rsocket.layouts.v0_2",
+    "rsocket_trio.rsocket.layouts.v2_0_draft",
+    "rsocket_trio.rsocket.peers",
+    "rsocket_trio.rsocket.quirks",
+    "rsocket_trio.transports.http2",
+    "rsocket_trio.transports.aeron",
+    "rsocket_trio.transports.memory",
+    "rsocket_trio.transports.websocket.transport",
+)
+"""What a program that sends bytes over TCP, in one dialect, does not load: modules, and folders with all in them."""
+
+
+@pytest.mark.parametrize("program", [CLIENT, BYTES], ids=["client", "echo"])
+def test_a_program_of_bytes_loads_nothing_that_it_did_not_ask_for(program: str) -> None:
+    loaded = modules_loaded_by(program)
+
+    unasked = [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in UNASKED)]
+    assert unasked == []
+
+
+MOST_LOADED = {"client": (CLIENT, 95, 20_000), "echo": (BYTES, 105, 22_500)}
+"""How many modules of the package a program may load, and how many lines are in them."""
+
+
+def test_the_first_object_attaches_the_hooks() -> None:
+    loaded = modules_loaded_by(OBJECTS)
+
+    assert {"rsocket_trio.services.calls.client", "rsocket_trio.services.calls.served"} <= loaded
+    assert "rsocket_trio.services.contracts" not in loaded
+
+
+@pytest.mark.parametrize(("program", "modules", "lines"), MOST_LOADED.values(), ids=MOST_LOADED)
+def test_a_program_of_bytes_loads_few_modules_and_lines(program: str, modules: int, lines: int) -> None:
+    loaded = [path for path in FILES if module_name(path) in modules_loaded_by(program)]
+
+    assert len(loaded) <= modules
+    assert sum(path.read_text("utf-8").count("\n") for path in loaded) <= lines
+
+
+def module_name(path: Path) -> str:
+    return ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+@cache
+def modules_loaded_by(program: str) -> set[str]:
+    """Return the names of the modules that a program of its own process has loaded at its end."""
+    command = [sys.executable, "-c", program + LOADED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())

@@ -95,7 +95,7 @@ def test_decorators_work_bare_called_and_with_a_route(name: str) -> None:
         ("metadata_push", plain, lambda responder: responder._metadata_push_handler.function),
         ("setup", gate, lambda responder: responder._setup_handler.function),
         ("setup", plain_gate, lambda responder: responder._setup_handler.function),
-        ("lease", items, lambda responder: responder._lease_policy),
+        ("lease", items, lambda responder: responder._lease_handler.function),
     ],
 )
 def test_decorators_without_a_route_work_bare_and_called(

@@ -17,7 +17,8 @@ from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
 from rsocket_trio.streamux.chunks import ChunkHeader, ChunkReader, HeaderLayout
-from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate
+from rsocket_trio.streamux.negotiation import Initialize, Terms, negotiate
+from rsocket_trio.streamux_magic import SIZE
 from tests.rsocket.test_vectors import ALL
 
 Split: TypeAlias = tuple[list[bytes], str]

@@ -271,7 +271,7 @@ MUTANTS = (
         "ParkingLot._move_up",
         "self.first = self._others.popitem(last=False)[1] if self._others else None",
         "self.first = self._others.popitem()[1] if self._others else None",
-        ("tests/connection/test_parking_lot.py",),
+        ("tests/tools/test_parking_lot.py",),
     ),
     Mutant(
         "any answer shows that everything was heard",
@@ -754,14 +754,14 @@ MUTANTS = (
     ),
     Mutant(
         "a late answer is sent",
-        "ServedCall._run",
+        "within",
         "if trio.current_time() < deadline:\n",
         "if True:\n",
         DEADLINES,
     ),
     Mutant(
         "a handler goes on behind the deadline of its call",
-        "ServedCall._run",
+        "within",
         "with trio.CancelScope(deadline=deadline):",
         "with trio.CancelScope():",
         DEADLINES,

@@ -22,7 +22,8 @@ from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkReader, HeaderLayout
-from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
+from rsocket_trio.streamux.negotiation import Initialize, Terms, negotiate, quick_terms
+from rsocket_trio.streamux_magic import SIZE
 
 LONGEST_CHUNK: Final = 2**30 - 1
 """Bytes of a chunk that are still read."""

@@ -14,7 +14,8 @@ from rsocket_trio.cli.help_page import CommandGroup
 from rsocket_trio.cli.hex_lines import Answer, answer, object_lines, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
-from rsocket_trio.streamux.negotiation import VERSION, Initialize, Outcome, negotiate
+from rsocket_trio.streamux.negotiation import Initialize, Outcome, negotiate
+from rsocket_trio.streamux_magic import VERSION
 
 FLAGS: Final = ("qr", "qa")
 NUMBERS: Final = ("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved")

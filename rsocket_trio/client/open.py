@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
-from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, checked_entries
-from rsocket_trio.connection.event_loop_checks import no_trio
-from rsocket_trio.connection.fault_log import only_leaf
+from rsocket_trio.connection.hooks import PLAIN, CallTerms
 from rsocket_trio.connection.protocols import (
     ProtocolFactory,
     bare_client_protocol,
-    check_auth_of_setup,
     client_protocol,
+    metadata_mime_of_setup,
 )
 from rsocket_trio.connection.recording import (
     dial_with_lengths,
@@ -33,15 +31,13 @@ from rsocket_trio.connection.recording import (
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
-from rsocket_trio.metadata.authentication import Credentials
 from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
-from rsocket_trio.responder import check_users
+from rsocket_trio.responder import Responder, check_users
 from rsocket_trio.rsocket.handshake import ClientTerms
-from rsocket_trio.services.access import fresh_credentials
-from rsocket_trio.services.call_context import PLAIN, CallTerms
-from rsocket_trio.services.interceptors import as_interceptor
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
+from rsocket_trio.tools.event_loop_checks import no_trio
+from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, as_lost, open_transport
@@ -51,6 +47,8 @@ from rsocket_trio.transports.schemes import parse_uri
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
 
+    from rsocket_trio.metadata.authentication import Auth, Credentials
+
 Connected: TypeAlias = "trio.abc.Stream | Transport | WebSocketConnection"
 """The kinds of stream that frames can travel over."""
 Connect: TypeAlias = Callable[[], Awaitable[Connected] | AbstractAsyncContextManager[Connected]]
@@ -59,6 +57,8 @@ Connect: TypeAlias = Callable[[], Awaitable[Connected] | AbstractAsyncContextMan
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
 """
+NO_HANDLERS = Responder()
+"""Serves the connections of all clients that have no responder: it rejects every request."""
 NO_RECORDING = nullcontext()
 NO_NEW_STREAM = "no new stream"
 
@@ -238,6 +238,10 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
             return bare_client_protocol(
                 options["dialect"], *plain, options["limits"], options["fragment_size"], options["peer"]
             )
+    if credentials is not None:
+        from rsocket_trio.services.calls.access import with_credentials
+
+        payload = with_credentials(payload, credentials)
     terms = ClientTerms(payload, *plain, checked_entries(options["extension_entries"]))
     return client_protocol(
         options["dialect"],
@@ -249,8 +253,17 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
         options["streamux"],
         options["resume"],
         options["peer"],
-        credentials,
     )
+
+
+def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mime: str) -> None:
+    """Raise ``ValueError`` for credentials of a SETUP that has no composite metadata, ``TypeError`` for none.
+
+    ``metadata_mime`` counts unless ``peer`` needs another one. A function that gives credentials is not called here.
+    """
+    from rsocket_trio.services.calls.access import check_auth
+
+    check_auth(auth, metadata_mime_of_setup(dialect, peer, metadata_mime))
 
 
 def call_terms(options: StreamOptions[Any]) -> CallTerms:
@@ -260,6 +273,10 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
     codecs, around = options["codecs"], tuple(options["around"])
     if codecs is None and not around and not options["deadlines"]:
         return PLAIN
+    # Imported here, as what credentials need is elsewhere: a program of bytes loads nothing of services.
+    from rsocket_trio.codecs import checked_codecs
+    from rsocket_trio.services.calls.interceptors import as_interceptor
+
     return CallTerms(
         None if codecs is None else checked_codecs(codecs),
         tuple(as_interceptor("around", each) for each in around),
@@ -306,6 +323,8 @@ async def _run_client(
     credentials = None
     if options["auth"] is not None:
         check_auth_of_setup(options["auth"], options["dialect"], options["peer"], options["metadata_mime"])
+        from rsocket_trio.services.calls.access import fresh_credentials
+
         with time_limit.step("no credentials from auth"):
             credentials = await fresh_credentials(options["auth"])
     factory, dial = prepare(credentials)
@@ -321,7 +340,7 @@ async def _run_client(
             if begun.resumable is not None and factory.resume is not None:
                 reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, factory.framing, factory.resume)
             connection = Connection(
-                begun.session, responder, begun.setup, transport.handshake, reconnector, None, calls
+                begun.session, responder or NO_HANDLERS, begun.setup, transport.handshake, reconnector, None, calls
             )
             transport.use_framing(factory.framing())
             try:

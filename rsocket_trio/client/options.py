@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Iterable
-from typing import Annotated, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypedDict, TypeVar
 
-from rsocket_trio.codecs import Codec
-from rsocket_trio.connection.recording import CaptureLike
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import EMPTY
-from rsocket_trio.responder import Responder
-from rsocket_trio.services.access import Auth
-from rsocket_trio.services.interceptors import Interceptor
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
+from rsocket_trio.terms import UnsaidKeepalive
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
-from rsocket_trio.transports.schemes import SharedConnection
 from rsocket_trio.values import UnsaidNumber, UnsaidText
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+    from rsocket_trio.codecs import Codec
+    from rsocket_trio.connection.recording import CaptureLike
+    from rsocket_trio.metadata.authentication import Auth
+    from rsocket_trio.responder import Responder
+    from rsocket_trio.services.calls.interceptors import Interceptor
+    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.terms import Keepalive, ResumeOptions
+    from rsocket_trio.transports.schemes import SharedConnection
 
 DIALECT = UnsaidText("rsocket/1.0")
 DATA_MIME = UnsaidText(OCTET_STREAM)

@@ -8,20 +8,16 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 import trio
 
-from rsocket_trio.client.open import call_terms, open_connection, open_uri
+from rsocket_trio.client.open import call_terms, check_auth_of_setup, open_connection, open_uri
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.client.reopened_streams import Reopened, ReopenedChannel, ReopenedIncoming
-from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.event_loop_checks import need_trio
-from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.connection.protocols import check_auth_of_setup, checked_peer
+from rsocket_trio.connection.protocols import checked_peer
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
@@ -40,12 +36,18 @@ from rsocket_trio.errors import (
     fresh_copy,
 )
 from rsocket_trio.payload import PayloadLike, as_payload
-from rsocket_trio.services.access import checked_credentials
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Backoff
+from rsocket_trio.tools.event_loop_checks import need_trio
+from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.connect_timeout import ConnectTimeout, checked_connect_timeout
 from rsocket_trio.transports.schemes import parse_uri
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import RequestCalls
+    from rsocket_trio.metadata.authentication import Credentials
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -66,10 +68,18 @@ ReconnectOptions: TypeAlias = ConnectionOptions[
     HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]],
 ]
 """The options of ``open_connection``; ``setup``, ``headers`` and ``auth`` may be functions, async or not."""
+
+
+def _checked_credentials(given: object) -> Credentials:
+    from rsocket_trio.services.calls.access import checked_credentials
+
+    return checked_credentials(given)
+
+
 RENEWED: Final[dict[str, Callable[[Any], object]]] = {
     "setup": as_payload,
     "headers": as_headers,
-    "auth": checked_credentials,
+    "auth": _checked_credentials,
 }
 """The terms that a function may give for each connection, with the converter of its result."""
 
@@ -145,6 +155,11 @@ class ReconnectingClient(
             except Canceled as error:
                 if error.text != GRACE_IS_OVER:
                     raise
+
+    def _calls(self) -> RequestCalls:
+        from rsocket_trio.services.calls import client
+
+        return client
 
     async def _ready(self) -> Engine:
         need_trio()
@@ -383,6 +398,8 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     if given["auth"] is not None:
         check_auth_of_setup(given["auth"], given["dialect"], given["peer"], given["metadata_mime"])
     if given["codecs"] is not None:
+        from rsocket_trio.codecs import checked_codecs
+
         given["codecs"] = checked_codecs(given["codecs"])
     fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these
     call_terms(fit_terms)

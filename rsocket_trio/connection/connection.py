@@ -12,39 +12,29 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 import trio
 
-from rsocket_trio.connection.client_calls import (
-    PAYLOAD_TYPES,
-    ClientCall,
-    decoded,
-    needs_call,
-    object_request,
-    routed,
-)
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.event_loop_checks import need_trio, no_trio
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog
+from rsocket_trio.connection.hooks import (
+    PLAIN,
+    CallTerms,
+    HandlerTable,
+    RequestCalls,
+    current_call_variable,
+    current_connection_variable,
+)
+from rsocket_trio.connection.plain_requests import PAYLOAD_TYPES, needs_call, routed
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Drained, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
-from rsocket_trio.metadata.composite import MetadataPair
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes
-from rsocket_trio.responder import Responder
-from rsocket_trio.services.access import Auth
-from rsocket_trio.services.call_context import (
-    PLAIN,
-    CallTerms,
-    current_call_variable,
-    current_connection_variable,
-)
-from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
-from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
+from rsocket_trio.tools.event_loop_checks import need_trio, no_trio
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.values import UnsaidNumber
@@ -55,7 +45,11 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import Contract, ServiceT
     from rsocket_trio.connection.link import RefusedClients
+    from rsocket_trio.connection.typed_streams import Stream, TypedChannel
+    from rsocket_trio.metadata.authentication import Auth
+    from rsocket_trio.metadata.composite import MetadataPair
     from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.rsocket.session import Session as RSocketSession
 
@@ -73,8 +67,6 @@ def current_connection() -> Connection:
 
 served_call = current_call_variable.get
 
-NO_HANDLERS = Responder()
-"""Serves the connections of all clients that have no responder: it rejects every request."""
 INITIAL_REQUEST_N = UnsaidNumber(256)
 """Initial credit of a request in items, unless its caller or ``peer=`` sets another."""
 R = TypeVar("R")
@@ -157,12 +149,14 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             or (reply is not None and isinstance(payload, Payload))
             or metadata
         ):
-            call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
+            calls = engine.request_calls or engine.attach_request_calls()
+            call = calls.client_call(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
             extensions = checked_entries(extension_entries)
             need_trio()
             return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)
         if reply is not None or type(payload) not in PAYLOAD_TYPES:
-            request = object_request(engine, payload, route, reply)
+            calls = engine.request_calls or engine.attach_request_calls()
+            request = calls.object_request(engine, payload, route, reply)
         else:
             plain: Any = payload
             if route is not None:
@@ -187,7 +181,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
                 raise
             engine = following
             answer = await self._sent(answered, engine, extensions, None, request)
-        return answer if reply is None else decoded(engine, answer, reply)
+        if reply is None:
+            return answer
+        return (engine.request_calls or engine.attach_request_calls()).decoded(engine, answer, reply)
 
     @overload
     def request_stream(
@@ -268,7 +264,12 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             auth,
             metadata,
         )
-        return stream if items is None else Stream[Any](stream, items)
+        if items is None:
+            return stream
+        # Imported here, so that programs of bytes do not load it.
+        from rsocket_trio.connection.typed_streams import Stream
+
+        return Stream[Any](stream, items)
 
     @overload
     def request_subscription(
@@ -333,7 +334,12 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         stream = self._open(
             kind, interaction, payload, route, extension_entries, initial_request_n, refill, items, auth, metadata
         )
-        return stream if items is None else Stream[Any](stream, items)
+        if items is None:
+            return stream
+        # Imported here, so that programs of bytes do not load it.
+        from rsocket_trio.connection.typed_streams import Stream
+
+        return Stream[Any](stream, items)
 
     @overload
     def request_channel(
@@ -380,7 +386,11 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             auth,
             metadata,
         )
-        return channel if items is None else TypedChannel[Any, Any](channel, items)
+        if items is None:
+            return channel
+        from rsocket_trio.connection.typed_streams import TypedChannel
+
+        return TypedChannel[Any, Any](channel, items)
 
     async def fire_and_forget(
         self,
@@ -399,7 +409,8 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         engine = self._engine or await self._ready()
         extensions = checked_entries(extension_entries)
         if needs_call(engine, payload, None, auth, metadata):
-            call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
+            calls = engine.request_calls or engine.attach_request_calls()
+            call = calls.client_call(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
             await trio.lowlevel.checkpoint()
             await call.request(partial(self._sent, opened, engine, extensions, call.renewed))
             return
@@ -455,7 +466,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         ``auth`` are credentials for each of its requests, or a function that gives them, and ``metadata`` entries of
         each, as those of ``request_response``. Raise ``TypeError`` for a class that is no contract.
         """
-        return remote_of(contract, self, auth, metadata)
+        return self._calls().remote_of(contract, self, auth, metadata)
 
     async def _sent(
         self,
@@ -481,6 +492,10 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     async def _next_engine(self) -> Engine | None:
         """Return the engine that a request is sent to after ``Drained``, ``None`` if there is none."""
         return None
+
+    @abstractmethod
+    def _calls(self) -> RequestCalls:
+        """Return the hook for requests that need more than their bytes."""
 
     @abstractmethod
     async def _ready(self) -> Engine:
@@ -526,7 +541,8 @@ def new_stream(
         credit = checked_request_n(initial_request_n)
     extensions = checked_entries(extension_entries)
     if needs_call(engine, payload, items, auth, metadata):
-        life = ClientCall(engine, interaction, payload, route, auth, items, metadata)
+        calls = engine.request_calls or engine.attach_request_calls()
+        life = calls.client_call(engine, interaction, payload, route, auth, items, metadata)
         return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
     return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
 
@@ -573,7 +589,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def __init__(
         self,
         session: Session,
-        responder: Responder | None,
+        responder: HandlerTable,
         setup: Setup,
         handshake: Handshake,
         reconnector: Reconnector | None = None,
@@ -584,8 +600,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[ExtensionEntry, ...] = ()
-        served_by = NO_HANDLERS if responder is None else responder
-        self._engine = Engine(self, session, served_by, reconnector, failure_log, calls)
+        self._engine = Engine(self, session, responder, reconnector, failure_log, calls)
 
     @property
     def state(self) -> SimpleNamespace:
@@ -625,6 +640,9 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         extension = supported(engine.session, engine.session.extension_entries, "extension entries")
         extension.entries(content, ignore=ignore)
         engine.wake()
+
+    def _calls(self) -> RequestCalls:
+        return self._engine.request_calls or self._engine.attach_request_calls()
 
     async def _ready(self) -> Engine:
         return self._engine

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import trio
 
-from rsocket_trio.connection.fault_log import is_failure, only_leaf
-from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
-from rsocket_trio.connection.served_calls import CallPort, served, unmatched
+from rsocket_trio.connection.fault_log import failures_told_to, is_failure, is_the_end
+from rsocket_trio.connection.handler_tasks import HandlerCall, NoStream, Unfinished
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
+    NegotiationFailed,
+    RejectedSetup,
     RemoteProtocolError,
-    RSocketError,
+    SetupError,
     StreamError,
 )
 from rsocket_trio.forms import Handler, Kind, unfit
@@ -47,63 +50,25 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, StreamState
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
-from rsocket_trio.terms import Setup
+from rsocket_trio.tools.exception_groups import only_leaf
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.entries import EntryHooks
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.session import Leasing
     from rsocket_trio.rsocket.frames import ExtensionEntry
+    from rsocket_trio.terms import Setup
 
 
 NO_METADATA = RequestMetadata()
 
 
-class DispatchPort(HandlerPort, CallPort, Protocol):
-    """The side of a connection that the dispatcher sees. None of these waits."""
-
-    @property
-    def entry_hooks(self) -> EntryHooks:
-        """The application's hooks for extension entries."""
-        ...
-
-    def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
-        """Call a function of the application in a fresh copy of the connection's context."""
-        ...
-
-    def copy_context(self) -> contextvars.Context:
-        """Return a fresh copy of the connection's context."""
-        ...
-
-    def handle_setup(self, setup: Setup) -> None:
-        """Admit or refuse the client of this SETUP."""
-        ...
-
-    def on_answered(self, entries: tuple[ExtensionEntry, ...]) -> None:
-        """Let waiting requests begin: the server took this client, and granted these extension entries."""
-        ...
-
-    def on_peer_draining(self, *, closing: bool) -> None:
-        """Start no new streams: the peer takes none, and lets open ones finish.
-
-        With ``closing`` it expects this side to end the connection behind the last one.
-        """
-        ...
-
-    def replace_link(self, error: ConnectionLost) -> None:
-        """Abandon the transport, which is of no more use, until there is another."""
-        ...
-
-    def end(self, error: RSocketError, *, refuses: bool = False) -> None:
-        """End the connection with this error."""
-        ...
-
-
 class Dispatcher:
     """Acts on events without waiting; work that takes time becomes a call for a worker."""
 
-    __slots__ = ("_port",)
+    __slots__ = ("_engine",)
 
-    def __init__(self, port: DispatchPort) -> None:
-        self._port = port
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def act(self, events: Iterable[Event]) -> None:
         """Act on the events of a session, in order."""
@@ -129,7 +94,7 @@ class Dispatcher:
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
-            self._port.faults.peer_fault(str(event.error))
+            self._engine.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
             owner._on_error(event.error)
@@ -146,16 +111,18 @@ class Dispatcher:
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
-        port = self._port
-        if port.ended is not None or (not stream.open and stream.interaction is not FIRE_AND_FORGET):
+        engine = self._engine
+        if engine.ended is not None or (not stream.open and stream.interaction is not FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
         metadata, registered = NO_METADATA, None
         try:
             if payload.metadata:
                 metadata = self._read(payload, payload.metadata)
-            handler = registered = port.responder._find(stream.interaction, metadata.route)
-            if not handler.plain or metadata.travelling or port.responder._interceptors:
-                handler = served(port, handler, payload, metadata)
+            handler = registered = engine.responder._find(stream.interaction, metadata.route)
+            if not handler.plain or metadata.travelling or engine.responder._interceptors:
+                responder = engine.responder
+                calls = responder._served_calls or responder._attach_served_calls()
+                handler = calls.served(engine, handler, payload, metadata)
             if event.entries:
                 entitled = self._with_entries(handler, stream, payload, event.entries)
                 if entitled is None:
@@ -169,14 +136,14 @@ class Dispatcher:
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
-        call = HandlerCall(port, stream, handler, payload)
+        call = HandlerCall(engine, stream, handler, payload)
         if stream.interaction is FIRE_AND_FORGET:
-            port.workers.detach(call)
+            engine.workers.detach(call)
         else:
             stream.owner = call
             if stream.interaction is REQUEST_CHANNEL:
                 call.accept_channel()
-        port.workers.start(call)
+        engine.workers.start(call)
 
     def _with_entries(
         self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[ExtensionEntry, ...]
@@ -189,14 +156,14 @@ class Dispatcher:
         from rsocket_trio.connection.entries import HookFailed, with_entries
 
         try:
-            self._port.entry_hooks.offer_request(entries)
+            self._engine.entry_hooks.offer_request(entries)
         except HookFailed as failed:
             if handler.counts and isinstance(failed.error, StreamError):
                 raise failed.error from None  # inside of the interceptors
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                self._port.faults.count_dropped()
+                self._engine.faults.count_dropped()
             else:
-                HandlerCall(self._port, stream, failed.hook, payload).fail(failed.error)
+                HandlerCall(self._engine, stream, failed.hook, payload).fail(failed.error)
             return None
         return with_entries(handler, entries)
 
@@ -212,27 +179,28 @@ class Dispatcher:
 
         ``registered`` is the handler that the request is for, ``None`` if none matches.
         """
-        port, is_answered = self._port, stream.interaction is not FIRE_AND_FORGET
-        handler = unmatched(stream.interaction) if registered is None else registered
-        if not port.responder._interceptors and not handler.around:
+        engine, is_answered = self._engine, stream.interaction is not FIRE_AND_FORGET
+        if not engine.responder._interceptors and (registered is None or not registered.around):
             if is_answered:
-                port.fail_stream(stream, error)
+                engine.fail_stream(stream, error)
             else:
-                port.faults.count_dropped()
+                engine.faults.count_dropped()
             return None
-        stand_in = served(port, handler, payload, metadata, error)
+        calls = engine.responder._served_calls or engine.responder._attach_served_calls()
+        handler = calls.unmatched(stream.interaction) if registered is None else registered
+        stand_in = calls.served(engine, handler, payload, metadata, error)
         if registered is None and isinstance(error, Invalid):
             stand_in.call._drop_entries()  # its metadata is malformed
         if not is_answered and not isinstance(error, Invalid):
-            port.faults.count_dropped()  # as an ``Invalid`` is in every case
+            engine.faults.count_dropped()  # as an ``Invalid`` is in every case
         return stand_in
 
     def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
         """Return what the metadata of a request says of the call. Raise ``Invalid`` if it is malformed."""
-        port = self._port
+        engine = self._engine
         try:
-            limit = port.session.limits.metadata_entries
-            mime = port.metadata_mime
+            limit = engine.session.limits.metadata_entries
+            mime = engine.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
             return read_request(metadata, mime, limit)
@@ -240,8 +208,8 @@ class Dispatcher:
             raise Invalid(f"metadata: {error}") from error
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
-        port = self._port
-        context = port.copy_context()
+        engine = self._engine
+        context = engine.copy_context()
         try:
             result = context.run(handler.function, payload)
             if stream.interaction is FIRE_AND_FORGET:
@@ -255,13 +223,13 @@ class Dispatcher:
                 self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             else:
-                reply = HandlerCall(port, stream, handler, payload)._as_payload(result)
-            if port.session.outbox.has_room(reply):
-                port.send_item(stream, reply, complete=True)
+                reply = HandlerCall(engine, stream, handler, payload)._as_payload(result)
+            if engine.session.outbox.has_room(reply):
+                engine.send_item(stream, reply, complete=True)
                 return
         except Exception as error:
             # An error of the handler, or of an answer that can't be encoded.
-            HandlerCall(port, stream, handler, payload).fail(error)
+            HandlerCall(engine, stream, handler, payload).fail(error)
             return
 
         held = [reply]
@@ -277,86 +245,144 @@ class Dispatcher:
         self, stream: StreamState, handler: Handler, payload: object, function: Callable[[Any], Awaitable[object]]
     ) -> None:
         """Let a worker finish a request whose plain function has returned."""
-        port = self._port
+        engine = self._engine
         remaining = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
-        call = HandlerCall(port, stream, remaining, payload)
+        call = HandlerCall(engine, stream, remaining, payload)
         if stream.interaction is FIRE_AND_FORGET:
-            port.workers.detach(call)
+            engine.workers.detach(call)
         else:
             stream.owner = call
-        port.workers.start(call)
+        engine.workers.start(call)
 
     # The connection
 
     def _on_setup(self, event: SetupReceived) -> None:
-        self._port.handle_setup(event.setup)
+        engine = self._engine
+        setup = engine.note_setup(event.setup)
+        handler = engine.responder._setup_handler
+        if handler is None:
+            self._let_in()
+        else:
+            engine.start_task(self._run_setup_handler, handler, setup)
+
+    async def _run_setup_handler(self, handler: Handler, setup: Setup) -> None:
+        is_accepted = False
+        with failures_told_to(partial(self._refuse_client, handler)):
+            answer = handler.function(setup, self._engine.connection)
+            if handler.kind is Kind.ASYNC or isawaitable(answer):
+                await answer
+            is_accepted = True
+        if is_accepted:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Let the client in, unless the connection is over or a hook refuses an entry of its SETUP."""
+        engine = self._engine
+        if engine.ended is not None:
+            return
+        entries: tuple[ExtensionEntry, ...] = engine.connection.setup.extension_entries
+        granted = engine.entry_hooks.grants(entries, self._refuse_client) if entries else ()
+        if granted is not None:
+            self.start_lease_policy()
+            engine.let_in(granted)
+
+    def _refuse_client(self, handler: Handler, error: Exception) -> None:
+        """Refuse the client, because its setup handler or a hook raised ``error``."""
+        engine, leaf = self._engine, only_leaf(error)
+        refusal: SetupError = RejectedSetup("internal error")
+        if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
+            refusal = leaf
+        elif not is_the_end(error, engine.ended):
+            engine.faults.handler_failed(handler, error)
+        if engine.ended is None:
+            self.act(engine.session.refuse(refusal))
+
+    def start_lease_policy(self) -> None:
+        """Let the application's policy grant leases, in a task, if they were agreed and it has one."""
+        engine = self._engine
+        policy, leasing, setup = engine.responder._lease_handler, engine.session.leasing, engine.connection.setup
+        if setup.lease and policy is not None and leasing is not None:
+            engine.start_task(self._run_lease_policy, policy, leasing, setup)
+
+    async def _run_lease_policy(self, policy: Handler, leasing: Leasing, setup: Setup) -> None:
+        """Grant what the policy yields. A policy that fails grants nothing more, and the failure is logged."""
+        with failures_told_to(partial(self._lease_policy_failed, policy)):
+            async with aclosing(policy.function(setup)) as leases:
+                async for lease in leases:
+                    leasing.grant(lease, trio.current_time())
+                    self._engine.wake()
+
+    def _lease_policy_failed(self, policy: Handler, error: Exception) -> None:
+        if not is_the_end(error, self._engine.ended):
+            self._engine.faults.handler_failed(policy, error)
 
     def _on_accepted(self, event: SetupAccepted) -> None:
-        self._port.on_answered(event.entries)
+        self._engine.on_answered(event.entries)
+        self.start_lease_policy()
 
     def _on_entries(self, event: EntriesReceived) -> None:
-        self._port.entry_hooks.offer_connection(event.entries, self._hook_failed)
+        self._engine.entry_hooks.offer_connection(event.entries, self._hook_failed)
 
     def _hook_failed(self, handler: Handler, error: Exception) -> None:
-        if is_failure(only_leaf(error), self._port.ended):
-            self._port.faults.handler_failed(handler, error)
+        if is_failure(only_leaf(error), self._engine.ended):
+            self._engine.faults.handler_failed(handler, error)
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
-        port = self._port
-        handler = port.responder._metadata_push_handler
-        if handler is None or port.workers.detached >= port.session.limits.pending_handlers:
-            port.faults.count_dropped()
+        engine = self._engine
+        handler = engine.responder._metadata_push_handler
+        if handler is None or engine.workers.detached >= engine.session.limits.pending_handlers:
+            engine.faults.count_dropped()
             return
         stream = NoStream()
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, event.metadata)
             return
-        call = HandlerCall(port, stream, handler, event.metadata)
-        port.workers.detach(call)
-        port.workers.start(call)
+        call = HandlerCall(engine, stream, handler, event.metadata)
+        engine.workers.detach(call)
+        engine.workers.start(call)
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
         if owner is None or not owner._on_push(event.push):
-            self._port.faults.count_dropped()
+            self._engine.faults.count_dropped()
 
     def _on_extension(self, event: ExtensionReceived) -> None:
-        port = self._port
-        handler = port.responder._extensions[event.ext_type]
+        engine = self._engine
+        handler = engine.responder._extensions[event.ext_type]
         try:
-            result = port.run_in_context(handler.function, event.stream_id, event.body)
+            result = engine.run_in_context(handler.function, event.stream_id, event.body)
             if result is not None and isawaitable(result):
                 raise unfit(handler.interaction, handler.registered, result, "nothing: it is a plain function")
         except Exception as error:
             self._hook_failed(handler, error)
 
     def _on_silent(self, event: TransportSilent) -> None:
-        self._port.replace_link(event.error)
+        self._engine.replace_link(event.error)
 
     def _on_ended(self, event: SessionEnded) -> None:
-        port = self._port
+        engine = self._engine
         if isinstance(event.error, ConnectionLost) and not event.ordinary:
-            port.faults.peer_fault(str(event.error))
+            engine.faults.peer_fault(str(event.error))
         else:
             # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
-            port.faults.lost(event.error)
-        port.end(event.error, refuses=event.refuses)
+            engine.faults.lost(event.error)
+        engine.end(event.error, refuses=event.refuses)
 
     def _on_lease(self, event: LeaseReceived) -> None:
-        self._port.request_queue.grant_next()
+        self._engine.request_queue.grant_next()
 
     def _on_pong(self, event: Pong) -> None:
         event.token.set()
 
     def _on_peer_fault(self, event: PeerFault) -> None:
-        faults = self._port.faults
+        faults = self._engine.faults
         if event.ignored:
             faults.ignored_frame(event.text)
         else:
             faults.peer_fault(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
-        self._port.on_peer_draining(closing=event.closing)
+        self._engine.on_peer_draining(closing=event.closing)
 
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {

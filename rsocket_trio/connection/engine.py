@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextvars
-import inspect
 import math
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from enum import Enum, auto
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from rsocket_trio.connection.deadlines import ConnectionTimer, Deadlines, Timeout
 from rsocket_trio.connection.dispatch import Dispatcher
-from rsocket_trio.connection.fault_log import FailureLog, FaultLog, failures_told_to, is_the_end, only_leaf
+from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.handler_tasks import HandlerCall, Workers
+from rsocket_trio.connection.hooks import PLAIN, CallTerms, HandlerTable, RequestCalls, View
 from rsocket_trio.connection.inbox import ReceiveBudget
 from rsocket_trio.connection.link import Link, NoLink, RefusedClients
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.connection.resumption import Reconnector, ResumeFailed
 from rsocket_trio.errors import (
@@ -30,27 +27,23 @@ from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
     Drained,
-    NegotiationFailed,
-    RejectedSetup,
     RemoteProtocolError,
     RSocketError,
-    SetupError,
     StreamError,
     fresh_copy,
 )
-from rsocket_trio.forms import Handler, HandlerTable, Kind
+from rsocket_trio.forms import Handler
 from rsocket_trio.metadata.mime import mime_name
-from rsocket_trio.mux.session import Leasing, Session
+from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
 from rsocket_trio.payload import EMPTY, MetadataPush, Payload
-from rsocket_trio.services.call_context import PLAIN, Call, CallTerms
 from rsocket_trio.terms import Setup
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.transports.base import Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
     from rsocket_trio.rsocket.frames import ExtensionEntry
-    from rsocket_trio.services.codec_choice import RequestForm
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
@@ -70,23 +63,15 @@ class Verdict(Enum):
     """Half a frame, or a pause of reading, has lasted too long."""
 
 
-class View(Protocol):
-    """The connection as its users see it, as far as the engine knows it."""
-
-    setup: Setup
-    handshake: Handshake
-    granted: tuple[ExtensionEntry, ...]
-    user: Any
-
-
 class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
     ``ended`` is why nothing goes on any more, ``receive_budget`` what was received and
     not read, ``faults`` what the log heard of, ``request_queue`` what new requests wait for, ``changes`` where tasks
     wait for what is said once: the answer to SETUP, the end of the last stream, the end of all. ``link`` moves the
-    frames; without a transport it is a ``NoLink``. ``calls`` are the settings of this side's requests, and
-    ``request_form`` is the form of those with objects, after the first of them.
+    frames; without a transport it is a ``NoLink``. ``calls`` are the settings of this side's requests.
+    ``request_calls`` is the hook for those that need more than their bytes, and ``request_form`` the form of those with
+    objects, after the first of them.
     """
 
     __slots__ = (
@@ -113,6 +98,7 @@ class Engine:
         "plain_requests",
         "receive_budget",
         "reconnector",
+        "request_calls",
         "request_form",
         "request_queue",
         "responder",
@@ -155,7 +141,8 @@ class Engine:
         self.request_queue = RequestQueue(self, session)
         self.calls = calls
         self.plain_requests = not calls.around and not calls.deadlines
-        self.request_form: RequestForm | None = None
+        self.request_calls: RequestCalls | None = None
+        self.request_form: object = None
         self.peer_draining = False
         self.peer_closing = False
         self._nursery: trio.Nursery | None = None
@@ -196,7 +183,7 @@ class Engine:
                         nursery.start_soon(deadlines.run)
                     self.timer.start(deadlines)
                     if self.session.client and not self.session.awaits_answer:
-                        self._start_lease_policy()
+                        self._dispatcher.start_lease_policy()
                     self.link = link = Link(transport, self.session, self, first)
                     del transport, first
                     await link.run(nursery, context)
@@ -277,11 +264,20 @@ class Engine:
         for function in self.on_state:
             function()
 
-    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> Call:
+    def attach_request_calls(self) -> RequestCalls:
+        """Attach the hook for requests that need more than their bytes, and return it."""
+        self.request_calls = calls = self.responder._request_calls()
+        return calls
+
+    @property
+    def error_handlers(self) -> tuple[Handler, ...]:
+        """The functions of ``on_error``."""
+        return self.responder._error_handlers
+
+    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""
-        call = Call(route, interaction, "server", self.connection)
-        call.pattern = pattern
-        return call
+        calls = self.responder._served_calls or self.responder._attach_served_calls()
+        return calls.failed_call(self.connection, interaction, route, pattern)
 
     @property
     def metadata_mime(self) -> str | int:
@@ -508,8 +504,8 @@ class Engine:
 
     # How a connection begins
 
-    def handle_setup(self, setup: Setup) -> None:
-        """Accept the SETUP of a client at once, or run the application's setup handler in a task of its own."""
+    def note_setup(self, setup: Setup) -> Setup:
+        """Keep the SETUP of a client, with the facts of its transport, and return it so."""
         facts = self.connection.handshake
         # Every field by name: ``attrs.evolve`` costs three times as much, once for each connection.
         self.connection.setup = setup = Setup(
@@ -530,21 +526,7 @@ class Engine:
             headers=facts.headers,
         )
         self.timer.reset()
-        handler = self.responder._setup_handler
-        if handler is None:
-            self._accept()
-        else:
-            self.start_task(self._run_setup_handler, handler, setup)
-
-    async def _run_setup_handler(self, handler: Handler, setup: Setup) -> None:
-        accepted = False
-        with failures_told_to(partial(self._refuse, handler)):
-            answer = handler.function(setup, self.connection)
-            if handler.kind is Kind.ASYNC or inspect.isawaitable(answer):
-                await answer
-            accepted = True
-        if accepted:
-            self._accept()
+        return setup
 
     @property
     def entry_hooks(self) -> EntryHooks:
@@ -554,14 +536,8 @@ class Engine:
 
         return EntryHooks(self.responder._entry_hooks, self.run_in_context, self.session.limits.setup_size)
 
-    def _accept(self) -> None:
-        if self.ended is not None:
-            return
-        entries: tuple[ExtensionEntry, ...] = self.connection.setup.extension_entries
-        granted = self.entry_hooks.grants(entries, self._refuse) if entries else ()
-        if granted is None:
-            return
-        self._start_lease_policy()
+    def let_in(self, granted: tuple[ExtensionEntry, ...]) -> None:
+        """Open the session to the client, and grant it these extension entries."""
         self._dispatcher.act(self.session.accept(trio.current_time(), granted))
         self.timer.reset()
         self._attend()
@@ -569,41 +545,11 @@ class Engine:
         if self.is_suspended:
             self.wake()  # nothing may be queued, but what was held has become streams
 
-    def _refuse(self, handler: Handler, error: Exception) -> None:
-        leaf = only_leaf(error)
-        refusal: SetupError = RejectedSetup("internal error")
-        if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
-            refusal = leaf
-        elif not is_the_end(error, self.ended):
-            self.faults.handler_failed(handler, error)
-        if self.ended is None:
-            self._dispatcher.act(self.session.refuse(refusal))
-
     def on_answered(self, entries: tuple[ExtensionEntry, ...]) -> None:
         """Go on as the client that the server lets in, and whose extension entries it grants."""
         self.connection.granted = entries
         self.changes.wake_all()
-        self._start_lease_policy()
         self.timer.reset()
-
-    def _start_lease_policy(self) -> None:
-        """Let the application's policy grant leases, if they were agreed and it has one."""
-        policy = self.responder._lease_handler
-        leasing = self.session.leasing
-        if self.connection.setup.lease and policy is not None and leasing is not None:
-            self.start_task(self._run_lease_policy, policy, leasing, self.connection.setup)
-
-    async def _run_lease_policy(self, policy: Handler, leasing: Leasing, setup: Setup) -> None:
-        """Grant what the policy yields. A policy that fails grants nothing more, and the failure is logged."""
-        with failures_told_to(partial(self._lease_policy_failed, policy)):
-            async with aclosing(policy.function(setup)) as leases:
-                async for lease in leases:
-                    leasing.grant(lease, trio.current_time())
-                    self.wake()
-
-    def _lease_policy_failed(self, policy: Handler, error: Exception) -> None:
-        if not is_the_end(error, self.ended):
-            self.faults.handler_failed(policy, error)
 
     # Deadlines: the session names them
 

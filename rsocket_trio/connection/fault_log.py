@@ -18,7 +18,8 @@ import trio
 
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, StreamError, readable
-from rsocket_trio.forms import Handler, HandlerTable, Kind, function_name
+from rsocket_trio.forms import Handler, Kind, function_name
+from rsocket_trio.tools.exception_groups import only_leaf
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -37,7 +38,8 @@ MAX_REPORTS = 16
 """Async functions of one connection that may be at work at once: each keeps its exception."""
 REPORT_TIMEOUT = 1.0
 """Seconds that these get to finish once the connection is over."""
-OURS = str(Path(__file__).parent), str(Path(__file__).parent.parent / "forms.py")
+PACKAGE = Path(__file__).parent.parent
+OURS = tuple(str(PACKAGE / place) for place in ("connection", "services/calls", "forms.py"))
 """Files whose frames stand between the receive task and a handler."""
 
 
@@ -228,19 +230,16 @@ def is_the_end(error: BaseException, ended: RSocketError | None) -> bool:
     return ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
 
 
-def only_leaf(error: BaseException) -> BaseException:
-    """Return the single exception inside of groups, or the first group that holds more than one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 class FaultPort(Protocol):
     """The side of a connection that its log of faults sees."""
 
     ended: RSocketError | None
     """The error that ended the connection, or ``None``."""
-    responder: HandlerTable
+
+    @property
+    def error_handlers(self) -> tuple[Handler, ...]:
+        """The functions of ``on_error``."""
+        ...
 
     @property
     def connection(self) -> object:
@@ -378,7 +377,7 @@ class FaultLog:
         pattern: str | None = None,
     ) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""
-        handlers = self._port.responder._error_handlers
+        handlers = self._port.error_handlers
         if not handlers:
             return
         call = self._port.failed_call(interaction, route, pattern) if served is None else served

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from rsocket_trio.connection.fault_log import is_failure, only_leaf
-from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.fault_log import is_failure
 from rsocket_trio.connection.request_queue import Wakeable
 from rsocket_trio.connection.sender import CountingSender, Sender
 from rsocket_trio.connection.stream_port import StreamPort
@@ -27,9 +26,11 @@ from rsocket_trio.errors import (
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
-from rsocket_trio.services.answer_payloads import answer_payload
+from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import HandlerTable, View
     from rsocket_trio.mux.stream_state import StreamState
 
 
@@ -88,7 +89,11 @@ class HandlerCall(StreamObserver):
         self.stream.owner = self
 
     def _as_payload(self, item: Any) -> Payload:
-        return answer_payload(self.handler, self.payload, self.port.connection.setup, item)
+        if item is None:
+            return Payload()
+        responder = self.port.responder
+        calls = responder._served_calls or responder._attach_served_calls()
+        return calls.answer_payload(self.handler, self.payload, self.port.connection.setup, item)
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
@@ -170,10 +175,11 @@ class HandlerPort(StreamPort, Protocol):
     """The side of a connection that the tasks of handlers see."""
 
     workers: Workers
+    responder: HandlerTable
 
     @property
-    def connection(self) -> Any:
-        """The user's view of the connection."""
+    def connection(self) -> View:
+        """The connection as its users see it."""
         ...
 
     @property

@@ -8,10 +8,11 @@ from typing import Protocol
 
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
+from rsocket_trio.connection.turns import turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.error_text import NO_FRAME, WrongProtocol

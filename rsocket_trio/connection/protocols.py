@@ -5,39 +5,34 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.authentication import Credentials
-from rsocket_trio.metadata.composite import encode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime, mime_name
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import EMPTY, Payload
-from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket import detection
+from rsocket_trio.payload import EMPTY
 from rsocket_trio.rsocket import dialects as family
-from rsocket_trio.rsocket.detection import UNDECIDED, Undecided
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialects import dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, described, setup_frame, stated
-from rsocket_trio.rsocket.peers import Peer, peer_named
-from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
-from rsocket_trio.services.access import Auth, auth_entry, check_auth
-from rsocket_trio.streamux.chunks import Unframed
-from rsocket_trio.streamux.negotiation import NAME, begins
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.streamux.session import Session as StreamuxSession
+from rsocket_trio.streamux_magic import NAME, begins
 from rsocket_trio.terms import Keepalive, ResumeOptions, Setup
 from rsocket_trio.values import Unsaid
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import HandlerTable
+    from rsocket_trio.rsocket.detection import Undecided
+    from rsocket_trio.rsocket.peers import Peer
+    from rsocket_trio.streamux.options import StreamuxOptions
 
 STREAMUX: Final = NAME
 ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)
@@ -74,12 +69,15 @@ def detect_protocol(data: bytes, *, message: bool, ended: bool) -> Detected | Un
     ``message`` says that ``data`` begins with the first message of a transport that keeps message borders, ``ended``
     that no more bytes will come. Streamux is tested first, by five bytes, and ignores borders (DET-01, DET-09).
     """
+    # Imported here, as Streamux and the old peers are below: a program loads the protocols that it speaks.
+    from rsocket_trio.rsocket.detection import UNDECIDED, detect
+
     streamux = begins(data)
     if streamux:
         return STREAMUX
     if streamux is None and not ended and (data or not message):
         return UNDECIDED
-    return detection.detect(data, message=message, ended=ended)
+    return detect(data, message=message, ended=ended)
 
 
 FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
@@ -189,7 +187,7 @@ class RSocketClient:
     terms: ClientTerms
     limits: Limits
     fragment_size: int
-    responder: Responder | None
+    responder: HandlerTable | None
     resume: ResumeOptions | None
     setup: ClientSetup
     """The SETUP of sessions without resumption."""
@@ -220,7 +218,7 @@ class RSocketClient:
             resume=self.resume,
         )
         # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
-        grants = responder is not None and responder._lease_policy is None
+        grants = responder is not None and responder._lease_handler is None
         encoded = setup.frame, setup.encoded
         session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=encoded)
         return NewSession(session, setup.shown, session if self.resume is not None else None)
@@ -233,7 +231,7 @@ class RSocketServer:
     dialect: Dialect
     limits: Limits
     fragment_size: int
-    responder: Responder
+    responder: HandlerTable
     resume: ResumeOptions | None
     own_size: bool
     """True if the application chose the fragment size, which then holds for every client."""
@@ -281,19 +279,22 @@ class RSocketServer:
             extensions=responder._extensions,
             resume=self.resume,
         )
-        session.start_server(grants_leases=responder._lease_policy is not None, own_size=self.own_size)
+        session.start_server(grants_leases=responder._lease_handler is not None, own_size=self.own_size)
         return NewSession(session, self.setup_to_come, session if self.resume is not None else None)
 
 
 @attrs.frozen
 class StreamuxPeer:
-    """Either side of a Streamux connection: its two peers are equal."""
+    """Either side of a Streamux connection: its two peers are equal.
 
-    options: StreamuxOptions
+    Without ``options`` a server allows a quick init, and all else is as the document recommends.
+    """
+
+    options: StreamuxOptions | None
     client: bool
     limits: Limits
     fragment_size: int
-    responder: Responder | None
+    responder: HandlerTable | None
 
     name = STREAMUX
     length_on_messages = lengths_are_learnt = False
@@ -301,6 +302,8 @@ class StreamuxPeer:
 
     def framing(self, *, first: bool = False) -> Framing:
         """Return no framing: the session cuts the bytes itself."""
+        from rsocket_trio.streamux.chunks import Unframed
+
         return Unframed()
 
     def resume_request(self, first: bytes) -> ResumeRequest | None:
@@ -313,9 +316,12 @@ class StreamuxPeer:
 
     def begin(self, now: float) -> NewSession:
         """Return a session that sends the initialize message, or with a quick init has it ready."""
+        from rsocket_trio.streamux.options import StreamuxOptions
+        from rsocket_trio.streamux.session import Session as StreamuxSession
+
         handles = self.responder._has_default if self.responder is not None else _handles_nothing
         session = StreamuxSession(
-            self.options,
+            StreamuxOptions(qa=not self.client) if self.options is None else self.options,
             client=self.client,
             limits=self.limits,
             fragment_size=self.fragment_size,
@@ -340,12 +346,12 @@ def _handles_nothing(interaction: Interaction) -> bool:
 
 T = TypeVar("T")
 LONGEST_CHUNK = 2**30 - 1
-DIALLING = StreamuxOptions()
-SERVING = StreamuxOptions(qa=True)
 
 
 def checked_peer(name: str, dialect: str) -> Peer:
     """Return the peer of that name. Raise ``ValueError`` for an unknown name, or a dialect that is not the peer's."""
+    from rsocket_trio.rsocket.peers import peer_named
+
     peer = peer_named(name)
     if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
         raise ValueError(f"peer {name!r} speaks {peer.dialect}, not {full_name(dialect)}")
@@ -360,28 +366,13 @@ def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
     return peer, peer.dialect
 
 
-def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mime: str) -> None:
-    """Raise ``ValueError`` for credentials of a SETUP that has no composite metadata, ``TypeError`` for none.
+def metadata_mime_of_setup(dialect: str, peer: str | None, metadata_mime: str) -> str | int:
+    """Return the MIME type of the metadata of a client's SETUP, ``""`` in Streamux, which has none.
 
-    ``metadata_mime`` counts unless ``peer`` needs another one. A function that gives credentials is not called here.
+    ``metadata_mime`` counts unless ``peer`` needs another one.
     """
     known, dialect = peer_and_dialect(peer, dialect)
-    mime = _needed(None if known is None else known.mime, metadata_mime)
-    check_auth(auth, "" if dialect == STREAMUX else mime_name(mime))
-
-
-def _with_credentials(terms: ClientTerms, credentials: Credentials) -> ClientTerms:
-    """Return the terms with credentials in the metadata of the SETUP, which is composite."""
-    given = terms.payload
-    entry = encode_composite([auth_entry(credentials)])
-    payload = Payload(
-        given.data,
-        (given.metadata or b"") + entry,
-        metadata_type=given.metadata_type,
-        data_mime=given.data_mime,
-        metadata_mime=given.metadata_mime,
-    )
-    return attrs.evolve(terms, payload=payload)
+    return "" if dialect == STREAMUX else mime_name(_needed(None if known is None else known.mime, metadata_mime))
 
 
 def client_protocol(
@@ -389,17 +380,15 @@ def client_protocol(
     terms: ClientTerms,
     limits: Limits,
     fragment_size: int,
-    responder: Responder | None,
+    responder: HandlerTable | None,
     quirks: Iterable[str],
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
     peer: str | None = None,
-    credentials: Credentials | None = None,
 ) -> ProtocolFactory:
     """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
 
     The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
-    ``credentials`` are an entry of the SETUP's metadata, which is composite (see ``check_auth_of_setup``).
     """
     known = None if peer is None else checked_peer(peer, dialect)
     if known is None:
@@ -411,19 +400,15 @@ def client_protocol(
         quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
     _check_limits(limits)
     _check_options(streamux)
-    if credentials is not None:
-        terms = _with_credentials(terms, credentials)
     if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
         if resume is not None:
             raise Unsupported(f"{STREAMUX} has no resumption")
-        return StreamuxPeer(DIALLING if streamux is None else streamux, True, limits, size, responder)
+        return StreamuxPeer(streamux, True, limits, size, responder)
     if streamux is not None:
         raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
-    record = with_quirks(dialect_named(dialect), quirks)
-    if record.flags_counts:
-        record = spoken(record)
+    [record] = map(spoken, _with_quirks([dialect_named(dialect)], quirks))
     if known is not None and known.initial_request_n is not None:
         record = attrs.evolve(record, initial_request_n=known.initial_request_n)
     if terms.entries and not record.entries:
@@ -489,7 +474,7 @@ def _needed(need: T | None, given: T) -> T:
 
 def server_protocols(
     dialects: Iterable[str],
-    responder: Responder,
+    responder: HandlerTable,
     limits: Limits,
     fragment_size: int,
     quirks: Iterable[str],
@@ -497,8 +482,6 @@ def server_protocols(
     resume: ResumeOptions | None,
 ) -> dict[str, ServerProtocolFactory]:
     """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
-    if not isinstance(responder, Responder):
-        raise TypeError(f"a Responder serves, not {type(responder).__name__}")
     _check_limits(limits)
     _check_options(streamux)
     names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
@@ -516,9 +499,7 @@ def server_protocols(
     largest = min((record.largest_frame for record in family), default=LONGEST_CHUNK)
     _checked_size(fragment_size, largest, resume)
     if STREAMUX in names:
-        factories[STREAMUX] = StreamuxPeer(
-            SERVING if streamux is None else streamux, False, limits, fragment_size, responder
-        )
+        factories[STREAMUX] = StreamuxPeer(streamux, False, limits, fragment_size, responder)
     elif streamux is not None:
         raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
     return factories
@@ -528,6 +509,10 @@ def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[D
     quirks = quirks if isinstance(quirks, str) else tuple(quirks)
     if not family and quirks and not isinstance(quirks, str):
         raise ValueError(f"quirks {', '.join(quirks)} of {STREAMUX}: there are none")
+    if not quirks and not isinstance(quirks, str):
+        return family
+    from rsocket_trio.rsocket.quirks import all_with_quirks
+
     return all_with_quirks(family, quirks)
 
 
@@ -560,5 +545,9 @@ def _check_limits(limits: object) -> None:
 
 
 def _check_options(options: object) -> None:
-    if options is not None and not isinstance(options, StreamuxOptions):
+    if options is None:
+        return
+    from rsocket_trio.streamux.options import StreamuxOptions
+
+    if not isinstance(options, StreamuxOptions):
         raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")

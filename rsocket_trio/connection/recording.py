@@ -15,7 +15,6 @@ from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
-from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.resumption import Dial
@@ -55,7 +54,7 @@ class RecordedTransport:
 
     def keep_lengths(self) -> None:
         """Expect a length prefix in each message from now on; the recorder gets frames without it."""
-        self._transport = LengthOnMessages(self._transport)
+        self._transport = _lengths_on_messages(self._transport)
 
     def abandon(self, reason: str) -> None:
         """Close the recorder of a transport that led to no session."""
@@ -134,6 +133,13 @@ class RecordedTransport:
         await self._transport.aclose()
 
 
+def _lengths_on_messages(transport: Transport) -> Transport:
+    # Imported here, so that programs without such peers do not load it.
+    from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
+
+    return LengthOnMessages(transport)
+
+
 def begin_recording(transport: Transport, dialect: str) -> None:
     """Begin the recording of a transport, if it is recorded, now that its dialect is known."""
     if isinstance(transport, RecordedTransport):
@@ -145,7 +151,7 @@ def with_lengths(transport: Transport) -> Transport:
     if isinstance(transport, RecordedTransport):
         transport.keep_lengths()
         return transport
-    return LengthOnMessages(transport)
+    return _lengths_on_messages(transport)
 
 
 def recorder_of(transport: Transport) -> Recorder | None:
@@ -178,7 +184,7 @@ def wrapped_dial(dial: Dial, wrap: Callable[[Transport], Transport]) -> Dial:
 
 def dial_with_lengths(dial: Dial) -> Dial:
     """Return the dial with length prefixes in messages. Byte streams have them anyway."""
-    return wrapped_dial(dial, lambda each: LengthOnMessages(each) if each.is_message_based else each)
+    return wrapped_dial(dial, lambda each: _lengths_on_messages(each) if each.is_message_based else each)
 
 
 def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial:

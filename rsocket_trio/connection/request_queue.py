@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsupported, fresh_copy
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
+from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.frames import ExtensionEntry

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import trio
 
-from rsocket_trio.connection.inbox import ReceiveBudget
-from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume, RemoteProtocolError, RSocketError
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
     from rsocket_trio.rsocket.resume_positions import ResumeRequest
     from rsocket_trio.rsocket.session import Session
@@ -189,37 +188,6 @@ class ResumeListener:
             resumed.done.set()
 
 
-class ResumePort(Protocol):
-    """The side of a connection that may be resumed, as its server sees it."""
-
-    is_suspended: bool
-    """True if the session has no transport."""
-    ended: RSocketError | None
-    """The error that ended the connection, or ``None``."""
-    receive_budget: ReceiveBudget
-    request_queue: RequestQueue
-
-    def wake(self) -> None:
-        """Wake the send task, after something was queued."""
-        ...
-
-    def watch_growth(self, grown: Callable[[], object]) -> None:
-        """Have a function called whenever something is queued while the session is suspended."""
-        ...
-
-    def replace_link(self, error: ConnectionLost) -> None:
-        """Abandon the transport, which is of no more use, until there is another."""
-        ...
-
-    def lose(self, error: ConnectionLost) -> None:
-        """End the session without its peer."""
-        ...
-
-    def end(self, error: RSocketError) -> None:
-        """End the connection with this error."""
-        ...
-
-
 STREAM = 4096
 """Bytes that an open stream with its handler counts."""
 
@@ -227,23 +195,23 @@ STREAM = 4096
 class ResumableConnection:
     """A server's connection whose client may come back, with ``token`` once it has one."""
 
-    __slots__ = ("_listener", "_port", "_session", "token")
+    __slots__ = ("_engine", "_listener", "_session", "token")
 
-    def __init__(self, port: ResumePort, session: Session, listener: ResumeListener) -> None:
+    def __init__(self, engine: Engine, session: Session, listener: ResumeListener) -> None:
         self.token: bytes | None = None
-        self._port = port
+        self._engine = engine
         self._session = session
         self._listener = listener
 
     @property
     def is_suspended(self) -> bool:
         """Return whether it waits for its client, without a transport and with none to come."""
-        return self._port.is_suspended and not self._listener.is_offered and not self.is_over
+        return self._engine.is_suspended and not self._listener.is_offered and not self.is_over
 
     @property
     def is_over(self) -> bool:
         """Return whether it is not to be resumed any more, although its handlers may still finish."""
-        return self._port.ended is not None
+        return self._engine.ended is not None
 
     @property
     def kept_bytes(self) -> int:
@@ -257,7 +225,7 @@ class ResumableConnection:
         unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
         pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
         unfinished = charged(session.table.reassembling, pieces)
-        received = session.held_size + unfinished + charged(self._port.receive_budget.size, unread)
+        received = session.held_size + unfinished + charged(self._engine.receive_budget.size, unread)
         return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
 
     @property
@@ -272,11 +240,11 @@ class ResumableConnection:
     def ask(self) -> None:
         """Ask the client for its position: a sender waits until less is kept."""
         if self._outbox.ask():
-            self._port.wake()
+            self._engine.wake()
 
     def on_room(self) -> None:
         """Wake the senders, which may go on."""
-        self._port.request_queue.on_written()
+        self._engine.request_queue.on_written()
 
     @property
     def _outbox(self) -> RetainingOutbox:
@@ -300,7 +268,7 @@ class ResumableConnection:
         """
         # Offered first: the session does not wait for a client that is here.
         self._listener.offer(resumed)
-        self._port.replace_link(ConnectionLost("the client came back on another transport"))
+        self._engine.replace_link(ConnectionLost("the client came back on another transport"))
         if self.is_over:
             self._listener.let_go()
             raise RejectedResume("unknown resume token")
@@ -308,12 +276,12 @@ class ResumableConnection:
 
     def watch(self, grown: Callable[[ResumableConnection], object]) -> None:
         """Have a function called whenever something is queued while it waits for its client."""
-        self._port.watch_growth(partial(grown, self))
+        self._engine.watch_growth(partial(grown, self))
 
     def lose(self, error: ConnectionLost) -> None:
         """End the session, whose client does not come back."""
-        self._port.lose(error)
+        self._engine.lose(error)
 
     def leave(self, closed: ConnectionClosed) -> None:
         """End the session from this side; its client can't be told."""
-        self._port.end(closed)
+        self._engine.end(closed)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import ApplicationError, Canceled, LocalProtocolError, RSocketError, fresh_copy
 from rsocket_trio.forms import Items, drive
 from rsocket_trio.mux.stream_state import SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
+from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-    from rsocket_trio.services.call_context import Call
+
+
+class CountedCall(Protocol):
+    """A call that interceptors look at: what comes and goes is counted for it."""
+
+    deadline: float
+
+    def _count_sent(self, payload: Payload) -> None:
+        """Add ``payload`` to what was sent."""
+        ...
 
 
 def as_item(stream: StreamState, item: Any) -> Payload:
@@ -222,7 +231,7 @@ class CountingSender(Sender):
 
     __slots__ = ("_call",)
 
-    def __init__(self, port: StreamPort, stream: StreamState, call: Call | None) -> None:
+    def __init__(self, port: StreamPort, stream: StreamState, call: CountedCall | None) -> None:
         super().__init__(port, stream)
         self._call = call
 

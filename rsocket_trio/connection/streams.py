@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import outcome
 import trio
 
-from rsocket_trio.connection.event_loop_checks import need_trio
 from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
-from rsocket_trio.connection.sender import CountingSender, Sender
+from rsocket_trio.connection.sender import CountedCall, CountingSender, Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes, as_payload
+from rsocket_trio.tools.event_loop_checks import need_trio
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.rsocket.frames import ExtensionEntry
-    from rsocket_trio.services.call_context import Call
 
 
 ResultT = TypeVar("ResultT")
@@ -434,7 +433,7 @@ class Channel(Incoming):
         assert self._life is not None
         return self._life.item_encoder(kind)
 
-    def _count_sent(self, call: Call | None) -> None:
+    def _count_sent(self, call: CountedCall | None) -> None:
         """Count the items that are sent from now on for ``call``."""
         self._sender = CountingSender(self._port, self._opened()[0], call)
 

@@ -5,7 +5,7 @@ The scheme is a name as in ``mime``, with a table of its own. Nothing secret is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -48,6 +48,8 @@ class OtherAuthentication:
 
 
 Credentials: TypeAlias = SimpleAuthentication | BearerAuthentication | OtherAuthentication
+Auth: TypeAlias = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
+"""Credentials, or a function that gives fresh ones, async or not."""
 
 
 def decode_authentication(data: bytes) -> Credentials:

@@ -1,7 +1,8 @@
-"""The interface of a session that a connection drives, the same for every protocol."""
+"""The base class of the sessions that a connection drives, the same for every protocol, and its capabilities."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -224,18 +225,32 @@ class OwnFraming(Protocol):
         ...
 
 
-class Session(Protocol):
+class Receiver(Protocol):
+    """Turns what the peer sent on streams into events."""
+
+    events: list[Event]
+    """Those since the last call of the session."""
+    detached: int
+    """Handlers that still run although their streams are over."""
+
+
+class Session(ABC):
     """The rules of one connection: frames in, events out, time as an argument.
 
     ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return events. The caller collects all of them before
     it calls the session again.
     """
 
+    __slots__ = ("__weakref__", "attention", "client", "commands", "dialect", "limits", "outbox", "receiver")
+
     client: bool
     limits: Limits
     outbox: Outbox
-    detached: int
-    """Handlers that still run although their streams are over: they count as streams of the peer's."""
+    dialect: Capabilities
+    """The properties of the dialect."""
+    commands: StreamCommands
+    """The commands that send on streams."""
+    receiver: Receiver
 
     attention: bool
     """True if the connection has to do more after a read or a write than act on the events.
@@ -246,135 +261,134 @@ class Session(Protocol):
     finds nothing of the kind.
     """
 
-    @property
-    def dialect(self) -> Capabilities:
-        """The properties of the dialect."""
-        ...
-
     # Capabilities that not every protocol has: ``None`` if the session's dialect lacks it, or its options exclude it.
 
     @property
     def leasing(self) -> Leasing | None:
         """Leases."""
-        ...
+        return None
 
     @property
     def resumable(self) -> Resumable | None:
         """Resumption."""
-        ...
+        return None
 
     @property
     def connection_metadata(self) -> ConnectionMetadata | None:
         """Metadata for the connection."""
-        ...
+        return None
 
     @property
     def extensions(self) -> Extensions | None:
         """Extension frames."""
-        ...
+        return None
 
     @property
     def extension_entries(self) -> ExtensionEntries | None:
         """Extension entries."""
-        ...
+        return None
 
     @property
     def silence_timer(self) -> SilenceTimer | None:
         """The time at which a silent peer is given up."""
-        ...
+        return None
 
     @property
     def close_announcement(self) -> CloseAnnouncement | None:
         """The announcement of the end."""
-        ...
+        return None
 
     @property
     def own_framing(self) -> OwnFraming | None:
         """Framing by the session itself."""
-        ...
+        return None
 
     @property
-    def commands(self) -> StreamCommands:
-        """The commands that send on streams."""
-        ...
+    def detached(self) -> int:
+        """Handlers that still run although their streams are over: they count as streams of the peer's."""
+        return self.receiver.detached
+
+    @detached.setter
+    def detached(self, number: int) -> None:
+        self.receiver.detached = number
 
     @property
+    @abstractmethod
     def draining(self) -> bool:
         """Return whether neither side may open new streams."""
-        ...
 
     @property
+    @abstractmethod
     def awaits_setup(self) -> bool:
         """Return whether a server still waits for the first message of its client."""
-        ...
 
     @property
+    @abstractmethod
     def awaits_admission(self) -> bool:
         """Return whether a server has not let its client in yet: no first message came, or the application decides."""
-        ...
 
     @property
+    @abstractmethod
     def awaits_answer(self) -> bool:
         """Return whether a client waits for the answer to its first message, and may send no requests before it."""
-        ...
 
     @property
+    @abstractmethod
     def deadline(self) -> float:
         """The time of the next call of ``expire``, as far as is known now."""
-        ...
 
     @property
+    @abstractmethod
     def patience_until(self) -> float:
         """The time at which ``expire`` gives up a peer that stays silent; infinite if it may stay silent."""
-        ...
 
     @property
+    @abstractmethod
     def is_congested(self) -> bool:
         """Return whether reading must pause."""
-        ...
 
     @property
+    @abstractmethod
     def is_quiet(self) -> bool:
         """Return whether no stream is open."""
-        ...
 
+    @abstractmethod
     def open_streams(self) -> Iterable[StreamState]:
         """Return all streams of both sides, as they are now."""
-        ...
 
     @property
+    @abstractmethod
     def opens_at_once(self) -> bool:
         """Return whether a new request needs neither a permit nor an id that is in use, and is not refused."""
-        ...
 
+    @abstractmethod
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
         """Take whole frames, in order, and return the events. No bytes of a peer make this raise."""
-        ...
 
+    @abstractmethod
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """End the session, because the transport could not find the next frame."""
-        ...
 
+    @abstractmethod
     def expire(self, now: float) -> list[Event]:
         """Do what is due at this time, and return the events."""
-        ...
 
+    @abstractmethod
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
         """Open the session to a client that the application accepts, and grant these extension entries."""
-        ...
 
+    @abstractmethod
     def refuse(self, error: SetupError) -> list[Event]:
         """End the session with a client that the application refuses."""
-        ...
 
+    @abstractmethod
     def ping(self, token: object) -> None:
         """Send a ping, whose answer is ``Pong`` with this token. Raise ``Unsupported`` if the dialect has none."""
-        ...
 
+    @abstractmethod
     def drain(self) -> None:
         """Refuse new requests from now on."""
-        ...
 
+    @abstractmethod
     def close(self, error: RSocketError | None = None) -> None:
         """End the session on this side: frames that come are ignored from now on."""
-        ...

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import Rejected
 from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
 from rsocket_trio.replay.elements import Element, Record
@@ -21,6 +20,7 @@ from rsocket_trio.replay.kafka_fetcher import Fetcher, pack_block, records_of
 from rsocket_trio.replay.kafka_producer import OutcomeUnknown, Rows, TransactionalProducer, check_record
 from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
 from rsocket_trio.replay.packs import Pack, arrow
+from rsocket_trio.tools.parking_lot import ParkingLot
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from rsocket_trio import Invalid, Rejected
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import readable
 from rsocket_trio.replay.elements import Clock, Element, now_us
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
@@ -33,6 +32,7 @@ from rsocket_trio.replay.staged_attempts import (
     take_bodies,
 )
 from rsocket_trio.replay.tables import check_all, count, counter, put, rows, scan
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:

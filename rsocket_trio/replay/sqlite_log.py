@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar, get_arg
 import outcome
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.extras import install_command
 from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
 from rsocket_trio.replay.bodies import bodies_of
@@ -35,6 +34,7 @@ from rsocket_trio.replay.tables import (
     records_from,
     rows,
 )
+from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
     from apsw import Connection

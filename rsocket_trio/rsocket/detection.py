@@ -16,14 +16,11 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
-from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
-from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 
 RESUME: Final = 0x0D
 SETUP: Final = 0x01
 LENGTH: Final = 4
 """Bytes of the length of 0.1."""
-TYPES_OF_0_1: Final = frozenset(row.number for row in layout_0_1.CODEC.rows)
 
 
 class Undecided(enum.Enum):
@@ -149,7 +146,7 @@ _ANSWERS: Final = (
     _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 -- -- -- --"),
     *(
         _Signature(RSOCKET_1_0, f"-- -- -- 00/80 -- -- -- {row.number << 2:02X}/FC --")
-        for row in layout_1_0.CODEC.rows
+        for row in RSOCKET_1_0.codec.rows
         if row.name != "RESUME"
     ),
 )
@@ -187,7 +184,8 @@ def keeps_length(message: bytes) -> bool:
     A SETUP is told by its type and stream id alone: no other layout has them there, and a length that contradicts the
     size of the message can be answered so. Any other frame is one if its length is right.
     """
-    if len(message) < LENGTH + layout_0_1.CODEC.minimum or message[4] or message[5] not in TYPES_OF_0_1:
+    codec = REACTIVESOCKET_0_1.codec
+    if len(message) < LENGTH + codec.minimum or message[4] or codec.row(message[5]) is None:
         return False
     if message[5] == SETUP and not any(message[8:12]):
         return True
@@ -202,7 +200,7 @@ def _with_right_length(message: bytes) -> bytes:
 def _first_frame(data: bytes) -> bytes:
     """Return the received part of the first frame without its length, nothing if it is too small for a frame."""
     size = int.from_bytes(data[:3], "big")
-    return data[3 : 3 + size] if size >= layout_1_0.CODEC.minimum else b""
+    return data[3 : 3 + size] if size >= RSOCKET_1_0.codec.minimum else b""
 
 
 def _is_misplaced_resume(frame: bytes) -> bool:

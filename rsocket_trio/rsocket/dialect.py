@@ -102,8 +102,8 @@ class Dialect:
     major: int
     minor: int
     """The version that SETUP and RESUME carry."""
-    layout: Codec | Callable[[], Codec]
-    """The codec, or what loads it when it is first needed."""
+    layout: Callable[[], Codec]
+    """Load the codec, when it is first needed."""
     framing: str
     """The length prefix on byte streams: ``"u24"``, which does not count itself, or ``"u32"``, which does."""
     interactions: frozenset[Interaction]
@@ -206,7 +206,7 @@ class Dialect:
     @cached_property
     def codec(self) -> Codec:
         """The codec of the frames."""
-        return self.layout if isinstance(self.layout, Codec) else self.layout()
+        return self.layout()
 
     @property
     def largest_frame(self) -> int:

@@ -9,18 +9,52 @@ import attrs
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec
 from rsocket_trio.rsocket.dialect import Dialect, ExtensionRules
-from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
-from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
-from rsocket_trio.rsocket.layouts import v0_2 as layout_0_2
-from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts.fields_32 import METADATA_HEADER
+
+# A program loads the layouts of the dialects that it speaks: each with the first connection, or client, of its dialect.
+
+
+def _codec_1_0() -> Codec:
+    from rsocket_trio.rsocket.layouts.v1_0 import CODEC
+
+    return CODEC
+
+
+def _codec_0_2() -> Codec:
+    from rsocket_trio.rsocket.layouts.v0_2 import CODEC
+
+    return CODEC
+
+
+def _codec_0_1() -> Codec:
+    from rsocket_trio.rsocket.layouts.v0_1 import CODEC
+
+    return CODEC
+
+
+def _codec_0_0() -> Codec:
+    from rsocket_trio.rsocket.layouts.v0_0 import CODEC
+
+    return CODEC
+
+
+def _codec_2_0_draft() -> Codec:
+    from rsocket_trio.rsocket.layouts.v2_0_draft import CODEC
+
+    return CODEC
+
+
+def _rules_2_0_draft() -> ExtensionRules:
+    from rsocket_trio.rsocket.extensions import terms
+
+    return terms
+
 
 # The clauses are named in the order of the fields. RSOCKET_1_0 is the default; others are described by how they differ.
 RSOCKET_1_0: Final = Dialect(
     name="rsocket/1.0",
     major=1,
     minor=0,  # RS10-GEN-05
-    layout=layout_1_0.CODEC,
+    layout=_codec_1_0,
     framing="u24",  # RS10-FRM-03
     interactions=frozenset(Interaction) - {Interaction.REQUEST_SUBSCRIPTION},
     client_first_id=1,  # RS10-SID-03
@@ -44,7 +78,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     name="reactivesocket/0.2",
     major=0,
     minor=2,  # RS02-GEN-01
-    layout=layout_0_2.CODEC,
+    layout=_codec_0_2,
     id_reuse=False,  # RS02-SID-05
     half_close=False,  # RS02-SEQ-04
     bad_metadata_ignored=True,  # RS02-MD-02
@@ -62,7 +96,7 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.1",
     major=0,
     minor=1,  # RS01-GEN-01
-    layout=layout_0_1.CODEC,
+    layout=_codec_0_1,
     framing="u32",  # RS01-HDR-03, RS01-HDR-04
     interactions=frozenset(Interaction),  # RS01-GEN-03
     client_first_id=2,  # RS01-SID-04
@@ -86,8 +120,8 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     versions=frozenset({(0, 1), (0, 0), (0, 2)}),  # RS01-SETUP-10
     lengths_are_learnt=True,  # RS01-HDR-01
     has_lifetime=False,  # RS01-SETUP-09
-    metadata_header=METADATA_HEADER,  # RS01-MD-03
-    request_n_field=layout_0_1.SHAPE.count.size,  # RS01-STR-01
+    metadata_header=4,  # RS01-MD-03
+    request_n_field=4,  # RS01-STR-01
 )
 
 REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
@@ -95,7 +129,7 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.0",
     major=0,
     minor=0,  # RS00-HDR-07
-    layout=layout_0_0.CODEC,
+    layout=_codec_0_0,
     framing="u32",  # RS00-HDR-03, RS00-HDR-04
     interactions=frozenset(Interaction) - {Interaction.REQUEST_CHANNEL},  # RS00-TYP-01
     client_first_id=2,  # RS00-SID-05
@@ -125,21 +159,8 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     metadata_types=True,  # RS00-MD-04
     pushes_on_streams=True,  # RS00-MP-02
     setup_codes={0x001: 0x0001, 0x002: 0x0010, 0x003: 0x0100, 0x004: 0x0100},  # RS00-SERR-03
-    request_n_field=layout_0_0.SHAPE.count.size,  # RS00-STR-01
+    request_n_field=8,  # RS00-STR-01
 )
-
-
-def _draft_codec() -> Codec:
-    # Programs that never meet the extension draft do not load it.
-    from rsocket_trio.rsocket.layouts.v2_0_draft import CODEC
-
-    return CODEC
-
-
-def _draft_rules() -> ExtensionRules:
-    from rsocket_trio.rsocket.extensions import terms
-
-    return terms
 
 
 RSOCKET_2_0_DRAFT: Final = attrs.evolve(
@@ -147,8 +168,8 @@ RSOCKET_2_0_DRAFT: Final = attrs.evolve(
     name="rsocket/2.0-draft",
     major=2,
     minor=0,  # RSX-GAP-16
-    layout=_draft_codec,
-    load_extensions=_draft_rules,
+    layout=_codec_2_0_draft,
+    load_extensions=_rules_2_0_draft,
     has_lifetime=False,  # RSX-KA-06
     entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
     mime_fields=True,  # RSX-MIME-01, RSX-GAP-10
@@ -168,3 +189,16 @@ def dialect_named(name: str) -> Dialect:
         return DIALECTS[name]
     except KeyError:
         raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}") from None
+
+
+def spoken(dialect: Dialect) -> Dialect:
+    """Return the dialect as sessions write it: with flags beyond its document that peers ignore or need."""
+    if not dialect.flags_counts:
+        return dialect
+
+    def flagging_codec() -> Codec:
+        from rsocket_trio.rsocket.layouts.v0_1_quirks import flagging_counts
+
+        return flagging_counts(dialect.codec)
+
+    return attrs.evolve(dialect, layout=flagging_codec)

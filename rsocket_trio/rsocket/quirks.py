@@ -9,13 +9,14 @@ that a server of 0.1 or 0.2 learns, and in 0.2 an item that says only that it is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final
 
 import attrs
 
+from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
-from rsocket_trio.rsocket.layouts import v0_1_quirks as layout_0_1_quirks
 
 Change = Callable[[Dialect, frozenset[str]], Dialect]
 """From a dialect and all its quirks to the dialect with one of them."""
@@ -34,7 +35,19 @@ class Quirk:
 
 def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     """Return the dialect with all codec rows that these quirks replace: two of them may change one row."""
-    return attrs.evolve(dialect, layout=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
+    return attrs.evolve(dialect, layout=_layout_with(quirks))
+
+
+@cache
+def _layout_with(quirks: frozenset[str]) -> Callable[[], Codec]:
+    """Return the function that loads the codec of 0.1 with these quirks: the same one for the same quirks."""
+
+    def load() -> Codec:
+        from rsocket_trio.rsocket.layouts.v0_1_quirks import QUIRKS, codec
+
+        return codec(quirks.intersection(QUIRKS))
+
+    return load
 
 
 def _announced_0_0(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
@@ -96,13 +109,6 @@ QUIRKS: Final = (
 def known_quirks(dialect: Dialect) -> dict[str, Quirk]:
     """Return the quirks of a dialect, by name."""
     return {quirk.name: quirk for quirk in QUIRKS if quirk.dialect == dialect.name}
-
-
-def spoken(dialect: Dialect) -> Dialect:
-    """Return the dialect as sessions write it: with flags beyond its document that peers ignore or need."""
-    if not dialect.flags_counts:
-        return dialect
-    return attrs.evolve(dialect, layout=layout_0_1_quirks.flagging_counts(dialect.codec))
 
 
 def with_quirks(dialect: Dialect, names: Iterable[str]) -> Dialect:

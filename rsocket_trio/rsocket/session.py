@@ -26,6 +26,7 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
+from rsocket_trio.mux import session
 from rsocket_trio.mux.events import (
     Event,
     LeaseReceived,
@@ -113,7 +114,7 @@ def _frames_class(dialect: Dialect) -> type[ConnectionFrames]:
     return EntryFrames
 
 
-class Session:
+class Session(session.Session):
     """The rules of one connection of the RSocket family.
 
     Frames to send stand in ``outbox``; the connection writes it. ``commands`` send on streams.
@@ -126,27 +127,24 @@ class Session:
     """
 
     __slots__ = (
-        "__weakref__",
         "_handshake",
         "_has_announced_drain",
         "_resume",
         "_suspended",
-        "attention",
-        "client",
-        "commands",
         "control",
-        "dialect",
         "error",
         "has_announced",
         "keepalive",
-        "limits",
         "opens_at_once",
-        "outbox",
         "patterns",
-        "receiver",
         "state",
         "table",
     )
+
+    commands: StreamSender
+    dialect: Dialect
+    opens_at_once: bool
+    receiver: StreamReceiver
 
     def __init__(
         self,
@@ -189,9 +187,7 @@ class Session:
         )
         return outbox
 
-    # Capabilities of mux.session, None where the dialect or the options of this session exclude them
-
-    own_framing = None
+    # Capabilities, None where the dialect or the options of this session exclude them
 
     @property
     def leasing(self) -> Self:
@@ -283,15 +279,6 @@ class Session:
     def is_quiet(self) -> bool:
         """Return whether no stream is open or held for the application, and the last frame of each has left."""
         return not self.table and not self.held_size
-
-    @property
-    def detached(self) -> int:
-        """Handlers that still run although their streams are over: they count as streams of the peer's."""
-        return self.receiver.detached
-
-    @detached.setter
-    def detached(self, number: int) -> None:
-        self.receiver.detached = number
 
     @property
     def held_size(self) -> int:

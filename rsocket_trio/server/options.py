@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.connection.recording import CaptureLike
-from rsocket_trio.limits import DRAIN_TIMEOUT, Limits, checked_grace
+from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.signatures import completed, shows_options
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.server_contexts import SSLContextLike
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.recording import CaptureLike
+    from rsocket_trio.limits import Limits
+    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.terms import ResumeOptions
+    from rsocket_trio.transports.server_contexts import SSLContextLike
 
 
 class StreamServeOptions(TypedDict, total=False):

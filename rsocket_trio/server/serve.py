@@ -8,26 +8,27 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import trio
 
 from rsocket_trio.client.open import Connected, as_transport
-from rsocket_trio.connection.event_loop_checks import need_trio, refuse_asyncio
-from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.limits import checked_grace
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options
-from rsocket_trio.server.processes.import_responder import find_responder
-from rsocket_trio.server.processes.messages import RETIRE_DELAY, Run
 from rsocket_trio.server.signals import Stop
 from rsocket_trio.signatures import completed, shows_options
+from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
+from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
 from rsocket_trio.transports.server_contexts import server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
+
+if TYPE_CHECKING:
+    from rsocket_trio.server.processes.messages import Run
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -137,8 +138,11 @@ async def _serve(
     if options["workers"] is not None:
         await _serve_by_workers(responder, wanted, options, task_status)
         return
-    found = find_responder(responder) if isinstance(responder, str) else responder
-    await serve_here(found, partial(_open, wanted, options), options, task_status=task_status)
+    if isinstance(responder, str):
+        from rsocket_trio.server.processes.import_responder import find_responder
+
+        responder = find_responder(responder)
+    await serve_here(responder, partial(_open, wanted, options), options, task_status=task_status)
 
 
 async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListener | ListenerAdapter]:
@@ -186,6 +190,9 @@ async def serve_here(
                         # The supervisor's sockets stay open, and other workers accept what waits.
                         for listener in listeners:
                             await listener.aclose()
+                    # Imported only here, as a program of one process does not load it.
+                    from rsocket_trio.server.processes.messages import RETIRE_DELAY
+
                     # A client that was accepted just now has not asked for anything yet: give it time to do so.
                     await trio.sleep(RETIRE_DELAY)
             except BaseExceptionGroup as group:

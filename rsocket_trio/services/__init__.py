@@ -5,16 +5,18 @@ The names are loaded with the first use of each; codecs load their libraries whe
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rsocket_trio import late_names
 
 if TYPE_CHECKING:
     from rsocket_trio.codecs import BYTES, CBOR, JSON, MESSAGEPACK, TEXT, Codec, DecodeError
+    from rsocket_trio.connection.typed_streams import Receiving, Stream, TypedChannel
     from rsocket_trio.metadata.authentication import BearerAuthentication as Bearer
     from rsocket_trio.metadata.authentication import SimpleAuthentication as Simple
     from rsocket_trio.metadata.tracing import Trace
     from rsocket_trio.services.broadcast import Broadcast, Policy, Subscription, TooSlow
-    from rsocket_trio.services.call_context import Call, current_call, current_user
+    from rsocket_trio.services.calls.context import Call, current_call, current_user
     from rsocket_trio.services.contracts import (
         Service,
         fire_and_forget,
@@ -24,23 +26,19 @@ if TYPE_CHECKING:
     )
     from rsocket_trio.services.description import Route
     from rsocket_trio.services.file_transfer import Chunks, FileTransferError, chunks, inside, save
-    from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 
 _HOMES = {
     "codecs": ("BYTES", "CBOR", "JSON", "MESSAGEPACK", "TEXT", "Codec", "DecodeError"),
-    "metadata.authentication": ("BearerAuthentication", "SimpleAuthentication"),
+    "metadata.authentication": ("BearerAuthentication as Bearer", "SimpleAuthentication as Simple"),
     "metadata.tracing": ("Trace",),
     "services.broadcast": ("Broadcast", "Policy", "Subscription", "TooSlow"),
-    "services.call_context": ("Call", "current_call", "current_user"),
+    "services.calls.context": ("Call", "current_call", "current_user"),
     "services.contracts": ("Service", "fire_and_forget", "request_channel", "request_response", "request_stream"),
     "services.description": ("Route",),
     "services.file_transfer": ("Chunks", "FileTransferError", "chunks", "inside", "save"),
-    "services.typed_streams": ("Receiving", "Stream", "TypedChannel"),
+    "connection.typed_streams": ("Receiving", "Stream", "TypedChannel"),
 }
 """The modules of the public names."""
-_SHORT = {"BearerAuthentication": "Bearer", "SimpleAuthentication": "Simple"}
-"""Names that are other ones here."""
-_PLACES = {_SHORT.get(name, name): (home, name) for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BYTES",
@@ -79,13 +77,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a public name."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home, its = _PLACES[name]
-    found = globals()[name] = getattr(import_module(f"rsocket_trio.{home}"), its)
-    return found
+    return late_names.load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
     """The public names, and what every module has."""
-    return sorted({*globals(), *_PLACES})
+    return late_names.public_names(__name__, _HOMES)

@@ -30,7 +30,7 @@ def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: obj
     mime = setup.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
     # The number of entries was held to the connection's limit when the handler was looked for.
     entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
-    _, codec = handler.codecs.of_call(request, entries, setup)
+    _, codec = handler.codecs().of_call(request, entries, setup)
     try:
         return Payload(codec.encode(answer))
     except (TypeError, ValueError) as error:

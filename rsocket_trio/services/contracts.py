@@ -9,15 +9,16 @@ import weakref
 from abc import ABCMeta
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from datetime import date, time
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
+from rsocket_trio.connection.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.forms import Handler, own_signature, shape_of
 from rsocket_trio.metadata.composite import entries_of_pairs
 from rsocket_trio.payload import Payload
 from rsocket_trio.services.codec_choice import CodecChoices
-from rsocket_trio.services.payload_types import reader_of, text_type
+from rsocket_trio.services.payload_types import Encode, reader_of, text_type
 from rsocket_trio.services.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
 from rsocket_trio.services.typed_handlers import (
     ABSENT,
@@ -27,12 +28,12 @@ from rsocket_trio.services.typed_handlers import (
     read,
     typed_signature,
 )
-from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import Contract, Exactly, ServiceT
+    from rsocket_trio.metadata.authentication import Auth
     from rsocket_trio.metadata.composite import MetadataPair
-    from rsocket_trio.services.access import Auth
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -40,7 +41,6 @@ T = TypeVar("T")
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
 AsyncMethod = TypeVar("AsyncMethod", bound=Callable[..., Awaitable[Any]])
-ServiceT = TypeVar("ServiceT")
 
 _routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 """The route that each contract begins with."""
@@ -57,22 +57,6 @@ if TYPE_CHECKING:
     _ProtocolMeta = ABCMeta
 else:
     _ProtocolMeta = type(Protocol)
-
-
-class Exactly(Generic[T]):
-    """Stands for ``T`` itself, not for what ``T`` inherits from: type checkers take it as invariant."""
-
-    exactly: T
-
-
-class Contract(Protocol[T]):
-    """The type of a contract that has the methods of ``T``: the class ``T``, made by ``ServiceMeta``.
-
-    ``type[T]`` would not do. It is that of any class that ``T`` inherits from, ``object`` among them, so that every
-    object would implement every contract; and mypy passes no class that it takes for abstract.
-    """
-
-    def _is_contract_of(self) -> Exactly[T]: ...
 
 
 class ServiceMeta(_ProtocolMeta):
@@ -425,15 +409,6 @@ def _of(kind: Any, *arguments: Any) -> Any:
 
 
 # The client's side
-
-
-class Encode:
-    """An argument of a contract's method that is an object by its type: ``argument`` is encoded even if it is text."""
-
-    __slots__ = ("argument",)
-
-    def __init__(self, argument: object) -> None:
-        self.argument = argument
 
 
 def remote_of(

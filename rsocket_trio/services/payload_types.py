@@ -16,6 +16,15 @@ NONE = type(None)
 Read: TypeAlias = Callable[[bytes], Any]
 
 
+class Encode:
+    """An argument of a contract's method that is an object by its type: ``argument`` is encoded even if it is text."""
+
+    __slots__ = ("argument",)
+
+    def __init__(self, argument: object) -> None:
+        self.argument = argument
+
+
 def text_type(kind: Any) -> Any:
     """Return ``str`` with the constraints of ``kind``, if that takes text as a whole payload; ``None`` if it does not.
 

@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired
 import attrs
 
 from rsocket_trio.codecs import Codec, DecodeError, check_text_type, check_type, convert_text, decode_error
+from rsocket_trio.connection.hooks import CallInContext, current_call_variable
+from rsocket_trio.connection.streams import Channel, Outgoing
+from rsocket_trio.connection.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.errors import Invalid
 from rsocket_trio.forms import (
     Function,
@@ -41,10 +44,9 @@ from rsocket_trio.forms import (
 )
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
 from rsocket_trio.services.answer_payloads import unencodable
-from rsocket_trio.services.call_context import Call, current_call_variable
+from rsocket_trio.services.calls.context import Call
 from rsocket_trio.services.codec_choice import CodecChoices, NoCodec
 from rsocket_trio.services.payload_types import decode_object, is_bytes, is_object_type, reader_of, text_type
-from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -189,7 +191,7 @@ class TypedCall:
             current_call_variable.reset(token)
             raise
 
-    def _items(self, items: Any, token: Token[Call | None] | None = None) -> EncodedItems:
+    def _items(self, items: Any, token: Token[CallInContext | None] | None = None) -> EncodedItems:
         if not hasattr(items, "__aiter__"):
             raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
         return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded, token)
@@ -312,7 +314,9 @@ class EncodedItems:
 
     __slots__ = ("_encode", "_items", "_token")
 
-    def __init__(self, items: Any, encode: Callable[[Any], PayloadLike], token: Token[Call | None] | None) -> None:
+    def __init__(
+        self, items: Any, encode: Callable[[Any], PayloadLike], token: Token[CallInContext | None] | None
+    ) -> None:
         self._items = items
         self._encode = encode
         self._token = token
@@ -423,7 +427,7 @@ def read(
     )
     kind = _kind(decorator, name, shape, taken, generates)
     _check_types(typed, bodies, channels)
-    return Handler(function, kind, interaction=decorator, typed=typed, codecs=codecs)
+    return Handler(function, kind, interaction=decorator, typed=typed)
 
 
 def _check_types(typed: TypedHandler, bodies: Sequence[Parameter], channels: Sequence[Parameter]) -> None:
@@ -616,16 +620,11 @@ def _is_union(kind: Any) -> bool:
 
 
 def _is_channel(kind: Any) -> bool:
-    return _is_ours(kind, "Channel", "AcceptedChannel")
+    return isinstance(kind, type) and issubclass(kind, Channel)
 
 
 def _is_outgoing(kind: Any) -> bool:
-    return _is_ours(kind, "Outgoing")
-
-
-def _is_ours(kind: Any, *names: str) -> bool:
-    """Return whether a type is one of the connection's, which this module must not import."""
-    return isinstance(kind, type) and kind.__qualname__ in names and kind.__module__.startswith("rsocket_trio")
+    return isinstance(kind, type) and issubclass(kind, Outgoing)
 
 
 def item_type(reply: Any) -> Any:

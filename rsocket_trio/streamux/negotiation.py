@@ -1,4 +1,4 @@
-"""The negotiation of Streamux: the initialize message, its detection, and the terms that two of them give."""
+"""The negotiation of Streamux: the initialize message, and the terms that two of them give."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import attrs
 
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.streamux_magic import SIZE, VERSION
 
-NAME: Final = "streamux/1"
-"""The name of the dialect."""
-VERSION: Final = 1
-"""The protocol version of the specification, and the only one that is supported."""
 WILDCARD: Final = 31
 """A recommendation that defers to the peer's (SMX-INI-10: of either field)."""
-SIZE: Final = 5
-"""Bytes of an initialize message."""
 MOST_BITS: Final = 30
 """Bits that the id and the length may take together, beside the response and the termination bit."""
 
@@ -213,17 +208,6 @@ def _within_bits(id_bits: int, length_bits: int) -> Terms:
         else:
             length_bits = MOST_BITS - id_bits
     return Terms(id_bits, length_bits)
-
-
-def begins(data: bytes) -> bool | None:
-    """Return whether these bytes begin an initialize message of this version; ``None`` if more bytes must decide.
-
-    DET-01: a length in the last two bytes tells it from a frame of 64 KiB and more, which has zeros there.
-    """
-    if len(data) < SIZE:
-        plausible = data[:1] in (b"", bytes([VERSION])) and not (len(data) > 1 and data[1] & 0xC0)
-        return None if plausible else False
-    return data[0] == VERSION and not data[1] & 0xC0 and (data[3] != 0 or data[4] != 0)
 
 
 class Negotiation:

@@ -19,8 +19,9 @@ from rsocket_trio.mux.stream_state import (
 )
 from rsocket_trio.payload import MetadataPush, Payload, as_bytes
 from rsocket_trio.streamux.chunks import CANCEL, CANCEL_ACK, PING, PING_ACK, RESPONSE, TERMINATION, HeaderLayout
-from rsocket_trio.streamux.negotiation import NAME, Terms
+from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
+from rsocket_trio.streamux_magic import NAME
 
 INTERACTIONS = frozenset({Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL})
 UNCOPIED_SIZE = 32768

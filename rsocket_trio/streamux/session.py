@@ -19,6 +19,7 @@ from rsocket_trio.errors import (
     SetupError,
 )
 from rsocket_trio.limits import Limits
+from rsocket_trio.mux import session
 from rsocket_trio.mux.events import (
     Event,
     ItemReceived,
@@ -30,11 +31,12 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
-from rsocket_trio.streamux.negotiation import NAME, SIZE, Negotiation, Terms
+from rsocket_trio.streamux.negotiation import Negotiation, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.receiver import ChunkReceiver
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
 from rsocket_trio.streamux.sender import ChunkSender
+from rsocket_trio.streamux_magic import NAME, SIZE
 from rsocket_trio.terms import Setup
 
 
@@ -105,7 +107,7 @@ class RequestGate:
         return self._held
 
 
-class Session:
+class Session(session.Session):
     """The rules of one connection.
 
     Chunks to send stand in ``outbox``; the connection writes it. ``commands`` send on requests.
@@ -113,13 +115,9 @@ class Session:
     negotiated, ``None`` until then. ``randbelow`` draws the first request id.
     """
 
-    leasing = None
-    resumable = None
-    connection_metadata = None
-    extensions = None
-    extension_entries = None
-    silence_timer = None
-    close_announcement = None
+    commands: ChunkSender
+    dialect: StreamuxCapabilities
+    receiver: ChunkReceiver
 
     def __init__(
         self,
@@ -241,15 +239,6 @@ class Session:
     def own_framing(self) -> Self:
         """This session cuts the chunks."""
         return self
-
-    @property
-    def detached(self) -> int:
-        """Handlers that still run although their requests are over."""
-        return self.receiver.detached
-
-    @detached.setter
-    def detached(self, number: int) -> None:
-        self.receiver.detached = number
 
     @property
     def deadline(self) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,6 +12,9 @@ from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.transports.backlog import QueueListener
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.schemes import Endpoint, ListenOptions
 
 BATCHES = 4
 """Batches of frames that wait for a receiver before ``send`` waits as well."""
@@ -162,6 +166,16 @@ def _listeners() -> dict[str, MemoryListener]:
         names: dict[str, MemoryListener] = {}
         _NAMES.set(names)
         return names
+
+
+async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[MemoryListener]]:
+    """Listen on the name of a URI, for its row in the registry."""
+    return endpoint, [listen_memory(endpoint.host)]
+
+
+def dial(endpoint: Endpoint) -> Awaitable[MemoryTransport]:
+    """Connect to the name of a URI, for its row in the registry."""
+    return connect_memory(endpoint.host)
 
 
 def listen_memory(name: str) -> MemoryListener:

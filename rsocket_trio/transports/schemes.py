@@ -21,7 +21,6 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 from rsocket_trio.transports.first_bytes import HTTP_2_REFUSAL, FirstBytes
-from rsocket_trio.transports.memory import connect_memory, listen_memory
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
 from rsocket_trio.transports.websocket.origins import OWN, Origins
@@ -363,10 +362,6 @@ async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endp
     return endpoint, [bind_unix(endpoint.path, options.unix_mode, options.backlog)]
 
 
-async def _listen_memory(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
-    return endpoint, [listen_memory(endpoint.host)]
-
-
 TCP = Scheme(
     name="tcp",
     parse=parse_address,
@@ -400,8 +395,8 @@ MEMORY = Scheme(
     name="memory",
     parse=parse_name,
     write=lambda endpoint: endpoint.host,
-    dial=lambda endpoint: connect_memory(endpoint.host),
-    listen=_listen_memory,
+    dial=LoadedLate("rsocket_trio.transports.memory", "dial"),
+    listen=LoadedLate("rsocket_trio.transports.memory", "listen"),
     cuts=True,
     is_local=True,
 )

@@ -16,7 +16,8 @@ from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.streamux.chunks import Unframed
-from rsocket_trio.streamux.negotiation import SIZE, Terms
+from rsocket_trio.streamux.negotiation import Terms
+from rsocket_trio.streamux_magic import SIZE
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.connection.pairs import settle
 from tests.streamux.pairs import Chunk, chunks_in

@@ -27,7 +27,8 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.rsocket.frames import ExtensionEntry
-from rsocket_trio.streamux.negotiation import SIZE, Terms
+from rsocket_trio.streamux.negotiation import Terms
+from rsocket_trio.streamux_magic import SIZE
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Recorded, echoing, streamux_pair, widths
 from tests.each_row import each_row

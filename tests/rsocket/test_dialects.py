@@ -18,6 +18,9 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_2_0_DRAFT,
     dialect_named,
 )
+from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
+from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
+from rsocket_trio.rsocket.layouts.fields_32 import METADATA_HEADER
 
 SETUP_1_0 = "00 00 14  00 00 00 00  04 00  00 01 00 00  00 00 01 f4  00 00 05 dc  00 00"
 RESUME_1_0 = "00 00 1d  00 00 00 00  34 00  00 01 00 00  00 01 74" + " 00" * 16
@@ -247,3 +250,9 @@ def test_clients_and_servers_take_their_ids_from_ranges_of_their_own(dialect: Di
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
 def test_the_largest_frame_is_that_of_the_codec(dialect: Dialect) -> None:
     assert dialect.largest_frame == dialect.codec.largest
+
+
+def test_the_sizes_of_fields_are_those_of_the_layouts() -> None:
+    assert layout_0_1.SHAPE.count.size == REACTIVESOCKET_0_1.request_n_field
+    assert layout_0_0.SHAPE.count.size == REACTIVESOCKET_0_0.request_n_field
+    assert METADATA_HEADER == REACTIVESOCKET_0_1.metadata_header == REACTIVESOCKET_0_0.metadata_header

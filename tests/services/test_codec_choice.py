@@ -17,7 +17,6 @@ from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE, ROUTING
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
-from rsocket_trio.mux.stream_state import REQUEST_RESPONSE
 from rsocket_trio.services import CBOR, JSON, MESSAGEPACK, TEXT, Call, Codec, DecodeError, Receiving, current_call
 from rsocket_trio.services.codec_choice import MAX_CHOICES
 from tests.connection.pairs import connected_pair
@@ -503,7 +502,7 @@ async def test_the_ways_to_name_a_codec_that_a_responder_keeps_are_few() -> None
 
             assert msgspec.json.decode(answer.data) == {"symbol": "ACME", "amount": 6}
 
-    choices: Any = responder._find(REQUEST_RESPONSE, None).codecs
+    choices = responder._choices()
     assert len(choices._kept) <= MAX_CHOICES
 
 
@@ -515,5 +514,5 @@ async def test_a_long_list_of_accepted_types_is_not_kept() -> None:
 
         assert CBOR.decode(answer.data, Order) == Order("ACME", 6)
 
-    choices: Any = responder._find(REQUEST_RESPONSE, None).codecs
+    choices = responder._choices()
     assert choices._kept == {}

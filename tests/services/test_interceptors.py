@@ -35,6 +35,7 @@ from rsocket_trio import (
     testing,
 )
 from rsocket_trio.connection.entries import current_request_entries
+from rsocket_trio.connection.fault_log import kind_of
 from rsocket_trio.metadata import Entry
 from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.services import Call, DecodeError, Receiving, current_call
@@ -1108,6 +1109,27 @@ async def test_the_call_of_on_error_is_that_of_the_interceptors() -> None:
     assert call.connection is pair.server
 
 
+async def test_failures_inside_of_interceptors_are_told_apart_by_the_line_of_the_handler() -> None:
+    places: list[str] = []
+    responder = Responder()
+    responder.around(Journal().around)
+    responder.on_error(lambda error, call: places.append(kind_of(error)[1]))
+
+    @responder.request_response
+    async def pick(request: Payload) -> bytes:
+        if request.text == "first":
+            return b"".join([int(request.text).to_bytes()])
+        return b"".join([int(request.text).to_bytes()])
+
+    async with connected_pair(responder) as pair:
+        for text in ("first", "second"):
+            with pytest.raises(ApplicationError):
+                await pair.client.request_response(text)
+
+    begins = pick.__code__.co_firstlineno
+    assert places == [f"{__file__}:{begins + 3}", f"{__file__}:{begins + 4}"]
+
+
 @pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft", "streamux/1"])
 async def test_interceptors_work_in_every_dialect(dialect: str) -> None:
     journal = Journal()
@@ -1251,8 +1273,8 @@ async def test_a_pair_for_tests_runs_them_as_well() -> None:
 
 async def test_without_interceptors_nothing_is_made_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    monkeypatch.setattr("rsocket_trio.connection.served_calls.Call", lambda *args: made.append(args))
-    monkeypatch.setattr("rsocket_trio.connection.client_calls.Call", lambda *args: made.append(args))
+    monkeypatch.setattr("rsocket_trio.services.calls.served.Call", lambda *args: made.append(args))
+    monkeypatch.setattr("rsocket_trio.services.calls.client.Call", lambda *args: made.append(args))
     async with connected_pair(of_bytes()) as pair:
         for interaction in INTERACTIONS:
             await ask(pair.client, interaction)

@@ -12,10 +12,11 @@ from rsocket_trio.mux.events import Event, RequestReceived, SessionEnded, SetupA
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout, Unframed
-from rsocket_trio.streamux.negotiation import SIZE, Terms
+from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
+from rsocket_trio.streamux_magic import SIZE
 
 WHOLE, CHANNEL = Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL
 

@@ -5,44 +5,31 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-import trio
 
-from rsocket_trio.connection.sender import TOO_LATE
-from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
-from rsocket_trio.forms import Function, Handler, HandlerTable, Kind, drive
-from rsocket_trio.metadata.deadline import decode_deadline
+from rsocket_trio.connection.hooks import current_call_variable
+from rsocket_trio.errors import Invalid, StreamError
+from rsocket_trio.forms import Function, Handler, Kind, drive
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
-from rsocket_trio.services.access import authenticate_call, authorise, without_credentials
 from rsocket_trio.services.answer_payloads import answer_payload
-from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.interceptors import ContextOf, intercepted
+from rsocket_trio.services.calls.access import authenticate_call, authorise, without_credentials
+from rsocket_trio.services.calls.context import Call
+from rsocket_trio.services.calls.interceptors import ContextOf, intercepted
+from rsocket_trio.services.calls.time_left import deadline_of, within
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.hooks import CallPort, View
     from rsocket_trio.connection.streams import Channel, Outgoing
 
+__all__ = ["answer_payload", "failed_call", "served", "unmatched"]  # the hook of a responder: ``ServedCalls``
+
 T = TypeVar("T")
-
-
-class CallPort(Protocol):
-    """The side of a connection that its served calls see."""
-
-    responder: HandlerTable
-
-    @property
-    def connection(self) -> Any:
-        """The user's view of the connection."""
-        ...
-
-    @property
-    def metadata_mime(self) -> str | int:
-        """The MIME type of metadata that the SETUP names."""
-        ...
 
 
 def served(
@@ -65,7 +52,7 @@ def served(
         for entry in travelling:
             if entry.mime == DEADLINE:
                 try:
-                    deadline = min(deadline, _deadline(entry.content))
+                    deadline = min(deadline, deadline_of(entry))
                 except Invalid as error:
                     refusal = refusal or error
             elif entry.mime == AUTHENTICATION:
@@ -120,16 +107,15 @@ def unmatched(interaction: Interaction) -> Handler:
     return Handler(no_handler, Kind.INLINE, credit=1, interaction=interaction.value)
 
 
+def failed_call(connection: View, interaction: str, route: str | None, pattern: str | None) -> Call:
+    """Return the argument of ``on_error`` functions for the call of a handler of bytes."""
+    call = Call(route, interaction, "server", connection)
+    call.pattern = pattern
+    return call
+
+
 def no_handler(request: object) -> None:
     """Stand in the log for the function that a request lacks, where its interceptors fail."""
-
-
-def _deadline(content: bytes) -> float:
-    """Return when the time of a call is over, for the content of its entry. Raise ``Invalid`` for a malformed one."""
-    try:
-        return trio.current_time() + decode_deadline(content)
-    except RemoteProtocolError as error:
-        raise Invalid(f"metadata: {error}") from None
 
 
 def _raising(error: Exception) -> Function:
@@ -222,14 +208,7 @@ class ServedCall:
             deadline = self._call.deadline
             if math.isinf(deadline):
                 return await self._guarded(body)
-            if trio.current_time() >= deadline:
-                raise Canceled(TOO_LATE)
-            with trio.CancelScope(deadline=deadline):
-                result = await self._guarded(body)
-                if trio.current_time() < deadline:
-                    return result
-            # The caller has gone on without the answer.
-            raise Canceled(TOO_LATE)
+            return await within(deadline, partial(self._guarded, body))
         finally:
             # Reset, as a worker goes on with the next call if its context is as it was.
             current_call_variable.reset(token)

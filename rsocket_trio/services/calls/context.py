@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import contextvars
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar, overload
 
-import attrs
-
-from rsocket_trio.codecs import Codec
+from rsocket_trio.connection.hooks import current_call_variable, current_connection_variable
 from rsocket_trio.metadata.composite import Entry, decode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACEPARENT, TRACESTATE
 from rsocket_trio.metadata.tracing import Trace, decode_trace, sound_entries
 from rsocket_trio.payload import Payload
-
-current_connection_variable: contextvars.ContextVar[Any] = contextvars.ContextVar("rsocket_trio.connection")
-"""The connection of the request that the running handler serves."""
-current_call_variable: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rsocket_trio.call")
-"""The call that the running handler serves; ``None`` or absent outside of handlers, and for one of bytes alone."""
 
 UserT = TypeVar("UserT")
 
@@ -154,22 +145,6 @@ class Call:
             self._count_received(payload)
 
 
-@attrs.frozen
-class CallTerms:
-    """The settings of a connection for its own requests.
-
-    ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
-    with ``deadlines`` the time left travels.
-    """
-
-    codecs: tuple[Codec, ...] | None = None
-    around: tuple[Callable[[Call], AbstractAsyncContextManager[Any]], ...] = ()
-    deadlines: bool = False
-
-
-PLAIN: Final = CallTerms()
-
-
 def current_call() -> Call:
     """Return the call that the running handler serves.
 
@@ -177,11 +152,11 @@ def current_call() -> Call:
     responder has interceptors or authenticates, or where the request carries a deadline or a trace.
     """
     call = current_call_variable.get(None)
-    if call is None:
-        raise LookupError(
-            "current_call() works in handlers only: annotate a parameter of one of bytes, or give it an interceptor"
-        )
-    return call
+    if isinstance(call, Call):
+        return call
+    raise LookupError(
+        "current_call() works in handlers only: annotate a parameter of one of bytes, or give it an interceptor"
+    )
 
 
 @overload
@@ -204,7 +179,7 @@ def current_user(kind: Any = None) -> Any:
     Raise ``TypeError`` for a user of another type, and ``LookupError`` if there is none, and outside of a handler.
     """
     call = current_call_variable.get(None)
-    if call is not None:
+    if isinstance(call, Call):
         user = call.user
     else:
         connection = current_connection_variable.get(None)

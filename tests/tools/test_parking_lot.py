@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.tools.parking_lot import ParkingLot
 from tests.connection.pairs import settle
 from tests.each_row import each_row
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from rsocket_trio.forms import Function, Kind, checked, function_name
-from rsocket_trio.services.call_context import Call
+from rsocket_trio.services.calls.context import Call
 
 T = TypeVar("T")
 ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]

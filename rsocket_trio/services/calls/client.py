@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-import trio
-
 from rsocket_trio.codecs import Codec
+from rsocket_trio.connection.hooks import current_call_variable
+from rsocket_trio.connection.plain_requests import routed
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
+from rsocket_trio.metadata.authentication import Auth
 from rsocket_trio.metadata.composite import (
     Entry,
     MetadataPair,
@@ -21,12 +21,10 @@ from rsocket_trio.metadata.composite import (
     encode_composite,
     entries_of_pairs,
 )
-from rsocket_trio.metadata.deadline import encode_deadline
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    DEADLINE,
     MIME_TYPE,
     NO_MIME,
     mime_name,
@@ -35,50 +33,30 @@ from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, en
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.stream_state import REQUEST_CHANNEL
 from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload
-from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
-from rsocket_trio.services.call_context import Call, current_call_variable
+from rsocket_trio.services.calls.access import auth_entry, check_auth, fresh_credentials
+from rsocket_trio.services.calls.context import Call
+from rsocket_trio.services.calls.interceptors import Interception, intercepted
+from rsocket_trio.services.calls.time_left import with_time_left
 from rsocket_trio.services.codec_choice import RequestForm, codec_of_connection, form_of_requests
-from rsocket_trio.services.contracts import Encode
-from rsocket_trio.services.interceptors import Interception, intercepted
-from rsocket_trio.services.payload_types import decode_object, is_object_type, reader_of, text_type
+from rsocket_trio.services.payload_types import Encode, decode_object, is_object_type, reader_of, text_type
 from rsocket_trio.services.route_patterns import MethodRoute
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.connection.hooks import CallPort, Contract, ServiceT
     from rsocket_trio.mux.stream_state import Interaction
 
-PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
-"""The types that are sent as they are."""
 
-
-def needs_call(engine: Engine, payload: object, kind: object, auth: object, metadata: object) -> bool:
-    """Return whether a request needs more than its bytes.
-
-    ``payload`` may be an object, ``kind`` the type of answers, ``auth`` credentials, and ``metadata`` entries; the
-    connection of ``engine`` may have interceptors, and the call that the running handler serves may carry a trace.
-    """
-    if (
-        kind is not None
-        or auth is not None
-        or metadata
-        or type(payload) not in PAYLOAD_TYPES
-        or not engine.plain_requests
-    ):
-        return True
-    serving = current_call_variable.get(None)
-    return serving is not None and bool(serving._travelling)
-
-
-def request_form(engine: Engine) -> RequestForm:
+def request_form(port: CallPort) -> RequestForm:
     """Return how requests carry objects. Raise ``ValueError`` if no codec covers the MIME type of the connection."""
-    if engine.request_form is None:
-        codecs = engine.calls.codecs if engine.calls.codecs is not None else engine.responder.codecs
-        setup = engine.connection.setup
-        engine.request_form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
-    return engine.request_form
+    form = port.request_form
+    if not isinstance(form, RequestForm):
+        codecs = port.calls.codecs if port.calls.codecs is not None else port.responder.codecs
+        setup = port.connection.setup
+        port.request_form = form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
+    return form
 
 
-def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -> Payload:
+def object_request(port: CallPort, payload: Any, route: str | None, kind: Any) -> Payload:
     """Return a request that needs a codec and nothing else, made in fewer steps than a ``ClientCall``.
 
     ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
@@ -88,16 +66,16 @@ def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -
     if payload is None:
         payload = b""
     if is_data and not needs_codec(kind):
-        return routed(engine, payload, route)
-    form = request_form(engine)
+        return routed(port, payload, route)
+    form = request_form(port)
     if is_data:
         data, metadata = as_payload(payload).data, form.accepts
     else:
         data = encoded(form.codec, payload.argument if type(payload) is Encode else payload)
         metadata = form.names
-    if isinstance(route, str) and engine.session.dialect.routes:
-        return Payload(data, with_route(route, metadata, engine.connection.setup.metadata_mime))
-    return routed(engine, Payload(data, metadata), route)
+    if isinstance(route, str) and port.session.dialect.routes:
+        return Payload(data, with_route(route, metadata, port.connection.setup.metadata_mime))
+    return routed(port, Payload(data, metadata), route)
 
 
 def needs_codec(kind: Any) -> bool:
@@ -118,12 +96,12 @@ def encoded(codec: Codec, item: Any) -> bytes:
         raise TypeError(f"{type(item).__name__} can't be encoded as {codec.mime}: {error}") from error
 
 
-def decoded(engine: Engine, payload: Payload, kind: Any) -> Any:
+def decoded(port: CallPort, payload: Payload, kind: Any) -> Any:
     """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
     if kind is Payload:
         return payload
     read = reader_of(kind)
-    return decode_object(request_form(engine).codec, payload.data, kind) if read is None else read(payload.data)
+    return decode_object(request_form(port).codec, payload.data, kind) if read is None else read(payload.data)
 
 
 class ClientCall:
@@ -134,11 +112,11 @@ class ClientCall:
     see.
     """
 
-    __slots__ = ("_auth", "_life", "_payload", "_terms", "call", "engine", "metadata_mime")
+    __slots__ = ("_auth", "_life", "_payload", "_terms", "call", "metadata_mime", "port")
 
     def __init__(
         self,
-        engine: Engine,
+        port: CallPort,
         interaction: Interaction,
         payload: object,
         route: str | None,
@@ -146,15 +124,15 @@ class ClientCall:
         kind: Any,
         metadata: Iterable[MetadataPair] = (),
     ) -> None:
-        connection = engine.connection
+        connection = port.connection
         setup = connection.setup
-        self.engine = engine
+        self.port = port
         pattern = route.pattern if isinstance(route, MethodRoute) else None
         if pattern is not None:
             route = str(route)
         self.call = Call(route, interaction.value, "client", connection)
         self.call.pattern = pattern
-        self._terms = engine.calls
+        self._terms = port.calls
         self._auth = auth
         self._life: Interception | None = None
         if payload is None:
@@ -165,8 +143,8 @@ class ClientCall:
         if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
             self.metadata_mime = mime_name(given.metadata_mime)
         if entries:
-            if not engine.session.dialect.routes:
-                supported(engine.session, None, "metadata")
+            if not port.session.dialect.routes:
+                supported(port.session, None, "metadata")
             check_composite("metadata=", self.metadata_mime)
         if auth is not None:
             check_auth(auth, self.metadata_mime)
@@ -184,7 +162,7 @@ class ClientCall:
         if self.is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
-        if serving is not None and serving._travelling and self.is_composite:
+        if isinstance(serving, Call) and serving._travelling and self.is_composite:
             entries += serving._passed_on(entry.mime for entry in entries)
         self.call.entries.extend(entries)
 
@@ -225,7 +203,7 @@ class ClientCall:
 
     def _chosen(self) -> tuple[Codec, bool]:
         """Return the codec of the request, and whether it has to name it. Raise ``ValueError`` if there is none."""
-        codecs = self._terms.codecs if self._terms.codecs is not None else self.engine.responder.codecs
+        codecs = self._terms.codecs if self._terms.codecs is not None else self.port.responder.codecs
         return codec_of_connection(codecs, self.call.connection.setup.data_mime, self.metadata_mime)
 
     async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: Any = None) -> Any:
@@ -296,12 +274,9 @@ class ClientCall:
         """Return the request with its route and its entries, as they are now."""
         entries: Sequence[Entry] = self.call.entries
         if not self.is_composite:
-            return routed(self.engine, self._payload, self.call.route)
+            return routed(self.port, self._payload, self.call.route)
         if self._terms.deadlines:
-            left = trio.current_effective_deadline() - trio.current_time()
-            if not math.isinf(left):
-                entries = [entry for entry in entries if entry.mime != DEADLINE]
-                entries.append(Entry(DEADLINE, encode_deadline(max(0.0, left))))
+            entries = with_time_left(entries)
         given = self._payload
         request = Payload(
             given.data,
@@ -310,7 +285,20 @@ class ClientCall:
             data_mime=given.data_mime,
             metadata_mime=given.metadata_mime,
         )
-        return routed(self.engine, request, self.call.route)
+        return routed(self.port, request, self.call.route)
+
+
+client_call: Final = ClientCall
+"""Begins a request, as the hook of a connection does."""
+
+
+def remote_of(
+    contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair]
+) -> ServiceT:
+    """Return an object with the methods of ``contract``, each of which is a request of ``requester``."""
+    from rsocket_trio.services import contracts
+
+    return contracts.remote_of(contract, requester, auth, metadata)
 
 
 def _entries_in(metadata: bytes) -> list[Entry]:
@@ -360,25 +348,3 @@ class CountingObserver(StreamObserver):
 
     def _on_eof(self) -> None:
         self._inner._on_eof()
-
-
-def routed(engine: Engine, payload: Any, route: str | None) -> Payload:
-    """Return the payload of a request, with the route in its metadata if there is one."""
-    request = payload if type(payload) is Payload else as_payload(payload)
-    if route is None:
-        return request
-    if not isinstance(route, str):
-        raise TypeError(f"a route is a str, not {type(route).__name__}")
-    dialect = engine.session.dialect
-    if not dialect.routes:
-        supported(engine.session, None, "routes")
-    mime = engine.connection.setup.metadata_mime
-    if request.metadata_mime not in NO_MIME and dialect.mime_fields:
-        mime = mime_name(request.metadata_mime)
-    return Payload(
-        request.data,
-        with_route(route, request.metadata, mime),
-        metadata_type=request.metadata_type,
-        data_mime=request.data_mime,
-        metadata_mime=request.metadata_mime,
-    )

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.forms import Handler, Kind, Requirement
-from rsocket_trio.metadata.authentication import Credentials, decode_authentication, encode_authentication
-from rsocket_trio.metadata.composite import Entry, check_composite
+from rsocket_trio.metadata.authentication import Auth, Credentials, decode_authentication, encode_authentication
+from rsocket_trio.metadata.composite import Entry, check_composite, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION
 from rsocket_trio.metadata.routes import read_request, without_entries
 from rsocket_trio.payload import Payload
-from rsocket_trio.services.call_context import Call
+from rsocket_trio.services.calls.context import Call
 from rsocket_trio.terms import Setup
 
 NOT_ALLOWED = "not allowed"
 """The text of every refusal: it tells nobody what was wrong."""
-Auth: TypeAlias = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
-"""Credentials, or a function that gives fresh ones, async or not."""
 
 
 async def fresh_credentials(auth: Auth) -> Credentials:
@@ -49,6 +47,17 @@ def check_auth(auth: object, metadata_mime: str | int) -> None:
 def auth_entry(credentials: Credentials) -> Entry:
     """Return the metadata entry that carries ``credentials``."""
     return Entry(AUTHENTICATION, encode_authentication(credentials))
+
+
+def with_credentials(payload: Payload, credentials: Credentials) -> Payload:
+    """Return the payload of a SETUP with credentials in its metadata, which is composite."""
+    return Payload(
+        payload.data,
+        (payload.metadata or b"") + encode_composite([auth_entry(credentials)]),
+        metadata_type=payload.metadata_type,
+        data_mime=payload.data_mime,
+        metadata_mime=payload.metadata_mime,
+    )
 
 
 def credentials_in(entries: Iterable[Entry]) -> Credentials | None:

@@ -16,7 +16,7 @@ from rsocket_trio.terms import Lease, Setup
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.streams import Channel, Outgoing
-    from rsocket_trio.services.call_context import Call
+    from rsocket_trio.services.calls.context import Call
 
 
 class AsyncResponse(Protocol):
