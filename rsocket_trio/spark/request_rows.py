@@ -16,7 +16,7 @@ from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
-from rsocket_trio.replay.arrow_packs import elements_of, encoded, pack_of
+from rsocket_trio.replay.arrow_packs import encoded, pack_of
 from rsocket_trio.replay.element_metadata import (
     HEADERS,
     KEY,
@@ -25,11 +25,9 @@ from rsocket_trio.replay.element_metadata import (
     RECORD_METADATA,
     ROWS,
     WRITE,
-    read_sink_payload,
-    sink_payload,
 )
 from rsocket_trio.replay.elements import LONGEST_ENTRY, LONGEST_NAME, encode_headers
-from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack
+from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
@@ -163,15 +161,10 @@ class Encoder:
         rows = max(min(PACK_ROWS, PACK_BYTES * batch.num_rows // max(size, 1)), 1)
         for start in range(0, batch.num_rows, rows):
             count = min(rows, batch.num_rows - start)
-            if count == 1:
-                # A server older than packs would take a pack of one row for that row, and its count would be right.
-                piece = self._raw(batch.slice(start, 1), columns)
-            else:
-                pack = pack_of({name: column.slice(start, rows) for name, column in wanted.items()}, count=count)
-                self._row += count
-                piece = Piece([Payload(pack.data, _PACK)], count, pack.size + OVERHEAD)
-            self.rows += piece.rows
-            yield piece
+            pack = pack_of({name: column.slice(start, rows) for name, column in wanted.items()}, count=count)
+            self._row += count
+            self.rows += count
+            yield Piece([Payload(pack.data, _PACK)], count, pack.size + OVERHEAD)
 
     def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
         datas = values(batch, columns.data)
@@ -282,15 +275,6 @@ def values(batch: pa.RecordBatch, index: int) -> list[Any]:
     """Return a column of bytes or text as bytes, ``None`` for null."""
     found: list[Any] = binary(batch, index).to_pylist()
     return found
-
-
-def one_by_one(piece: Piece) -> Piece:
-    """Return the requests of a piece with each row of a pack as a request of its own, for a stage without packs."""
-    payloads: list[Payload] = []
-    for payload in piece.payloads:
-        for element in read_sink_payload(payload, staged=True).elements:
-            payloads += map(sink_payload, elements_of(element)) if isinstance(element, Pack) else [payload]
-    return Piece(payloads, piece.rows, piece.size)
 
 
 def rows_of(payload: Payload) -> int:

@@ -24,7 +24,7 @@ from rsocket_trio.spark.delivering import Delivery, Pieces, passes
 from rsocket_trio.spark.mistakes import PASSING, SinkError, unwritten
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.protocol import ABORT_ROUTE, COMMIT_ROUTE, EPOCH_ROUTE, PACK_ROUTE, STAGE_ROUTE
-from rsocket_trio.spark.request_rows import Origin, Piece, one_by_one
+from rsocket_trio.spark.request_rows import Origin, Piece
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -33,10 +33,6 @@ ATTEMPT_ELEMENTS = 65536
 """The size of an attempt, about: a task keeps so much in memory."""
 ABORT_TIMEOUT = 2.0
 """Seconds for aborting attempts at the end of a task."""
-
-
-class PacksRefused(Exception):
-    """A server took each pack for a single row: it is older than packs, and stands beside one that is not."""
 
 
 class Staging(Delivery):
@@ -48,7 +44,6 @@ class Staging(Delivery):
         self._origin = origin
         self._epoch = epoch
         self._kept: list[Piece] = []
-        self._refuses_packs = False
         self._orphans: list[str] = []
 
     async def deliver(self) -> None:
@@ -69,15 +64,11 @@ class Staging(Delivery):
     async def fill(self) -> bool:
         """Wait for a piece that was not staged. Return false when there are no more."""
         if not self._kept:
-            piece = await self._take()
+            piece = await self.pieces.take()
             if piece is None:
                 return False
             self._kept.append(piece)
         return True
-
-    async def _take(self) -> Piece | None:
-        piece = await self.pieces.take()
-        return piece if piece is None or not self._refuses_packs else one_by_one(piece)
 
     async def send_over(self, connection: Connection) -> None:
         """Stage attempts over this connection, until all is staged."""
@@ -88,11 +79,6 @@ class Staging(Delivery):
             try:
                 with trio.fail_after(self.options.read_timeout) as patience:
                     await self._stage(connection, attempt, patience)
-            except PacksRefused:
-                self._orphans.append(attempt)
-                self._refuses_packs = True
-                self._kept = [one_by_one(piece) for piece in self._kept]
-                continue
             except BaseException as error:
                 # It may be staged, with only its confirmation lost.
                 self._orphans.append(attempt)
@@ -113,7 +99,7 @@ class Staging(Delivery):
             while size < ATTEMPT_BYTES and sent < ATTEMPT_ELEMENTS:
                 # Spark may take any time to hand over the next rows.
                 patience.deadline = float("inf")
-                piece = await self._take()
+                piece = await self.pieces.take()
                 if piece is None:
                     break
                 self._kept.append(piece)
@@ -126,8 +112,6 @@ class Staging(Delivery):
         if len(answers) != 1:
             raise ConnectionLost(f"route {self.route!r} completed with {len(answers)} answers: one was expected")
         told = read_answer(answers[0].data, self.route)
-        if told.get("rows") == told.get("elements") == sent < rows and not self._refuses_packs:
-            raise PacksRefused
         if (told.get("rows"), told.get("elements")) != (rows, sent):
             raise SinkError(
                 f"route {self.route!r} staged {told.get('rows')} rows in {told.get('elements')} elements: "

@@ -1,4 +1,4 @@
-"""Packs between Spark and a server: read and staged, and rows where the other side is older."""
+"""Packs between Spark and a server: read and staged, and rows where the other side has none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Outgoing, Payload, Rejected, RemoteProtocolError, Responder
+from rsocket_trio import Outgoing, Payload, Rejected, RemoteProtocolError, Responder
 from rsocket_trio.metadata import Entry, encode_composite
-from rsocket_trio.replay import Element, Ledger, Log, Record, add_sink, add_source, source_payload
+from rsocket_trio.replay import Element, Log, Record, add_source, source_payload
 from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
 from rsocket_trio.replay.packs import PACK_BYTES, Pack
@@ -94,47 +94,6 @@ async def test_every_row_of_a_pack_counts_once(packs: bool) -> None:
         assert sum(rows for _, rows in report.attempts) == 30_000
         assert await commit(connections, ONCE, SINK, 0, report.attempts)
     assert await rows_in(log) == numbers(30_000)
-
-
-async def test_a_server_older_than_packs_behind_the_same_uris_gets_rows(autojump_clock: MockClock) -> None:
-    ledger = Ledger()
-    await ledger.open()
-    responder = Responder()
-    add_sink(responder, "new", ledger)
-
-    # It ignores the entry of the format, and takes every element for a row, as the released form did.
-    @responder.request_channel("orders.stage")
-    async def stage(channel: Channel) -> None:
-        said = json.loads(channel.request.data)
-        stage = await ledger.begin(said["sink"], said["attempt"], said["partition"])
-        async for item in channel:
-            await stage.add(Element(item.data))
-        await stage.seal()
-        await channel.send(json.dumps({"rows": stage.rows, "elements": stage.elements}).encode())
-
-    @responder.request_response("orders.abort")
-    async def abort(request: Payload) -> bytes:
-        said = json.loads(request.data)
-        return json.dumps({"dropped": await ledger.abort(said["sink"], said["attempts"])}).encode()
-
-    async with served(responder) as connections:
-        report = await deliver(connections, ONCE, ORIGIN, Rows(pieces(3000)))  # type: ignore[arg-type]
-        assert sum(rows for _, rows in report.attempts) == 3000
-        assert sorted(ledger.staged) == sorted(name for name, _ in report.attempts)
-        await ledger.commit(SINK, 0, dict(report.attempts))
-    assert await rows_in(ledger.log) == numbers(3000)
-
-
-def test_a_pack_never_has_a_single_row_which_an_older_server_would_take_for_it() -> None:
-    made = encoder(ONCE, KEYED, packs=True)
-    batch = pa.record_batch({"data": pa.array(numbers(8193), pa.binary()), "key": [b"k"] * 8193})
-    first, second = made.pieces(batch)
-    [alone] = made.pieces(batch.slice(5, 1))
-
-    assert isinstance(read_sink_payload(first.payloads[0], staged=True).elements[0], Pack)
-    assert read_sink_payload(second.payloads[0], staged=True).elements == (Element(b"8192", key=b"k"),)
-    assert read_sink_payload(alone.payloads[0], staged=True).elements == (Element(b"5", key=b"k"),)
-    assert (first.rows, second.rows, alone.rows, made.rows) == (8192, 1, 1, 8194)
 
 
 @pytest.mark.parametrize("knows_packs", [True, False])
@@ -286,12 +245,12 @@ def test_a_pack_that_was_not_asked_for_is_an_error() -> None:
         Cursor(Range(0, 0, 2), arrow=False, fail_on_loss=True).take([other], 1)
 
 
-async def test_a_server_older_than_packs_is_read_row_by_row(autojump_clock: MockClock) -> None:
+async def test_a_server_without_packs_is_read_row_by_row(autojump_clock: MockClock) -> None:
     responder = Responder()
 
     @responder.request_stream("log")
     async def rows(request: Payload, out: Outgoing) -> None:
-        # As the released form sent them: a position and nothing else.
+        # A position and nothing else.
         for position in range(5000):
             await out.send(Payload(b"%d" % position, encode_composite([Entry(POSITION, struct.pack(">Q", position))])))
 

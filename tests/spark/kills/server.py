@@ -16,8 +16,7 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.metadata import decode_composite, encode_composite
+from rsocket_trio import Responder, serve
 from rsocket_trio.replay import (
     Commit,
     Element,
@@ -27,10 +26,7 @@ from rsocket_trio.replay import (
     Record,
     add_sink,
     add_source,
-    sink_routes,
-    source_routes,
 )
-from rsocket_trio.replay.element_metadata import PACK, read_sink_payload
 from rsocket_trio.replay.staged_attempts import StagedAttempt
 
 
@@ -80,25 +76,6 @@ class Watched(Ledger):
         return done
 
 
-def as_released(route: str, responder: Responder) -> None:
-    """Have this process serve as the form before packs did: it knows no format, an element is a row, no epochs."""
-    read, answer = read_sink_payload, responder.request_response
-
-    def read_one(payload: Payload, **given: bool) -> object:
-        entries = [entry for entry in decode_composite(payload.metadata or b"") if entry.mime != PACK]
-        return read(Payload(payload.data, encode_composite(entries) or None), **given)
-
-    def without_packs(name: str) -> Any:
-        return (lambda function: function) if name in {f"{route}.pack", f"{route}.epoch"} else answer(name)
-
-    for place, name, replacement in (
-        (source_routes, "has_arrow", lambda: False),
-        (sink_routes, "read_sink_payload", read_one),
-        (responder, "request_response", without_packs),
-    ):
-        setattr(place, name, replacement)
-
-
 async def everything(log: Log) -> list[Record]:
     """All that counts."""
     found: list[Record] = []
@@ -114,8 +91,6 @@ async def everything(log: Log) -> list[Record]:
 async def main(given: dict[str, Any]) -> None:
     """Serve until killed."""
     responder = Responder()
-    if given.get("released"):
-        as_released("orders", responder)
     rows = Log(partitions=2)
     await rows.open()
     for partition in range(2):
