@@ -33,7 +33,7 @@ from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
 from rsocket_trio.spark.ranges import Bounds, Range, RangePartition, ranges_between, resolve, split
 from rsocket_trio.spark.records import SchemaMismatchError
-from rsocket_trio.spark.replayed import rows_of_ranges
+from rsocket_trio.spark.replayed import check_columns, rows_of_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,10 +144,7 @@ class BatchReader(DataSourceReader):
             if (selected := self._selection.narrowed(one, one.route or options.route)) is not None
         ]
         if options.payload == "arrow" and found:
-            # The first payload shows whether the columns fit, before tasks fail and are repeated in vain.
-            first = attrs.evolve(found[0], end=found[0].start + 1)
-            for _ in rows_of_ranges([first], options, self._schema):
-                pass
+            check_columns(found[0], options, self._schema)
         # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
         route, partition = next(iter(bounds))
         empty = Range(partition, 0, 0, route)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import attrs
 import pyarrow as pa
 import trio
 
@@ -296,6 +297,15 @@ def rows_of_ranges(ranges: Iterable[Range], options: Options, schema: pa.Schema 
             of_route = options.of_route(one.route)
             produce = partial(explaining, here.pool, of_route, partial(fetch, here.pool, of_route, one))
             yield from rows_of(produce, of_route, one.partition, schema)
+
+
+def check_columns(range_: Range, options: Options, schema: pa.Schema | None) -> None:
+    """Read the first payload of a range: it shows whether the columns fit, before tasks fail and are tried in vain.
+
+    Raise ``SchemaMismatchError``, and the errors of reading.
+    """
+    for _ in rows_of_ranges([attrs.evolve(range_, end=range_.start + 1)], options, schema):
+        pass
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:

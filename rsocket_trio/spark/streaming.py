@@ -49,7 +49,7 @@ from rsocket_trio.spark.ranges import (
     to_offset,
 )
 from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
-from rsocket_trio.spark.replayed import acknowledge, fetch, rows_of_ranges
+from rsocket_trio.spark.replayed import acknowledge, check_columns, fetch, rows_of_ranges
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -237,6 +237,8 @@ class ServerStreamReader(StreamReader):
     _first: Mapping[Place, int] | None = None
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
+    _fits = False
+    """Whether it is known that Arrow payloads have the columns of the query."""
     _row_bytes = 1.0
     """Bytes of a row on average, as far as it is known from micro-batches that the driver has read."""
 
@@ -323,6 +325,9 @@ class ServerStreamReader(StreamReader):
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
         stop = from_offset(end, options.fingerprint)
         ranges = ranges_between(begin, stop)
+        if options.payload == "arrow" and ranges and not self._fits:
+            check_columns(ranges[0], options, self._schema)
+            self._fits = True
         if options.min_partitions is not None:
             return [RangePartition(one) for one in split(ranges, options.min_partitions)]
         rows = sum(one.size for one in ranges)

@@ -18,11 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from rsocket_trio import Rejected, Responder
 from rsocket_trio.replay import Element, Log, TopicGone, add_source
+from rsocket_trio.replay.arrow_packs import encoded
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, Range, RangePartition
-from rsocket_trio.spark.records import RAW_SCHEMA
+from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
 from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, PlannedReader, ServerStreamReader, Volume, planned_reader
 from tests.spark.serving import URI, filled
 from tests.spark.test_reading import column
@@ -409,6 +410,25 @@ def test_commits_are_acknowledged_where_that_is_asked_for(serving: Serving) -> N
     while not acks and time.monotonic() < deadline:
         time.sleep(0.001)
     assert acks == [(0, 10)]
+
+
+def test_arrow_payloads_of_other_columns_are_an_error_of_planning(serving: Serving) -> None:
+    async def arrow_log() -> Log:
+        log = Log()
+        await log.open()
+        await log.append(encoded(pa.record_batch({"id": pa.array([1, 2], pa.int64())})), count=2)
+        return log
+
+    responder = Responder()
+    add_source(responder, "log", trio.run(arrow_log))
+    serving(responder)
+    reader = ServerStreamReader(
+        given(startingPosition="earliest", payload="arrow", minPartitions=2), pa.schema([("id", pa.string())])
+    )
+    start = reader.initialOffset()
+
+    with pytest.raises(SchemaMismatchError, match="column 'id' is int64, wanted is string"):
+        reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
 
 
 # Rows that travel with the plan
