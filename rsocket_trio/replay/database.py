@@ -9,13 +9,15 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
+import outcome
 import trio
 
 from rsocket_trio.replay.errors import CorruptLog
@@ -183,9 +185,9 @@ class Database:
             return function()
         return await trio.to_thread.run_sync(function)
 
-    async def _patiently(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread until it finds the file unlocked, for ``LOCK_SECONDS`` at most."""
-        deadline = trio.current_time() + LOCK_SECONDS
+    async def _patiently(self, function: Callable[[], T], since: float | None = None) -> T:
+        """Run a function in a thread until the file is unlocked, for ``LOCK_SECONDS`` at most from ``since`` on."""
+        deadline = (trio.current_time() if since is None else since) + LOCK_SECONDS
         while True:
             try:
                 return await self._in_thread(function)
@@ -248,9 +250,11 @@ class Database:
     async def alone(self, function: Callable[[], T]) -> T:
         """Run a function that calls ``transaction`` while no other task writes; again if the file was locked."""
         self.check_process()
+        # Tasks that wait for one lock give up together, and not one behind the other.
+        since = trio.current_time()
         async with self._turn:
             self._check_open()
-            return await self._patiently(function)
+            return await self._patiently(function, since)
 
     def transaction(self, function: Callable[[apsw.Connection], T], *, waits_for_disk: bool = True) -> T:
         """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
@@ -263,6 +267,23 @@ class Database:
             return self.transaction(function)
         finally:
             writer.pragma("synchronous", FULL)
+
+    def transactions(self, functions: Iterable[Callable[[apsw.Connection], T]]) -> list[outcome.Outcome[T]]:
+        """Run functions, each in a transaction of its own, and return their outcomes.
+
+        The lock of the file is waited for here, for ``LOCK_SECONDS`` in all: nobody can cancel them any more.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+
+        def run(function: Callable[[apsw.Connection], T]) -> T:
+            while True:
+                try:
+                    return self.transaction(function)
+                except OSError as error:
+                    if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                        raise
+
+        return [outcome.capture(run, function) for function in functions]
 
     # Space
 
@@ -313,7 +334,7 @@ class Database:
         return False
 
     async def shrink(self, function: Callable[[apsw.Connection], T]) -> T:
-        """Run a function that makes room, as ``write`` does: on a full disk, it takes the place of the reserve."""
+        """Run a function that makes room, as ``write`` does: on a full disk, in the room of the reserve."""
 
         def run() -> T:
             try:
@@ -324,12 +345,13 @@ class Database:
                 self.reset_wal()
                 result = self.transaction(function)
             self.reset_wal()
+            self._take_reserve()
             return result
 
         return await self.alone(run)
 
     async def give_back(self) -> None:
-        """Give back to the disk what is free beyond a quarter of the file, in portions, and take the reserve again."""
+        """Give back to the disk what is free beyond a quarter of the file, in portions."""
 
         def vacuum(connection: apsw.Connection) -> int:
             pages = connection.pragma("page_count")
@@ -349,20 +371,23 @@ class Database:
                 # It takes some room; the log itself uses again what is free.
                 if error.errno != errno.ENOSPC:
                     raise
-            await trio.to_thread.run_sync(self._take_reserve)
 
     @property
     def _reserve(self) -> Path:
         return Path(f"{self._file}-reserve")
 
     def _take_reserve(self) -> None:
-        """Take room on the disk for a trim on a full one, where there is plenty."""
+        """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""
+        if self.path is None:
+            return
         with suppress(OSError):
-            if self._reserve.exists() or self._free_bytes() < 2 * RESERVE_BYTES:
+            present = self._reserve.stat().st_size if self._reserve.exists() else 0
+            size = min(present + self._free_bytes() - 2 * CHECKPOINT_BYTES, RESERVE_BYTES)
+            if size <= present or size < RESERVE_BYTES // 8:
                 return
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+                os.posix_fallocate(fd, 0, size)
             except OSError:
                 self._reserve.unlink()
             finally:

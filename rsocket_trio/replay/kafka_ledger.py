@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zlib import crc32
 
 import attrs
@@ -30,7 +30,7 @@ from rsocket_trio.replay.elements import Element, Record
 from rsocket_trio.replay.errors import NotStaged, NotWritten, PositionExpired
 from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.kafka_producer import Rows, TransactionalProducer
-from rsocket_trio.replay.ledger import Commit, Ledger, Sink, forget_sink, or_none
+from rsocket_trio.replay.ledger import Commit, Ledger, Sink, check_plan, forget_sink, or_none
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.packs import FOREVER, Pack, arrow
 from rsocket_trio.replay.route_requests import CommitRequest
@@ -38,6 +38,7 @@ from rsocket_trio.replay.sqlite_log import require_sqlite
 from rsocket_trio.replay.staged_attempts import (
     Attempt,
     StagedAttempt,
+    attempts_where,
     check_epoch,
     checked,
     content_of,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from apsw import Connection
 
     from rsocket_trio.replay.database import Database
+
+T = TypeVar("T")
 
 BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
@@ -236,12 +239,8 @@ class KafkaLedger(Ledger):
 
         Raise ``NotWritten`` if it is not known in time whether the batch counts, and ``Rejected`` if no broker answers.
         """
-        wanted = CommitRequest(sink, batch, attempts, **terms)
-        try:
-            done = await self._commit_once(wanted)
-        except NotWritten:
-            # Another server took over the sink, or a broker went away: take it over anew, and look what was written.
-            done = await self._commit_once(wanted)
+        check_plan(0, batch, terms.get("epoch"), [sink, *attempts], terms.get("query"))
+        done = await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
         await self._sweep()
         return done
 
@@ -254,11 +253,14 @@ class KafkaLedger(Ledger):
                 return Commit(promoted=False, rows=0, last=batch)
             rows = Rows(self.log.topic, self._content(attempts, end))
             too_old = self._too_old(self._seconds)
-            # Notes of attempts that can't be committed any more go, too.
+            # Notes of attempts that can't be committed any more go, too: those of batches since the last one.
+            # Lower ones may be of a query that is about to take the sink over.
+            last = self.last(sink)
+            since = batch if last is None else min(last + 1, batch)
             gone = [
                 name
                 for (other, name), note in self._notes.items()
-                if other == sink and (0 <= note.row.batch <= batch or note.row.time <= too_old)
+                if other == sink and (since <= note.row.batch <= batch or note.row.time <= too_old)
             ]
             names = dict.fromkeys((*wanted.attempts, *gone, *[""] * wanted.once))
             contents = {sink: next_sink, **dict.fromkeys([f"{sink}{SEPARATOR}{name}" for name in names])}
@@ -313,6 +315,9 @@ class KafkaLedger(Ledger):
             await self._database.write(partial(self._apply, contents=contents.items()))
 
     async def forget(self, sink: str) -> bool:
+        return await twice(partial(self._forget_once, sink))
+
+    async def _forget_once(self, sink: str) -> bool:
         async with self._taken_over(sink) as producer:
             if self.last(sink) is None:
                 return False
@@ -343,9 +348,8 @@ class KafkaLedger(Ledger):
                 await self._learn(self._read_to)
         return await super().begin(sink, attempt, partition, **plan)
 
-    async def _store(self, function: Callable[[Connection], Attempt], *, sealed: bool) -> Attempt:
-        """Run ``function``, which stores what waits of an attempt; then move it to the topic of attempts."""
-        row = await super()._store(function, sealed=sealed)
+    async def _move(self, row: Attempt) -> None:
+        """Move what is stored of an attempt to the topic of attempts."""
         content = await self._database.read(partial(content_of, row=row, start=row.earliest, max_bytes=FOREVER))
         if content:
             own = self._id_of(row)
@@ -354,7 +358,6 @@ class KafkaLedger(Ledger):
             known = self._notes.get((row.sink, row.attempt or ""))
             if known is None or known.id != own:
                 self._keep(AttemptNote(row, own, begins[0]))
-        return row
 
     async def _seal(self, stage: StagedAttempt) -> None:
         """Store an attempt that is complete, and write a note of it."""
@@ -373,6 +376,17 @@ class KafkaLedger(Ledger):
         self._notes[note.row.sink, note.row.attempt or ""] = note
         if len(self._notes) > self._most_attempts:
             del self._notes[next(iter(self._notes))]
+
+
+async def twice(function: Callable[[], Awaitable[T]]) -> T:
+    """Run a function that takes over a sink, once more if it writes nothing: it looks again at what was written.
+
+    Another server took over the sink, or a broker went away.
+    """
+    try:
+        return await function()
+    except NotWritten:
+        return await function()
 
 
 def encoded(content: Content) -> bytes | None:
@@ -403,7 +417,9 @@ def part(key: str, one: Element | Pack) -> Element:
 
 
 def delete_content(connection: Connection, row: Attempt) -> None:
-    """Delete the rows that are stored of an attempt, whose bytes still count."""
+    """Delete the rows that are stored of an attempt, whose bytes still count, unless it was dropped."""
+    if not attempts_where(connection, "number = ?", row.number):
+        return
     size = row.bytes
     row.drop(connection, row.latest, FOREVER, FOREVER)
     row.bytes = size

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -269,14 +270,13 @@ class Ledger(OpenedByBlock):
         Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew, and
         ``Invalid`` if the sink was taken over from ``query``.
         """
-        check_plan(partition, batch, epoch)
-        known = self._known(sink)
-        is_owner = known is None or known.check_stage(batch, epoch, query)
+        check_plan(partition, batch, epoch, [sink, attempt], query)
         row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, or_none(batch), or_none(epoch))
 
         def store(connection: Connection) -> Attempt:
             drop_old(connection, self._too_old(self._seconds))
-            if is_owner:
+            known = read_sink(connection, sink)
+            if known is None or known.check_stage(batch, epoch, query):
                 check_epoch(connection, sink, row.batch, row.epoch)
             if staged(connection, attempt) is not None:
                 raise Rejected(f"attempt {attempt} is staged already")
@@ -288,7 +288,12 @@ class Ledger(OpenedByBlock):
             return row
 
         stage = StagedAttempt(self, await self._database.write(store))
-        await self._sweep()
+        try:
+            await self._sweep()
+        except BaseException:
+            # Raised again at once: nobody gets the stage.
+            await self.discard(stage)
+            raise
         return stage
 
     async def discard(self, stage: StagedAttempt) -> None:
@@ -301,7 +306,7 @@ class Ledger(OpenedByBlock):
         stage.release()
         try:
             await self._drop(change)
-        except (OSError, trio.ClosedResourceError) as error:
+        except (OSError, CorruptLog, trio.ClosedResourceError) as error:
             logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
 
     async def commit(
@@ -326,7 +331,7 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        check_plan(0, batch, epoch)
+        check_plan(0, batch, epoch, [sink, *attempts], query)
         request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
         done = await self._database.write(partial(self._commit, request=request))
         with trio.CancelScope(shield=True):
@@ -373,6 +378,8 @@ class Ledger(OpenedByBlock):
                 await self._database.shrink(sweep)
         except (OSError, CorruptLog) as error:
             logger.warning("what was staged and dropped could not be deleted: %s", error)
+        except trio.ClosedResourceError:
+            pass  # the next one that has the log open deletes it
 
     def _target(self, partition: int) -> int:
         return partition % len(self.log.partitions())
@@ -402,11 +409,15 @@ class Ledger(OpenedByBlock):
         self._storing += 1
         try:
             row = await self._database.write(function, waits_for_disk=sealed)
+            await self._move(row)
             self._measure()
             return row
         finally:
             self._storing -= 1
             self._room.wake_all()
+
+    async def _move(self, row: Attempt) -> None:
+        """Move what is stored of an attempt to where it stays: here it is there already."""
 
     async def _seal(self, stage: StagedAttempt) -> None:
         """Store an attempt that is complete."""
@@ -452,11 +463,21 @@ class Ledger(OpenedByBlock):
         connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
 
 
-def check_plan(partition: int, batch: int | None, epoch: int | None) -> None:
-    """Raise ``ValueError`` for numbers that no partition, batch or epoch has."""
+def check_plan(
+    partition: int, batch: int | None, epoch: int | None, names: Iterable[str], query: str | None = None
+) -> None:
+    """Raise ``ValueError`` for numbers that no partition, batch or epoch has, and ``TypeError``.
+
+    SQLite would store a value of another type as one of its column: a row that seems damaged from then on.
+    """
     for what, number in (("partition", partition), ("batch", batch), ("epoch", epoch)):
+        if type(number) not in (int, NoneType):
+            raise TypeError(f"{what} is a whole number, not {number!r:.100}")
         if number is not None and not 0 <= number <= LARGEST:
             raise ValueError(f"{what} {number}: must be from 0 to 2^63 - 1")
+    for name in (*names, "" if query is None else query):
+        if not isinstance(name, str):
+            raise TypeError(f"sinks, attempts and queries have texts as names, not {name!r:.100}")
 
 
 def or_none(number: int | None) -> int:

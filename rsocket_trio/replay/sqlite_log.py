@@ -243,26 +243,26 @@ class Log(ReplayableLog):
 
     def _write_all(self, take: Callable[[], list[Appending]]) -> list[Begins]:
         """Write what is pending in one transaction or, if that fails, each append in one of its own."""
-        transaction = self._open_database.transaction
+        database = self._open_database
         groups: list[Appending] = []
 
         def write(connection: Connection) -> list[dict[int, int]]:
             groups.extend(take())
             return self._append(connection, groups)
 
-        def write_one(group: Appending) -> dict[int, int]:
-            [begins] = transaction(partial(self._append, groups=[group]))
+        def write_one(connection: Connection, group: Appending) -> dict[int, int]:
+            [begins] = self._append(connection, [group])
             return begins
 
         try:
-            return [outcome.Value(begins) for begins in transaction(write)]
+            return [outcome.Value(begins) for begins in database.transaction(write)]
         except Exception as error:
             if not groups:
                 raise
             if len(groups) == 1:
                 # Raised in the task that appended.
                 return [outcome.Error(error)]
-        return [outcome.capture(write_one, group) for group in groups]
+        return database.transactions(partial(write_one, group=group) for group in groups)
 
     def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
         begins: list[dict[int, int]] = [{} for _ in groups]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 
 from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder, open_connection, serve
 from rsocket_trio.replay import (
@@ -70,7 +71,7 @@ async def everything(log: KafkaLog, partition: int = 0, start: int = 0) -> list[
 
 
 async def stage(
-    ledger: KafkaLedger, sink: str, attempt: str, rows: Iterable[bytes | Element], partition: int = 0, **terms: int
+    ledger: KafkaLedger, sink: str, attempt: str, rows: Iterable[bytes | Element], partition: int = 0, **terms: Any
 ) -> None:
     staged = await ledger.begin(sink, attempt, partition, **terms)
     for row in rows:
@@ -357,6 +358,14 @@ async def test_room_is_made_for_attempts_when_another_server_has_committed_other
         assert len(await everything(log)) == 5
 
 
+async def test_a_sink_that_another_server_took_over_can_be_forgotten(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
+        for batch, ledger in enumerate((a, b)):
+            assert (await ledger.commit("s", batch, {})).promoted
+        assert await a.forget("s")
+        assert (await b.commit("s", 0, {})).promoted
+
+
 async def test_a_ledger_knows_the_last_batches_after_a_restart(broker: Broker, topic: str) -> None:
     async with KafkaLog(broker.servers, topic, 1) as log:
         async with KafkaLedger(log) as ledger:
@@ -500,6 +509,18 @@ async def test_a_sink_belongs_to_one_query_at_every_server(broker: Broker, topic
             await c.commit("s", 9, {}, query="one")
 
 
+async def test_commits_of_the_owner_leave_what_another_query_has_staged_to_take_the_sink_over(
+    broker: Broker, topic: str
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
+        assert (await ledger.commit("s", 5, {}, query="old")).promoted
+        await stage(ledger, "s", "new", [b"1"], batch=0, query="new")
+        await stage(ledger, "s", "late", [b"2"], batch=6, query="old")
+        assert (await ledger.commit("s", 6, {}, query="old")).promoted
+        assert ledger.staged == ["new"]
+        assert (await ledger.commit("s", 0, {"new": 1}, query="new", take_over=True)).promoted
+
+
 async def test_a_batch_larger_than_memory_is_committed_by_any_server(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,6 +535,46 @@ async def test_a_batch_larger_than_memory_is_committed_by_any_server(
         assert a.staged_bytes > 10 * 50_000 > 0 == b.staged_bytes
         for partition in (0, 1):
             assert [record.data for record in await everything(log, partition)] == rows
+
+
+async def test_of_all_writers_together_little_waits_in_memory(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsocket_trio.replay.ledger.WAITING_BYTES", 50_000)
+    waiting: list[int] = []
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
+        append_all = ledger._attempts.append_all
+
+        async def looking(*arguments: Any) -> dict[int, int]:
+            await trio.testing.wait_all_tasks_blocked()  # every other writer goes on until it has to wait
+            waiting.append(ledger._waiting)
+            return await append_all(*arguments)
+
+        monkeypatch.setattr(ledger._attempts, "append_all", looking)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(stage, ledger, "s", f"a{number}", [bytes(20_000)] * 2)
+        assert max(waiting) < 2 * 50_000
+
+
+async def test_an_attempt_that_is_dropped_while_it_is_staged_is_planned_anew(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
+        late = await ledger.begin("s", "late", 0, batch=1, epoch=1)
+        await late.add(Element(b"1"))
+        append_all = ledger._attempts.append_all
+
+        async def overtaken(*arguments: Any) -> dict[int, int]:
+            begins: dict[int, int] = await append_all(*arguments)
+            monkeypatch.undo()
+            await stage(ledger, "s", "new", [b"2"], batch=1, epoch=2)
+            return begins
+
+        monkeypatch.setattr(ledger._attempts, "append_all", overtaken)
+        with pytest.raises(NotStaged, match="batch 1 of sink s is written by epoch 2, which was planned after"):
+            await late.seal()
+        assert ledger.staged == ["new"]
 
 
 async def test_a_commit_of_rows_that_are_gone_writes_nothing(broker: Broker, topic: str) -> None:

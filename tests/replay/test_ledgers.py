@@ -435,6 +435,68 @@ async def test_sealed_attempts_and_last_batches_survive_the_process(tmp_path: Pa
         assert (await data_of(log), await data_of(log, 1)) == ([b"1"], [b"2", b"3"])
 
 
+async def test_a_stage_that_begins_behind_a_take_over_is_refused(ledger: Ledger) -> None:
+    async with ledger.log:
+        await ledger.commit("sink", 0, {}, query="old")
+        take_over = partial(ledger.commit, "sink", 0, {}, query="new", take_over=True)
+        async with trio.open_nursery() as nursery, ledger._database._turn:
+            nursery.start_soon(take_over)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(refused, ledger)
+            await trio.testing.wait_all_tasks_blocked()
+        assert ledger.staged == []
+
+
+async def refused(ledger: Ledger) -> None:
+    with pytest.raises(Invalid, match="was taken over from query old by query new"):
+        await ledger.begin("sink", "late", 0, batch=1, epoch=9, query="old")
+
+
+async def test_an_argument_of_another_type_is_refused_and_damages_nothing(ledger: Ledger) -> None:
+    async with ledger.log:
+        for sink, name, batch, terms, problem in (
+            (5, "a", 0, {}, "texts as names, not 5"),
+            ("sink", b"a", 0, {}, "texts as names, not b'a'"),
+            ("sink", "a", True, {}, "batch is a whole number, not True"),
+            ("sink", "a", 0, {"query": 5}, "texts as names, not 5"),
+            ("sink", "a", 0, {"epoch": 1.0}, r"epoch is a whole number, not 1\.0"),
+        ):
+            with pytest.raises(TypeError, match=problem):
+                await ledger.begin(sink, name, 0, batch=batch, **terms)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=problem):
+                await ledger.commit(sink, batch, {name: 0}, **terms)  # type: ignore[arg-type, dict-item]
+        await stage(ledger, "a", [b"1"])
+        assert (await ledger.commit("sink", 0, {"a": 1})).promoted
+
+
+async def test_a_stage_that_is_cancelled_while_it_begins_leaves_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.log:
+        sweep = ledger._sweep
+
+        async def cancelled() -> None:
+            monkeypatch.setattr(ledger, "_sweep", sweep)
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(ledger, "_sweep", cancelled)
+        with trio.CancelScope() as scope:
+            await ledger.begin("sink", "a", 0)
+        assert scope.cancelled_caught
+        assert ledger.staged == []
+
+
+async def test_a_commit_counts_although_the_log_is_closed_behind_it(tmp_path: Path) -> None:
+    log = Log(tmp_path / "rows.log")
+    await log.open()
+    ledger = Ledger(log)
+    await stage(ledger, "a", [b"1"])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.aclose)  # it waits for the commit, which has its turn before
+        assert (await ledger.commit("sink", 0, {"a": 1})).promoted
+
+
 # Sinks are remembered up to a number
 
 

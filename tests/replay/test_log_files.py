@@ -231,6 +231,23 @@ async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path
         assert len(await rows_of(log)) == latest - 29
 
 
+async def test_what_is_left_of_a_disk_becomes_the_reserve_again_when_rows_were_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, spared = tmp_path / "rows.log", 2 * database.CHECKPOINT_BYTES
+    reserve = beside(path, "reserve")
+
+    def taken() -> int:
+        return reserve.stat().st_size if reserve.exists() else 0
+
+    async with Log(path) as log, Ledger(log) as ledger:
+        reserve.unlink()  # as on a disk that was full
+        for room, size in ((2**19, 0), (2**21, 2**21), (3 * 2**20, 3 * 2**20), (2**40, database.RESERVE_BYTES)):
+            monkeypatch.setattr(log._open_database, "_free_bytes", lambda room=room: spared + room - taken())
+            await ledger.discard(await ledger.begin("sink", "a", 0))
+            assert taken() == size
+
+
 @pytest.mark.parametrize("step", range(0, 60_000, 3000 if ALL_CASES else 12_000))
 async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
     step: int, tmp_path: Path, disk: SmallDisk

@@ -6,6 +6,9 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -144,6 +147,52 @@ async def test_a_lock_that_is_held_for_too_long_names_the_file(tmp_path: Path, m
                     await attempt
                 assert caught.value.filename == str(path)
         assert await log.append(b"first") == 0
+
+
+async def test_tasks_that_wait_for_one_lock_give_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    tries: list[object] = []
+    async with Log(tmp_path / "rows.log") as log, Ledger(log) as ledger:
+        stages = [await ledger.begin("sink", name, 0) for name in "abc"]
+        transaction = log._open_database.transaction
+
+        def noted(function: Callable[[apsw.Connection], object]) -> object:
+            tries.append(function)
+            return transaction(function)
+
+        monkeypatch.setattr(log._open_database, "transaction", noted)
+        with locked(tmp_path / "rows.log"):
+            async with trio.open_nursery() as nursery:
+                for staged in stages:
+                    nursery.start_soon(ledger.discard, staged)
+        # The time of the others was over when the first gave way.
+        assert sorted(Counter(tries).values())[:2] == [1, 1]
+
+
+async def test_an_append_beside_one_that_fails_waits_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.log"
+    async with Log(path) as log, trio.open_nursery() as nursery:
+        transaction = log._open_database.transaction
+        others = ExitStack()
+
+        def between(function: Callable[[apsw.Connection], object]) -> object:
+            try:
+                return transaction(function)
+            except ValueError:
+                others.enter_context(locked(path))  # another process is faster than the next transaction
+                raise
+            except OSError:
+                others.close()
+                raise
+
+        monkeypatch.setattr(log._open_database, "transaction", between)
+        nursery.start_soon(log.append, b"row")
+        with pytest.raises(ValueError, match="ends at 0, not at 7"):
+            await log.append_all({0: [Element(b"misplaced")]}, at={0: 7})
+        await log.wait_beyond(0, 0)
+        assert await data_of(log) == [b"row"]
 
 
 # Where a log may be used
