@@ -63,6 +63,11 @@ class LiveBuffer:
         self._chunks: deque[Chunk] = deque()
         self._room = trio.Event()
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing more comes until some of it is read."""
+        return self.size >= self._options.buffer_bytes
+
     async def receive(self) -> None:
         """Receive until the stream completes or fails for good. Never raises: see ``error``."""
         try:
@@ -79,7 +84,7 @@ class LiveBuffer:
         self.size += chunk.size + chunk.rows * OVERHEAD
         self.has_received = True
         self.end += chunk.rows
-        while self.size >= self._options.buffer_bytes:
+        while self.is_full:
             self._room = trio.Event()
             await self._room.wait()
         return False
@@ -158,7 +163,8 @@ class LiveStreamReader(StreamReader):
         available = buffer.end - begin
         if not available and error is not None:
             raise error
-        if not volume.is_worthwhile(available, limit) and not is_over:
+        # What is waited for can't come where there is no room for it.
+        if not volume.is_worthwhile(available, limit) and not (is_over or buffer.is_full):
             return self._to_offset(begin)
         most, max_bytes = volume.max_rows(limit), volume.max_bytes(limit)
         bounds = [available] if most is None else [available, most]

@@ -139,8 +139,8 @@ class QueryState:
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as a JSON object."""
-        said = {"query": self.name, "id": self.id, "run": self.run, "batch": self.batch, "timestamp": self.timestamp}
-        return said | {"rows_total": self.rows_total, "sources": [route.as_json() for route in self.routes]}
+        said = {"id": self.id, "run": self.run, "name": self.name, "batch": self.batch, "timestamp": self.timestamp}
+        return said | {"rows_total": self.rows_total, "routes": [route.as_json() for route in self.routes]}
 
 
 # The listener

@@ -63,6 +63,8 @@ MAX_PLAN_ROWS, MAX_PLAN_BYTES = 500, 2**20
 """The largest micro-batch that the driver reads itself, in rows and in bytes: Spark then starts no task in Python."""
 PLAN_TIMEOUT = 0.5
 """Seconds that the driver tries to read it; then tasks do."""
+FADING = 0.9
+"""The part of the estimated size of a row that each micro-batch read by tasks leaves: later the driver tries again."""
 
 
 # The bounds of the server and the read limits of a query
@@ -240,7 +242,7 @@ class ServerStreamReader(StreamReader):
     _fits = False
     """Whether it is known that Arrow payloads have the columns of the query."""
     _row_bytes = 1.0
-    """Bytes of a row on average, as far as it is known from micro-batches that the driver has read."""
+    """Bytes of a row on average, as far as it is known from micro-batches that the driver has tried to read."""
 
     @cached_property
     def _offsets(self) -> LatestOffsets:
@@ -331,7 +333,9 @@ class ServerStreamReader(StreamReader):
         if options.min_partitions is not None:
             return [RangePartition(one) for one in split(ranges, options.min_partitions)]
         rows = sum(one.size for one in ranges)
-        if 0 < rows <= min(MAX_PLAN_ROWS, MAX_PLAN_BYTES // self._row_bytes) and (batches := self._read_few(ranges)):
+        if rows > min(MAX_PLAN_ROWS, MAX_PLAN_BYTES // self._row_bytes):
+            self._row_bytes = max(self._row_bytes * FADING, 1.0)
+        elif rows and (batches := self._read_few(ranges)):
             PlannedReader.hand_over(self, batches)
             # Read by a task after all where Spark has lost the rows.
             return [RangePartition(*ranges)]
@@ -353,14 +357,23 @@ class ServerStreamReader(StreamReader):
             return not patience.cancelled_caught
 
         batches: list[pa.RecordBatch] = []
+        least = 0
         try:
-            if here.run(read_all):
-                for taker in takers:
-                    batches += taker.batches(options.of_route(taker.range.route), self._schema)
+            if not here.run(read_all):
+                # A slow server is as good as large rows: it is not waited for with each micro-batch.
+                least = 2 * MAX_PLAN_BYTES
+            else:
+                # All or none: a batch of one range must not stay where the rows of another are no such columns.
+                batches = [
+                    batch
+                    for taker in takers
+                    for batch in taker.batches(options.of_route(taker.range.route), self._schema)
+                ]
         except Exception as error:
             # The task that reads them meets it again, and says it in the words of the options.
             logger.debug("a micro-batch is read by tasks: %r", error)
-        self._row_bytes = max(sum(taker.size for taker in takers) / sum(one.size for one in ranges), 1.0)
+        size = max(sum(taker.size for taker in takers), least)
+        self._row_bytes = max(size / sum(one.size for one in ranges), 1.0)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._planned) for batch in batches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

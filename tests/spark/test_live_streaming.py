@@ -181,6 +181,15 @@ def test_what_is_not_read_holds_the_producer_back(ticker: Ticker) -> None:
     eventually(goes_on)
 
 
+def test_a_volume_for_which_there_is_no_room_is_not_waited_for(ticker: Ticker) -> None:
+    reader = LiveStreamReader(wanted(bufferBytes=1000, minRowsPerTrigger=10**6), None)
+    at = reader.initialOffset()
+    ticker.wanted = 10**9
+    reader.latestOffset(at, ReadMaxRows(10**6))
+
+    eventually(lambda: plan(reader, at, ReadMaxRows(10**6))[0] != [])
+
+
 def test_a_channel_is_read_as_a_stream_is(ticker: Ticker) -> None:
     reader = LiveStreamReader(wanted(interaction="channel"), None)
     at = reader.initialOffset()

@@ -9,10 +9,11 @@ import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 
 from rsocket_trio.spark import Progress
-from rsocket_trio.spark.progress import Place, RouteProgress, line_of, routes_of
+from rsocket_trio.spark.progress import Place, QueryState, RouteProgress, line_of, routes_of
 
 LATEST = {
     "v": 1,
@@ -122,8 +123,9 @@ def test_the_last_progress_of_each_query_is_json() -> None:
         progress.onQueryProgress(one)
     first, second = json.loads(progress.json())
 
-    assert (first["query"], first["batch"], first["rows_total"], second["query"]) == ("q", 4, 10, None)
-    assert first["sources"] == [
+    assert (first["name"], first["batch"], first["rows_total"], second["name"]) == ("q", 4, 10, None)
+    assert set(first) == {field.name for field in attrs.fields(QueryState)}
+    assert first["routes"] == [
         {
             "description": "rsocket orders at tcp://127.0.0.1:7878",
             "server": "tcp://127.0.0.1:7878",

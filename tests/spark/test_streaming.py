@@ -27,6 +27,7 @@ from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
 from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, PlannedReader, ServerStreamReader, Volume, planned_reader
 from tests.spark.serving import URI, filled
 from tests.spark.test_reading import column
+from tests.spark.test_records import ipc
 
 Serving = Callable[[Responder], None]
 PATIENCE = 10.0
@@ -478,6 +479,27 @@ def test_large_rows_are_read_by_tasks_and_the_driver_does_not_try_again(
     assert planned_rows(query, 4) is None
 
 
+def test_the_driver_reads_small_rows_again_some_time_behind_a_large_one(log: Log) -> None:
+    append(log, 0, 1, bytes(3 * 2**20))
+    query = Query(given(startingPosition='{"0": 100, "1": 50}'), planned=RAW_COLUMNS)
+    assert planned_rows(query, 1) is None
+
+    def is_read_by_the_driver() -> bool:
+        append(log, 1, 2, b"small")
+        return planned_rows(query, 2) is not None
+
+    assert 2 < next(number for number in range(50) if is_read_by_the_driver()) < 40
+
+
+def test_a_slow_server_is_not_waited_for_with_each_micro_batch(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
+    monkeypatch.setattr("rsocket_trio.spark.streaming.PLAN_TIMEOUT", 0)
+    assert planned_rows(query, 4) is None
+
+    monkeypatch.setattr(ServerStreamReader, "_read_few", pytest.fail)
+    assert planned_rows(query, 4) is None
+
+
 def test_tasks_read_what_the_driver_can_not(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
     before = query.at
@@ -490,6 +512,20 @@ def test_tasks_read_what_the_driver_can_not(log: Log, monkeypatch: pytest.Monkey
     [part] = query.reader.partitions(before, end)
     assert not isinstance(query.reader, PlannedReader)
     assert repr(part) == "RangePartition(0: 0 to 4, 1: 0 to 2)"
+
+
+def test_rows_that_do_not_fit_leave_all_rows_of_their_micro_batch_to_tasks(log: Log) -> None:
+    columns = pa.schema([("id", pa.int64())])
+    start = '{"0": 100, "1": 50}'
+    reader = ServerStreamReader(given(payload="arrow", startingPosition=start), columns, columns)
+    at = reader.initialOffset()
+    append(log, 0, 1, ipc(pa.record_batch([pa.array([1])], columns), schema=columns))
+    append(log, 1, 1, b"no Arrow")
+
+    [part] = reader.partitions(at, reader.latestOffset(at, ReadMaxRows(10)))
+    # With the rows that fit in the plan, the others would be lost.
+    assert not isinstance(reader, PlannedReader)
+    assert repr(part) == "RangePartition(0: 100 to 101, 1: 50 to 51)"
 
 
 def test_a_spark_without_the_private_class_reads_by_tasks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,14 @@ def test_a_view_of_arrow_payloads_has_the_columns_that_it_names(spark: SparkSess
     spark.catalog.dropTempView("named")
 
 
+def test_a_view_can_be_made_in_sql(spark: SparkSession, server: SourceServer) -> None:
+    register(spark)
+    options = f"path '{server.uri}', route 'log', positions 'server', endingPosition '{{\"0\": 7, \"1\": 3}}'"
+    spark.sql(f"CREATE TEMPORARY VIEW in_sql USING rsocket OPTIONS ({options})")
+    assert spark.sql("SELECT count(*) FROM in_sql").first() == (10,)
+    spark.catalog.dropTempView("in_sql")
+
+
 def test_a_table_is_refused_with_the_words_for_a_view(spark: SparkSession, server: SourceServer) -> None:
     register(spark)
     with pytest.raises(PySparkException, match=r"there are no tables USING rsocket.*create_view\(spark, name"):
