@@ -136,6 +136,8 @@ def check_element(element: Element) -> int:
         raise ValueError(f"a record of {size} bytes: the limit is {LONGEST_RECORD}")
     if type(element.count) is not int or not 1 <= element.count <= LARGEST_COUNT:
         raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
+    if element.metadata is not None and len(element.metadata) > LONGEST_ENTRY:
+        raise ValueError(f"metadata of {len(element.metadata)} bytes: the limit is {LONGEST_ENTRY}")
     if element.key is not None and len(element.key) > LONGEST_ENTRY:
         raise ValueError(f"a key of {len(element.key)} bytes: the limit is {LONGEST_ENTRY}")
     if element.headers is not None and (length := len(encode_headers(element.headers))) > LONGEST_ENTRY:

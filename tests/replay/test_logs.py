@@ -127,6 +127,7 @@ async def test_positions_and_partitions_that_are_not_there_are_refused(kind: str
         (Element(bytes(64 * 2**20 + 1)), "a record of 67108865 bytes"),
         (Element(b"", timestamp=-1), "a timestamp of -1"),
         (Element(b"", key=bytes(2**24)), "a key of 16777216 bytes"),
+        (Element(b"", bytes(2**24)), "metadata of 16777216 bytes"),
     ],
 )
 async def test_what_can_be_no_record_is_refused(kind: str, element: Element, problem: str, tmp_path: Path) -> None:
