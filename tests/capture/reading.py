@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def read(directory: Path, table: str) -> list[Named]:
     rows: list[Named] = []
     for path in sorted((directory / table).rglob("part-*")):
         if path.suffix == ".parquet":
-            rows += pq.ParquetFile(path).read().to_pylist()
+            # From memory: a thread of Arrow may have the file open for longer than its reader.
+            rows += pq.ParquetFile(BytesIO(path.read_bytes())).read().to_pylist()
         else:
             rows += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,9 @@ def test_the_files_say_the_same_in_parquet_and_in_json(tmp_path: Path) -> None:
     golden.build(tmp_path / "p")
     golden.build(tmp_path / "j", "jsonl")
     for name in TABLES:
-        parquet = pq.ParquetFile(tmp_path / "p" / name / "date=2026-01-01" / "part-client-00000.parquet").read()
+        parquet = pq.ParquetFile(
+            BytesIO((tmp_path / "p" / name / "date=2026-01-01" / "part-client-00000.parquet").read_bytes())
+        ).read()
         lines = (tmp_path / "j" / name / "date=2026-01-01" / "part-client-00000.jsonl").read_text().splitlines()
 
         assert parquet.schema.names == [column.name for column in TABLES[name]]
