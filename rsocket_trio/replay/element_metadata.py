@@ -167,7 +167,7 @@ def read_placed(payload: Payload) -> Placed:
 
 @value
 class Write:
-    """What a writer sends at a time: one element, or the packs of the rows of one, and its partition."""
+    """The content of one payload of a writer: one element, or the packs of the rows of one, and its partition."""
 
     elements: tuple[Element | Pack, ...]
     partition: int = 0

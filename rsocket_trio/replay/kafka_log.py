@@ -52,7 +52,7 @@ class KafkaLog(ReplayableLog):
     _config: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
     """The settings of a topic that is made."""
     _shows = True
-    """Whether an append waits until it can be read."""
+    """True if an append waits until it can be read."""
 
     def __init__(
         self,

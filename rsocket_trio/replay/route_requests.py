@@ -96,7 +96,7 @@ class BatchRequest(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
 
 
 CommitRequest: TypeAlias = BatchRequest[Mapping[str, int]]
-"""What a ledger commits: the number of rows by attempt."""
+"""The content of a commit of a ledger: the number of rows by attempt."""
 
 
 class SinkRequest(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class SinkRequest(msgspec.Struct, frozen=True):
 
 
 class WriteEntry(msgspec.Struct, frozen=True):
-    """What the metadata of an element says of the write that it belongs to."""
+    """The write that an element belongs to, by its metadata."""
 
     partition: Whole = 0
 

@@ -13,7 +13,7 @@ from rsocket_trio.spark.protocol import ABORT_ROUTE, ACK_ROUTE, COMMIT_ROUTE, OF
 from rsocket_trio.transports.schemes import parse_uri
 
 Rule: TypeAlias = tuple[object, str]
-"""Whether something is wrong, and the error that says so."""
+"""A rule: true if something is wrong, and the error for that."""
 POSITIONS_MISSING = (
     "option 'positions' must be set for readStream: server where the route can replay, none to accept that rows are "
     "lost with a failure"

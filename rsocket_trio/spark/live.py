@@ -42,7 +42,7 @@ class Reception:
         self._lost = lost
         self.tries = Tries(options, f"reading {options.route}")
         self.is_connected = False
-        """Whether there was a connection."""
+        """True once there was a connection."""
         self.rows = 0
 
     async def run(self) -> None:

@@ -56,7 +56,7 @@ class LiveBuffer:
         self.size = 0
         """Bytes of the elements, with what each takes beside its data."""
         self.has_received = False
-        """Whether an element ever came."""
+        """True once an element has come."""
         self.error: Exception | None = None
         """The error that ended the stream, if one did."""
         self.is_over = False

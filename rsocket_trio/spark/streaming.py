@@ -240,7 +240,7 @@ class ServerStreamReader(StreamReader):
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
     _fits = False
-    """Whether it is known that Arrow payloads have the columns of the query."""
+    """True once an Arrow payload had the columns of the query."""
     _row_bytes = 1.0
     """Bytes of a row on average, as far as it is known from micro-batches that the driver has tried to read."""
 

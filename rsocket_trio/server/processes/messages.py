@@ -46,7 +46,7 @@ SIZE = struct.Struct("!I")
 
 @attrs.frozen
 class StartMessage:
-    """What a worker is to do: the sockets that it inherits, and ``run``, an encoded ``Prepare``.
+    """The work of a worker: the sockets that it inherits, and ``run``, an encoded ``Prepare``.
 
     ``name`` is shown in its command line. ``grace`` is the number of seconds that open streams get to finish.
     """
