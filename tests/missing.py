@@ -20,12 +20,12 @@ def require(missing: str | None) -> None:
 
 @cache
 def missing_aeron() -> str | None:
-    """What is missing of the extra ``aeron``: cffi, or the library with client and media driver."""
+    """What is missing of the extra ``aeron``: cffi, or the library."""
     try:
-        library = open_library()
+        open_library()
     except (ModuleNotFoundError, OSError) as error:
         return str(error)
-    return None if library.driver is not None else f"{library.path} has no media driver"
+    return None
 
 
 def missing_module(name: str) -> str | None:

@@ -21,7 +21,6 @@ NEAR = "mtu=16k"
 """The size of datagrams within a machine, where nothing cuts large ones, if the URI gives none."""
 SMALL = "term-length=64k"
 """The terms of a publication with one message."""
-IPC = "aeron:ipc"
 EXAMPLE = "aeron:udp?endpoint=host:7878"
 
 
@@ -72,8 +71,8 @@ class Channel:
     endpoint: str
     control: str | None
     directory: str | None
-    publishing: str
-    receiving: str
+    publishing: tuple[str, ...]
+    receiving: tuple[str, ...]
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Channel:
@@ -85,18 +84,20 @@ class Channel:
             found.get("endpoint", ""),
             found.get("control"),
             found.get("directory"),
-            _joined(found, PUBLISHING),
-            _joined(found, RECEIVING),
+            tuple(f"{name}={found[name]}" for name in PUBLISHING if name in found),
+            tuple(f"{name}={found[name]}" for name in RECEIVING if name in found),
         )
 
     def to(self, address: str, session: int | None = None) -> str:
         """Return the channel for a publication to an address: of frames in a session, or of messages of a handshake."""
-        parts = [part for part in self.publishing.split("|") if part]
+        parts = self.publishing
         if session is None:
-            parts = [*(part for part in parts if not part.startswith("term-length=")), SMALL]
-        elif (self.is_ipc or address.startswith(("127.", "[::1]"))) and "mtu=" not in self.publishing:
-            parts.append(NEAR)
-        return self._channel(address, "|".join(parts), session)
+            parts = (*(part for part in parts if not part.startswith("term-length=")), SMALL)
+        elif (self.is_ipc or address.startswith(("127.", "[::1]"))) and not any(
+            part.startswith("mtu=") for part in parts
+        ):
+            parts = (*parts, NEAR)
+        return self._channel(address, parts, session)
 
     def at(self, address: str, session: int | None = None, tag: int | None = None) -> str:
         """Return the channel for a subscription at an address, to one session if it is given.
@@ -107,22 +108,17 @@ class Channel:
 
     def address(self, address: str) -> str:
         """Return the channel that says where something is, and nothing of how it is sent."""
-        return self._channel(address, "", None)
+        return self._channel(address, (), None)
 
-    def _channel(self, address: str, more: str, session: int | None, tag: int | None = None) -> str:
+    def _channel(self, address: str, more: Iterable[str], session: int | None, tag: int | None = None) -> str:
         parts = [] if self.is_ipc else [f"endpoint={address}"]
         if session is not None:
             parts.append(f"session-id={session}")
         if tag is not None and not self.is_ipc:
             parts.append(f"tags={tag}")
-        if more:
-            parts.append(more)
-        media = IPC if self.is_ipc else "aeron:udp"
-        return f"{media}?{'|'.join(parts)}" if parts else media
-
-
-def _joined(found: Mapping[str, str], names: Iterable[str]) -> str:
-    return "|".join(f"{name}={found[name]}" for name in names if name in found)
+        query = "|".join([*parts, *more])
+        media = "aeron:ipc" if self.is_ipc else "aeron:udp"
+        return f"{media}?{query}" if query else media
 
 
 def with_port(endpoint: Endpoint, port: int) -> Endpoint:

@@ -1,396 +1,277 @@
-"""The duty cycle of a media driver and its client: whoever waits for something runs it meanwhile.
+"""The duty cycle of a media driver and its client: one task steps them, and the others wait for what they need.
 
-Neither has threads of its own. Of the tasks that wait, one leads: it calls ``step`` again and again, which also tries
-what the others wait for. Between steps it lets other tasks run, and rests when nothing happens: until a socket of the
-driver is readable where those are all that anything can come by, else for a time that grows. A leader that has what it
-waited for wakes another that waits, which leads from then on unless a third was quicker.
+Neither has threads of its own. One task calls ``step`` again and again, which also tries what the others wait for, and
+rests when nothing happens: until a socket of the driver is readable where those are all that anything can come by, else
+for a time that grows. A task that begins to wait takes some steps itself, since the answer of a peer comes as fast.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
+import attrs
+import outcome
 import trio
-from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, wait_readable
 
 IN_A_ROW = 16
 """Waits that may be over at once before other tasks run."""
 SPINS = 40
 """Steps that a task takes at once when it begins to wait, each in 3 us: an answer of a peer that waits, too, comes as
 fast, and neither has to be woken."""
-MOST_SKIPPED = 64
-"""Waits at most that begin without those steps, after they were in vain: each time, twice as many as the last time."""
-ROOM = 16_384
-"""Bytes taken of which the peer has to hear soon: it may send 128 KiB before it has to wait for that."""
-FEW = 4
-"""Tasks that wait, up to which each step of any task may try what they wait for."""
-DRIVES = 16
+MAX_WAITERS = 4
+"""Tasks that wait, up to which others take such steps. To try what all of many wait for takes longer than several turns
+of the driver."""
+MAX_TURNS = 16
 """Turns of the driver at most, one behind the other, before what they brought is looked at."""
+MAX_TAKEN = 16_384
+"""Bytes taken before the peer has to hear soon that there is room: it may send 128 KiB before it waits for that."""
+MAX_SKIPPED = 64
+"""Waits at most that begin without those steps, after they were in vain: each time, twice as many as the last time."""
+MAX_STEPS = 16
+"""Steps at most, one behind the other, before other tasks run."""
 BLIND_SPINS = 50
-"""Steps in which nothing happened before a rest that nothing ends but time. Other tasks run between them."""
+"""Steps in which nothing came before a rest that nothing ends but time. Other tasks run between them."""
 SHORTEST_REST = 0.001
 """Seconds: the selector of the system knows nothing shorter."""
-LONGEST_REST = 0.04
-LONGEST_BLIND_REST = 0.02
+LONGEST_REST = 0.02
 """Seconds. After a silence, what comes by memory waits for the end of a rest."""
 GROWTH = 1.5
 TICK = 0.04
 """Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
-"""Seconds between two steps of the client, while no object is being added."""
-ROUNDS = 25
-"""Steps of the client after which every task looks again, whether its peer has gone without a word."""
+"""Seconds between two steps of the client at most."""
+LOOK_INTERVAL = 0.25
+"""Seconds after which every task looks again, whether its peer has gone without a word."""
 
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
-Result = TypeVar("Result")
 
+@attrs.define(eq=False)
+class _Waiter:
+    """A task that waits in ``until``. Trio calls it when the task is cancelled."""
 
-class Work(Protocol):
-    """The work of each step."""
+    task: trio.lowlevel.Task
+    attempt: Callable[[], bool]
+    watched: Any
+    seen: int
+    """The number that ``watched`` points to, before the last attempt."""
+    waiters: dict[_Waiter, None]
 
-    fault: str | None
-    """The reason why nothing can be done any more."""
-
-    def drive(self) -> bool:
-        """Have the driver do its work, if it is embedded. Return whether there was any."""
-        ...
-
-    def attend_client(self) -> bool:
-        """Have the client do its work. Return whether there was any."""
-        ...
+    def __call__(self, _: object) -> trio.lowlevel.Abort:
+        del self.waiters[self]
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class DutyCycle:
-    """Steps of one media driver and its client, taken by the tasks that wait for them."""
+    """Steps of one media driver and its client, and the tasks that wait for them.
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    ``drive`` has the driver do its work, and ``attend_client`` the client; both return whether there was any.
+    """
+
+    def __init__(self, drive: Callable[[], bool], attend_client: Callable[[], bool]) -> None:
+        self._drive = drive
+        self._attend_client = attend_client
+        self.fault: str | None = None
+        """The reason why nothing can be done any more."""
         self._waiters: dict[_Waiter, None] = {}
-        self._unwatched: dict[_Waiter, None] = {}
-        """Those of them whose attempts no number of the driver's announces, as of a connection that is being made."""
-        self._leader: _Waiter | None = None
-        self._ring: Callable[[], None] | None = None
-        self._is_ticking = False
+        self._stepping = trio.Lock()
+        self._resting = trio.CancelScope()
         self._rest = SHORTEST_REST
         self._turns = 0
         self._skip = 0
         self._skipping = 0
         self.taken = 0
         """Bytes taken out of the driver's terms that the peer has not heard of: it does before this side waits long."""
-        self._stepping = False
-        self._is_unlooked = False
         self._has_served = False
+        self._is_busy = False
+        """Whether the last step has made another necessary."""
         self._client_due = 0.0
-        self._last = 0.0
-        self._attending = trio.Lock()
+        self._look_due = 0.0
         self.hurried = 0
-        """The number of tasks that add objects, or accept: the client does its work in each step for them."""
-        self.rounds = 0
-        """The number of times the client did its work because that was due: images end and close at no other time."""
+        """The number of tasks that wait for something that no socket announces."""
         self.readable: int | None = None
         """The descriptor that is readable when anything has come; ``None`` if it may come without one."""
 
-    async def until(self, attempt: Callable[[], bool], *, is_patient: bool = False, watched: Any = None) -> None:
+    @asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """Step for the block, in a task beside it. Of several blocks one's task does, and the next once that has ended.
+
+        The task is shielded: a connection whose block is cancelled still sends its end, and waits for the peer's.
+        """
+        error: BaseException | None = None
+        scope = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run, scope)
+            try:
+                yield
+            except BaseException as exc:
+                # Kept until the nursery has ended: raised inside it would leave in a group.
+                error = exc
+            scope.cancel()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
+
+    async def until(self, attempt: Callable[[], bool], *, watched: Any = None, hurried: bool = False) -> None:
         """Wait until ``attempt`` returns True. It is tried in steps of any task. What it raises is raised here.
 
-        ``is_patient`` says that this need not lead as soon as nobody does: another is likely to be back at once.
         ``watched`` points to a number of the driver's that changes when something comes for this task: as long as it
-        stays, steps do not try. Raise ``BrokenResourceError`` once driver or client are gone.
+        stays, few steps try. ``hurried`` says that what is waited for makes no socket readable. Some task has to be
+        ``attended``. A cancelled task was not successful. Raise ``BrokenResourceError`` once driver or client are gone.
         """
         await checkpoint_if_cancelled()
-        if self._work.fault is not None:
-            raise trio.BrokenResourceError(self._work.fault)
+        if self.fault is not None:
+            raise trio.BrokenResourceError(self.fault)
         seen = 0 if watched is None else watched[0]
-        if attempt() or self._spin(attempt):
+        if attempt() or self._spin(attempt, hurried=hurried):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
                 await cancel_shielded_checkpoint()  # what came is the caller's, and must not be lost
             return
-        waiter = _Waiter(attempt, is_patient, watched, seen)
+        waiter = _Waiter(trio.lowlevel.current_task(), attempt, watched, seen, self._waiters)
         self._waiters[waiter] = None
-        if watched is None:
-            self._unwatched[waiter] = None
+        self.hurried += hurried
+        self.hurry()
         try:
-            while not waiter.is_over:
-                if self._leader is None:
-                    await self._lead(waiter)
-                else:
-                    self.hurry()
-                    await waiter.park()
+            await trio.lowlevel.wait_task_rescheduled(waiter)
         finally:
-            del self._waiters[waiter]
-            self._unwatched.pop(waiter, None)
-            self.hand_over(even_to_patient=not waiter.is_over)
-        if waiter.error is not None:
-            raise waiter.error
-
-    async def complete(
-        self, steps: Generator[None, None, Result], undo: Callable[[Result], object] = lambda _: None
-    ) -> Result:
-        """Resume a generator in each step until it returns. Return its result, or raise what it raises.
-
-        ``undo`` is called with a result that came too late: after the cancellation of the task that waited for it, and
-        before that task could run.
-        """
-        result: list[Result] = []
-
-        def attempt() -> bool:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result.append(end.value)
-                return True
-            return False
-
-        self.hurried += 1
-        try:
-            await self.until(attempt)
-        except BaseException:
-            for late in result:
-                undo(late)
-            raise
-        finally:
-            self.hurried -= 1
-            steps.close()
-        return result[0]
+            self.hurried -= hurried
 
     def hurry(self) -> None:
-        """End a long rest of the leader: something is expected soon."""
-        if self._ring is not None and (self.hurried or (self.readable is None and self._rest > SHORTEST_REST)):
-            self._rest = SHORTEST_REST
-            self._ring()
+        """End a long rest of the task that steps: something is expected soon that makes no socket readable."""
+        if self.hurried or (self.readable is None and self._rest > SHORTEST_REST):
+            self.wake()
 
-    def step(self) -> bool:
-        """Have driver and client do their work, and try what tasks wait for. Return whether anything happened."""
-        work = self._work
-        if self._stepping or work.fault is not None:
-            return False
-        self._stepping = True
-        try:
-            worked = work.drive()
-            if worked and len(self._waiters) > FEW:
-                # To try what all of them wait for takes longer than many turns of the driver.
-                self._drive_on()
-            self._last = now = monotonic()
-            looking = worked or self._is_unlooked or self.readable is None
-            is_due = now >= self._client_due
-            if is_due or self.hurried:
-                worked |= work.attend_client()
-                looking |= is_due or worked
-                if is_due:
-                    self._client_due = now + CLIENT_INTERVAL
-                    self.rounds += 1
-            if looking or self.hurried:
-                self._has_served = False
-                self._is_unlooked &= not looking
-                everywhere = is_due and self.rounds % ROUNDS == 0
-                # Where nothing came, all that can go on is what waits for the client.
-                for waiter in tuple(self._waiters if looking else self._unwatched):
-                    watched = waiter.watched
-                    if watched is not None:
-                        # Of many connections few have something: to try all would take longer than all else.
-                        if watched[0] == waiter.seen and not everywhere and work.fault is None:
-                            continue
-                        waiter.seen = watched[0]
-                    if not waiter.is_over and waiter.attempt(work.fault):
-                        worked = self._has_served = True
-        finally:
-            self._stepping = False
-        return worked
-
-    def _drive_on(self) -> None:
-        """Have the driver do its work while there is any, but not for long."""
-        for _ in range(DRIVES):
-            if not self._work.drive():
-                return
+    def wake(self) -> None:
+        """End the rest of the task that steps, and begin with short ones again."""
+        self._rest = SHORTEST_REST
+        self._resting.cancel()
 
     def push(self) -> None:
-        """Have the driver send what was added. What comes meanwhile is for the leader to find, unless few wait."""
-        if self._ring is not None:
-            self.hurry()
-        if len(self._waiters) <= FEW:
-            self.step()
-        elif not self._stepping and self._work.fault is None and self._work.drive():
-            # The sockets are read: nothing but this tells the leader that something came.
-            self._is_unlooked = True
-            if self._ring is not None:
-                self._ring()
+        """Have the driver send what was added."""
+        self.hurry()
+        self.step()
 
-    async def attend(self) -> None:
-        """Step at least so often that driver and client do in time what they have to, until cancelled.
+    def step(self, turns: int = 1) -> bool:
+        """Have driver and client do their work, and try what tasks wait for. Return whether anything happened.
 
-        Of several tasks that do this one does, and the next once that is cancelled.
+        ``turns`` are those of the driver at most, as long as there is work.
         """
-        async with self._attending:
-            self._is_ticking = True
-            try:
-                while True:
-                    await trio.sleep(TICK)
-                    if monotonic() - self._last >= TICK / 2:
-                        self.step()
-                    self.hand_over()
-            finally:
-                self._is_ticking = False
-                if self._ring is not None:
-                    self._ring()  # the leader relied on this task
-
-    def unwatch(self, attempt: Callable[[], bool]) -> None:
-        """Have steps try this for the task that waits by it, if there is one, whatever it watches."""
-        for waiter in self._waiters:
-            if waiter.tries(attempt):
-                waiter.watched = None
-                self._unwatched[waiter] = None
+        self._is_busy = False
+        if self.fault is not None:
+            return False
+        worked = is_busy = self._drive()
+        while is_busy and turns > 1:
+            is_busy = self._drive()
+            turns -= 1
+        now = monotonic()
+        if worked or self.readable is None or now >= self._client_due:
+            self._client_due = now + CLIENT_INTERVAL
+            is_busy |= self._attend_client()
+            everywhere = now >= self._look_due or self.fault is not None
+            if everywhere:
+                self._look_due = now + LOOK_INTERVAL
+            for waiter in tuple(self._waiters):
+                watched = waiter.watched
+                if watched is not None:
+                    # Of many connections few have something: to try all would take longer than all else.
+                    if watched[0] == waiter.seen and not everywhere:
+                        continue
+                    waiter.seen = watched[0]
+                is_busy |= self._serve(waiter)
+        self._is_busy = is_busy
+        return worked or is_busy
 
     def end(self) -> None:
         """Raise the fault in every task that waits."""
-        for waiter in self._waiters:
-            if not waiter.is_over:
-                waiter.attempt(self._work.fault)
+        for waiter in tuple(self._waiters):
+            self._serve(waiter)
+        self.wake()
 
-    def _spin(self, attempt: Callable[[], bool]) -> bool:
-        """Take some steps at once, but few where that was in vain lately. Return whether what is waited for came."""
-        if self._skipping or self._leader is not None or len(self._waiters) > FEW:
-            self._skipping = max(self._skipping - 1, 0)
-            if self.taken < ROOM:
+    def _serve(self, waiter: _Waiter) -> bool:
+        """Try what a task waits for, and wake it if that is the end. Return whether it is."""
+        result: outcome.Outcome[None] = outcome.Value(None)
+        try:
+            if self.fault is not None:
+                raise trio.BrokenResourceError(self.fault)
+            if not waiter.attempt():
                 return False
-            # What was taken makes room, as one turn of the driver finds, and the next tells the peer.
+        except Exception as error:
+            # Not ours to judge: the task that waits raises it.
+            result = outcome.Error(error)
+        del self._waiters[waiter]
+        trio.lowlevel.reschedule(waiter.task, result)
+        self._has_served = True
+        return True
+
+    def _spin(self, attempt: Callable[[], bool], *, hurried: bool) -> bool:
+        """Take some steps at once, but few where that was in vain lately. Return whether what is waited for came."""
+        if self._skipping or len(self._waiters) > MAX_WAITERS:
+            self._skipping = max(self._skipping - 1, 0)
+            if self.taken < MAX_TAKEN and not hurried:
+                return False
+            # The driver answers at once. What was taken makes room, as one step finds, and the next tells the peer.
             self.taken = 0
-            self.push()
-            self.push()
-            return attempt()
-        step, is_blind = self.step, self.readable is None
+            turns = MAX_TURNS if hurried else 1
+            return any(self.step(turns) and attempt() for _ in range(2))
+        is_blind = self.readable is None
         worked = False
         for _ in range(SPINS):
             if not worked:
                 give_way()  # on one core the peer could not answer before
-            worked = step()
+            worked = self.step()
             if (worked or is_blind) and attempt():
                 self._skip = 0
                 return True
-        self._skipping = self._skip = min(2 * self._skip + 1, MOST_SKIPPED)
+        self._skipping = self._skip = min(2 * self._skip + 1, MAX_SKIPPED)
         return False
 
-    async def _lead(self, waiter: _Waiter) -> None:
-        """Step until this waiter has what it waits for."""
-        self._leader = waiter
-        spins = BLIND_SPINS if self.readable is None else 0
-        self._rest = SHORTEST_REST
-        try:
-            while not waiter.is_over:
-                if spins > 0:
-                    spins -= 1
-                    give_way()
-                    await checkpoint()
-                else:
-                    await self._pause(waiter)
-                if self.step():
-                    if not self._has_served:
-                        # A message may be in many datagrams: those that are here don't need a step each.
-                        self._drive_on()
-                        self._is_unlooked = True
-                    # One more at least: what came may be room for what waits to be sent.
-                    spins = 1
-                    if self._has_served or self.hurried:
-                        spins = BLIND_SPINS if self.readable is None else 1
+    async def _run(self, scope: trio.CancelScope) -> None:
+        """Step until this scope is cancelled, once no other task does, or driver or client are gone."""
+        with scope:
+            async with self._stepping:
+                spins = 0
+                while self.fault is None:
+                    if self._step_on():
+                        spins = BLIND_SPINS
                         self._rest = SHORTEST_REST
+                    if self.readable is None and spins:
+                        spins -= 1
+                        give_way()
+                        await checkpoint()
                     else:
-                        # Driver and client keep each other alive, or something was lost: that is repeated soon.
-                        self._rest = max(self._rest / 2, SHORTEST_REST)
-        finally:
-            self._leader = None
+                        await self._pause()
 
-    async def _pause(self, waiter: _Waiter) -> None:
-        """Rest until something has come, or for a while. The step of another task ends the rest if it has what for."""
+    def _step_on(self) -> bool:
+        """Step while anything happens, but not for long. Return whether a task has what it waited for.
+
+        A message may be in many datagrams, and what tasks have taken is room of which their peers have to hear.
+        """
+        self._has_served = False
+        for _ in range(MAX_STEPS):
+            self.step(MAX_TURNS if len(self._waiters) > MAX_WAITERS else 1)
+            if not self._is_busy:
+                break
+        return self._has_served
+
+    async def _pause(self) -> None:
+        """Rest for a while, and step whenever a socket is readable. Another task may end it, if it has what for."""
         readable = self.readable
-        if readable is not None and self._is_ticking and not self.hurried:
-            # A scope with a deadline would take as long as all else between a datagram and this task: the task that
-            # ticks does what has to be done in time, and ends this wait as if the descriptor were closed.
-            self._ring = waiter.ring = partial(notify_closing, readable)
+        rest = self._rest if readable is None or self.hurried else TICK
+        # One scope for all that comes meanwhile: with one of its own each datagram would take twice as long.
+        with trio.CancelScope(deadline=trio.current_time() + rest) as self._resting:
             try:
-                await wait_readable(readable)
-            except trio.ClosedResourceError:
-                return
-            finally:
-                self._ring = waiter.ring = None
-            return
-        with trio.CancelScope(deadline=trio.current_time() + self._rest) as scope:
-            self._ring = waiter.ring = scope.cancel
-            try:
-                if readable is not None:
+                while readable is not None:
                     await wait_readable(readable)
-                else:
-                    await trio.sleep_forever()
+                    self._step_on()
+                await trio.sleep_forever()
             except trio.ClosedResourceError:
                 return
-            finally:
-                self._ring = waiter.ring = None
-            return
-        self._rest = min(self._rest * GROWTH, LONGEST_BLIND_REST if readable is None else LONGEST_REST)
-
-    def hand_over(self, *, even_to_patient: bool = True) -> None:
-        """Wake a task that waits, so that it leads, if none does."""
-        if self._leader is None:
-            for waiter in self._waiters:
-                if not waiter.is_over and (even_to_patient or not waiter.is_patient):
-                    waiter.wake()
-                    return
-
-
-class _Waiter:
-    """A task that waits in ``until``."""
-
-    __slots__ = ("_attempt", "_task", "error", "is_over", "is_patient", "ring", "seen", "watched")
-
-    def __init__(self, attempt: Callable[[], bool], is_patient: bool, watched: Any, seen: int) -> None:
-        self._attempt = attempt
-        self.is_patient = is_patient
-        self.watched = watched
-        """Points to a number that changes when something comes; ``None`` if nothing tells."""
-        self.seen = seen
-        """That number before the last attempt."""
-        self._task: trio.lowlevel.Task | None = None
-        self.ring: Callable[[], None] | None = None
-        """Ends the rest of a leader."""
-        self.error: BaseException | None = None
-        self.is_over = False
-
-    def tries(self, attempt: Callable[[], bool]) -> bool:
-        """Return whether this is what it tries."""
-        return self._attempt == attempt
-
-    def attempt(self, fault: str | None) -> bool:
-        """Try once, and wake the task if that is the end. Return whether it is."""
-        try:
-            if fault is not None:
-                raise trio.BrokenResourceError(fault)
-            self.is_over = self._attempt()
-        except Exception as error:
-            # Not ours to judge: the task that waits raises it.
-            self.error = error
-            self.is_over = True
-        if self.is_over:
-            self.wake()
-        return self.is_over
-
-    def wake(self) -> None:
-        """Have the task look again."""
-        if self.ring is not None:
-            self.ring()
-        elif self._task is not None:
-            task, self._task = self._task, None
-            trio.lowlevel.reschedule(task)
-
-    async def park(self) -> None:
-        """Wait for ``wake``."""
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        self._rest = min(self._rest * GROWTH, LONGEST_REST)

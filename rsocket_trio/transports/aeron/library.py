@@ -20,13 +20,11 @@ from rsocket_trio.extras import install_command
 LIBRARY_VARIABLE = "RSOCKET_TRIO_AERON_LIBRARY"
 """The environment variable with the path of the library."""
 NO_CFFI = f"aeron needs cffi: {install_command('aeron')}"
-CLIENT, DRIVER = "libaeron.so", "libaeron_driver.so"
-"""The file names of Aeron's own build: the client, and the driver together with the client."""
+DRIVER = "libaeron_driver.so"
+"""The file of Aeron's own build that has the driver together with the client."""
 
 DECLARATIONS = """
-const char *aeron_version_full(void);
 const char *aeron_errmsg(void);
-int aeron_errcode(void);
 int aeron_default_path(char *path, size_t length);
 
 int aeron_context_init(void **context);
@@ -55,9 +53,7 @@ int aeron_subscription_image_count(void *subscription);
 void *aeron_subscription_image_at_index(void *subscription, size_t index);
 int aeron_subscription_image_release(void *subscription, void *image);
 int aeron_subscription_try_resolve_channel_endpoint_port(void *subscription, char *channel, size_t length);
-int64_t aeron_subscription_channel_status(void *subscription);
 bool aeron_image_is_closed(void *image);
-bool aeron_image_is_end_of_stream(void *image);
 int aeron_image_poll(
     void *image, void (*handler)(void *, uint8_t *, size_t, void *), void *state, size_t fragments);
 typedef struct
@@ -65,14 +61,7 @@ typedef struct
     void *subscription;
     const char *source_identity;
     int64_t correlation_id;
-    int64_t join_position;
-    size_t position_bits_to_shift;
-    size_t term_buffer_length;
-    size_t mtu_length;
-    int32_t session_id;
-    int32_t initial_term_id;
-    int32_t subscriber_position_id;
-    uint8_t reserved[64];
+    uint8_t others[128];
 } aeron_image_constants_t;
 int aeron_image_constants(void *image, aeron_image_constants_t *constants);
 int aeron_image_fragment_assembler_create(
@@ -86,7 +75,6 @@ int aeron_exclusive_publication_close(void *publication, void *, void *);
 bool aeron_exclusive_publication_is_connected(void *publication);
 int64_t aeron_exclusive_publication_offer(
     void *publication, const uint8_t *data, size_t length, void *, void *);
-int64_t aeron_exclusive_publication_channel_status(void *publication);
 typedef struct
 {
     const char *channel;
@@ -96,13 +84,7 @@ typedef struct
     size_t position_bits_to_shift;
     size_t term_buffer_length;
     size_t max_message_length;
-    size_t max_payload_length;
-    int32_t stream_id;
-    int32_t session_id;
-    int32_t initial_term_id;
-    int32_t publication_limit_counter_id;
-    int32_t channel_status_indicator_id;
-    uint8_t reserved[64];
+    uint8_t others[128];
 } aeron_publication_constants_t;
 int aeron_exclusive_publication_constants(void *publication, aeron_publication_constants_t *constants);
 
@@ -135,48 +117,47 @@ int aeron_driver_start(void *driver, bool manual_main_loop);
 int aeron_driver_main_do_work(void *driver);
 int aeron_driver_close(void *driver);
 """
-"""The part of Aeron's API that is used here. Objects are pointers that only Aeron looks behind."""
+"""The part of Aeron's API that is used here. Objects are pointers that only Aeron looks behind, and structures end
+with room for what is not read."""
 
-REASON = re.compile(r"\((-?\d+)\) (.*)")
+REASON = re.compile(r"^\s*\((-?\d+)\) (.*)$", re.MULTILINE)
 """A reason in an error of Aeron, behind its number: above 0 that of the system, else one of Aeron's own."""
 
 
 @attrs.frozen
 class Library:
-    """The open library. ``client`` and ``driver`` have the functions; ``driver`` is ``None`` without a media driver."""
+    """The open library. ``api`` has the functions."""
 
     ffi: Any
-    client: Any
-    driver: Any
+    api: Any
     path: str
 
-    def error(self, doing: str, source: Any = None) -> OSError:
+    def error(self, doing: str) -> OSError:
         """Return the library's last error, as one that says what was being done."""
-        source = self.client if source is None else source
-        code, text = _reason(self.ffi.string(source.aeron_errmsg()).decode(errors="replace"))
+        code, text = _reason(self.ffi.string(self.api.aeron_errmsg()).decode(errors="replace"))
         return OSError(code, f"{doing}: {text}" if doing else text)
 
-    def check(self, result: int, doing: str, source: Any = None) -> None:
+    def check(self, result: int, doing: str) -> None:
         """Raise ``OSError`` if a function returned that it failed."""
         if result < 0:
-            raise self.error(doing, source)
+            raise self.error(doing)
 
 
-def _reason(said: str) -> tuple[int, str]:
+def _reason(text: str) -> tuple[int, str]:
     """Return number and text of the innermost reason of an error, in which each function has a line in brackets."""
-    reasons = [found for line in said.splitlines() if (found := REASON.match(line.strip())) is not None]
+    reasons = REASON.findall(text)
     if not reasons:
-        return errno.EIO, said.strip() or "no reason was given"
-    number = int(reasons[-1][1])
-    return (number if number > 0 else errno.EIO), reasons[-1][2]
+        return errno.EIO, text.strip() or "no reason was given"
+    number, reason = reasons[-1]
+    return max(int(number), 0) or errno.EIO, reason
 
 
 def open_library(path: str | os.PathLike[str] | None = None) -> Library:
     """Open the library at ``path``, or the first that is found.
 
     Looked for are the file that the environment variable ``RSOCKET_TRIO_AERON_LIBRARY`` names, the extension of the
-    package pyaeron, and the system's ``libaeron_driver.so`` and ``libaeron.so``. Raise ``ModuleNotFoundError`` without
-    cffi, and ``OSError`` that names what was looked for.
+    package pyaeron, and the system's ``libaeron_driver.so``. Raise ``ModuleNotFoundError`` without cffi, and
+    ``OSError`` that names what was looked for.
     """
     named = os.fspath(path) if path is not None else os.environ.get(LIBRARY_VARIABLE)
     return _open(named or None)
@@ -213,30 +194,19 @@ def _places() -> Iterator[str]:
     for folder in (package.submodule_search_locations or ()) if package is not None else ():
         yield from sorted(map(str, Path(folder).glob("_pyaeron*.so")))
     yield ctypes.util.find_library("aeron_driver") or DRIVER
-    yield ctypes.util.find_library("aeron") or CLIENT
 
 
 def _opened(ffi: Any, path: str) -> Library:
-    """Open one file, and the driver beside it where that is a file of its own. Raise ``OSError``."""
+    """Open one file. Raise ``OSError``."""
     try:
-        library = ffi.dlopen(path)
+        api = ffi.dlopen(path)
     except OSError as error:
         # The loader names the path, cffi names it again, and tells where else it has looked.
         text = str(error).partition(".  Additionally")[0].rpartition(f"{path}: ")[2]
         raise OSError(errno.ENOEXEC, f"the Aeron library {path} can't be opened: {text}") from None
-    if not _has(library, "aeron_init"):
-        raise OSError(errno.ENOEXEC, f"{path} is no Aeron library: it has no aeron_init")
-    driver = library if _has(library, "aeron_driver_init") else None
-    if driver is None:
-        try:
-            driver = ffi.dlopen(str(Path(path).with_name(DRIVER)) if "/" in path else DRIVER)
-        except OSError:
-            driver = None
-    return Library(ffi, library, driver, path)
-
-
-def _has(library: Any, name: str) -> bool:
-    return getattr(library, name, None) is not None
+    if getattr(api, "aeron_driver_init", None) is None:
+        raise OSError(errno.ENOEXEC, f"{path} is no Aeron library with a driver: it has no aeron_driver_init")
+    return Library(ffi, api, path)
 
 
 def _missing(looked: list[str]) -> OSError:

@@ -7,20 +7,20 @@ import os
 import select
 import shutil
 import sys
-from collections.abc import AsyncIterator, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from rsocket_trio.transports.aeron.channels import Channel
 from rsocket_trio.transports.aeron.directories import (
     DIRECTORY_VARIABLE,
-    DirectoryLock,
     default_directory,
     is_alive,
+    lock_directory,
     private_directory,
     remove_if_left,
     remove_leftovers,
@@ -29,6 +29,9 @@ from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
 from rsocket_trio.transports.aeron.library import Library, open_library
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint, LoadedLate
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.aeron.publications import Resource, Subscription
 
 INVOKER = 3
 """The threading mode of a driver whose work is called for."""
@@ -51,8 +54,6 @@ MAX_MANAGEMENT_IMAGES = 512
 REFUSED = b"a peer's publication was refused: its terms are too long, or there are too many. ".ljust(8192, b".")
 """Fills Aeron's buffer for an error: what Aeron would append, the session, would make each refusal an error of its own,
 in a log that is searched for each, and goes to the standard error once it is full."""
-CLIENT_TURNS = 64
-"""Turns of the client at most, in each of which it hears one thing of the driver, before other work goes on."""
 BLOCKED = "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})"
 FATAL: Final = {
     1000: "the media driver in {directory} is gone ({text})",
@@ -65,24 +66,7 @@ RECEIVE_BUFFER = 212_992
 VECTOR = 16
 """Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
-OPEN = LoadedLate("rsocket_trio.transports.aeron.endpoints", "opened")
-
-
-class Resource(Protocol):
-    """An object of Aeron's client that ends with it."""
-
-    def lose(self) -> None:
-        """Forget the object: it is gone already."""
-        ...
-
-
-class Management(Resource, Protocol):
-    """A subscription to SETUPs."""
-
-    @property
-    def image_count(self) -> int:
-        """Return how many publications it receives."""
-        ...
+OPEN = LoadedLate("rsocket_trio.transports.aeron.handshake", "opened")
 
 
 class MediaDriver:
@@ -97,27 +81,22 @@ class MediaDriver:
         self.library = library
         self.directory = directory
         self.is_embedded = embedded
-        self.fault: str | None = None
         self.timeout = PEER_TIMEOUT
-        self.duty = DutyCycle(self)
+        self.duty = DutyCycle(self.drive, self.attend_client)
         self.resources: set[Resource] = set()
-        self.management: set[Management] = set()
+        self.management: set[Subscription] = set()
         """The subscriptions to SETUPs."""
         self.refused = 0
         """The number of publications of peers that the driver was told not to receive."""
-        self.orphans: list[Generator[None, None, Resource]] = []
+        self.orphans: set[Resource] = set()
+        """Those that were closed before the driver had added them."""
         self.users = 0
         self.streams = 0
         self._private = private
-        self._has_directory = False
-        self._blind_users = 0
+        self._closing = ExitStack()
         self._driver: Any = None
-        self._do_work: Any = None
-        self._driver_context: Any = None
         self._client: Any = None
-        self._context: Any = None
-        self._lock: DirectoryLock | None = None
-        self._epoll: Any = None
+        self._lock: int | None = None
         self._admitted = 0
         self._supplier: Any = None
         self._on_image: Any = None
@@ -132,6 +111,11 @@ class MediaDriver:
         except BaseException:
             self.close("it could not be started")
             raise
+
+    @property
+    def fault(self) -> str | None:
+        """Return the reason why nothing can be done any more, if there is one."""
+        return self.duty.fault
 
     @property
     def takes_more(self) -> bool:
@@ -152,125 +136,107 @@ class MediaDriver:
 
     def drive(self) -> bool:
         """Have the driver do its work, if it is embedded. Return whether there was any."""
-        return self._driver is not None and self._do_work(self._driver) > 0
+        return self._driver is not None and self.library.api.aeron_driver_main_do_work(self._driver) > 0
 
     def attend_client(self) -> bool:
         """Have the client do its work, and close what was no longer wanted. Return whether there was any."""
-        work, client = self.library.client.aeron_main_do_work, self._client
-        turns = 0
-        while turns < CLIENT_TURNS and work(client) > 0:
-            turns += 1
-        if turns < CLIENT_TURNS:
+        worked: bool = self.library.api.aeron_main_do_work(self._client) > 0
+        if not worked:
             self._admitted = 0  # it knows of all images
-        for adding in tuple(self.orphans):
+        for orphan in tuple(self.orphans):
             try:
-                next(adding)
-            except StopIteration as end:
-                end.value.close()
-                self.orphans.remove(adding)
+                is_over = orphan.is_added()
             except OSError:
-                self.orphans.remove(adding)
-        return turns > 0
+                is_over = True
+            if is_over:
+                self.orphans.remove(orphan)
+                orphan.close()
+        return worked
 
-    def acquire(self, *, blind: bool) -> None:
+    def acquire(self, *, blind: bool = False) -> None:
         """Count a user; ``blind`` says that what it receives comes by memory, and makes no socket readable."""
         self.users += 1
-        self._blind_users += blind
-        self._choose_rest()
+        if blind and self.duty.readable is not None:
+            self.duty.readable = None
+            self.duty.wake()
 
-    def release(self, *, blind: bool) -> None:
+    def release(self) -> None:
         """Count a user less. The last one closes the driver, unless a block keeps it open."""
         self.users -= 1
-        self._blind_users -= blind
-        self._choose_rest()
         if self.users == 0:
             self.close("it was closed")
-        else:
-            self.duty.hand_over()
 
     def close(self, why: str) -> None:
         """Close client and driver, and remove the directory of a driver that was embedded here."""
         if self.fault is None:
-            self.fault = f"the media driver in {self.directory}: {why}"
-        client, driver = self.library.client, self.library.driver
+            self.duty.fault = f"the media driver in {self.directory}: {why}"
         for resource in tuple(self.resources):
             resource.lose()
-        self.resources.clear()
-        self.duty.end()
-        if self._client is not None:
-            client.aeron_close(self._client)
-        if self._context is not None:
-            client.aeron_context_close(self._context)
-        if self._epoll is not None:
-            trio.lowlevel.notify_closing(self._epoll)
-            self._epoll.close()
-        if self._driver is not None:
-            driver.aeron_driver_close(self._driver)
-        if self._driver_context is not None:
-            driver.aeron_driver_context_close(self._driver_context)
-        if self._lock is not None:
-            self._lock.remove()
-        elif self._has_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        self._client = self._context = self._epoll = self._driver = self._driver_context = self._lock = None
         self.orphans.clear()
+        self.duty.end()
+        self._closing.close()
+        self._client = self._driver = None
+
+    def _remove_directory(self) -> None:
+        if self._lock is not None or self._private:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
 
     def _start(self) -> None:
         """Start the driver within this process. Raise ``OSError``."""
         library = self.library
-        driver, ffi = library.driver, library.ffi
-        if driver is None:
-            raise OSError(errno.ENOENT, f"{library.path} has no media driver, and {self.directory} none that runs")
+        driver, ffi = library.api, library.ffi
         remove_leftovers()
         remove_if_left(Path(self.directory))
         made = ffi.new("void **")
         doing = f"no media driver in {self.directory}"
-        check = partial(library.check, doing=doing, source=driver)
+        check = partial(library.check, doing=doing)
+        self._closing.callback(self._remove_directory)
         check(driver.aeron_driver_context_init(made))
-        self._driver_context = context = made[0]
+        context = made[0]
+        self._closing.callback(driver.aeron_driver_context_close, context)
         check(driver.aeron_driver_context_set_dir(context, os.fsencode(self.directory)))
-        check(driver.aeron_driver_context_set_dir_warn_if_exists(context, False))
-        check(driver.aeron_driver_context_set_threading_mode(context, INVOKER))
-        check(driver.aeron_driver_context_set_term_buffer_length(context, TERM_LENGTH))
-        check(driver.aeron_driver_context_set_ipc_term_buffer_length(context, TERM_LENGTH))
-        check(driver.aeron_driver_context_set_counters_buffer_length(context, COUNTERS_LENGTH))
         patience = self.timeout * NANOSECONDS
-        check(driver.aeron_driver_context_set_publication_connection_timeout_ns(context, patience))
-        check(driver.aeron_driver_context_set_image_liveness_timeout_ns(context, patience))
-        check(driver.aeron_driver_context_set_client_liveness_timeout_ns(context, patience))
-        check(driver.aeron_driver_context_set_publication_linger_timeout_ns(context, LINGER * NANOSECONDS))
-        check(driver.aeron_driver_context_set_timer_interval_ns(context, int(TIMER_INTERVAL * NANOSECONDS)))
-        # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting there.
-        check(driver.aeron_driver_context_set_send_to_status_poll_ratio(context, 1))
-        check(driver.aeron_driver_context_set_network_publication_max_messages_per_send(context, VECTOR))
-        check(driver.aeron_driver_context_set_socket_so_rcvbuf(context, RECEIVE_BUFFER))
-        check(driver.aeron_driver_context_set_sender_io_vector_capacity(context, VECTOR))
-        check(driver.aeron_driver_context_set_receiver_io_vector_capacity(context, VECTOR))
+        settings = {
+            "dir_warn_if_exists": False,
+            "threading_mode": INVOKER,
+            "term_buffer_length": TERM_LENGTH,
+            "ipc_term_buffer_length": TERM_LENGTH,
+            "counters_buffer_length": COUNTERS_LENGTH,
+            "publication_connection_timeout_ns": patience,
+            "image_liveness_timeout_ns": patience,
+            "client_liveness_timeout_ns": patience,
+            "publication_linger_timeout_ns": LINGER * NANOSECONDS,
+            "timer_interval_ns": int(TIMER_INTERVAL * NANOSECONDS),
+            # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting.
+            "send_to_status_poll_ratio": 1,
+            "network_publication_max_messages_per_send": VECTOR,
+            "socket_so_rcvbuf": RECEIVE_BUFFER,
+            "sender_io_vector_capacity": VECTOR,
+            "receiver_io_vector_capacity": VECTOR,
+            "stream_session_limit": MAX_MANAGEMENT_IMAGES,
+        }
+        for name, setting in settings.items():
+            check(getattr(driver, f"aeron_driver_context_set_{name}")(context, setting))
         self._bound_images(context)
         before = _epolls()
-        self._has_directory = self._private  # of another's, the lock alone says that it may be removed
         check(driver.aeron_driver_init(made, context))
-        self._has_directory = True
         self._driver = made[0]
-        self._do_work = driver.aeron_driver_main_do_work
+        self._closing.callback(driver.aeron_driver_close, self._driver)
         check(driver.aeron_driver_start(self._driver, True))
+        self._lock = lock_directory(Path(self.directory))
         if self._private:
             os.chmod(self.directory, 0o700)
-        self._lock = DirectoryLock(Path(self.directory))
-        self._watch(_epolls() - before)
-        self._choose_rest()
+            self._watch(_epolls() - before)
 
     def _bound_images(self, context: Any) -> None:
         """Bound what peers can have the driver make: each publication that it receives is a file of three terms."""
-        library, driver = self.library, self.library.driver
-        with suppress(AttributeError):  # older drivers have no limit
-            driver.aeron_driver_context_set_stream_session_limit(context, MAX_MANAGEMENT_IMAGES)
+        library, driver = self.library, self.library.api
         # It gives each image its congestion control, and an image that gets none is not made.
         self._supplier = driver.aeron_driver_context_get_congestioncontrol_supplier(context)
         self._on_image = library.ffi.callback("supplier_t", self._admit, error=-1)
-        library.check(
-            driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit", driver
-        )
+        library.check(driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit")
 
     def _admit(
         self, strategy: Any, channel: Any, stream: int, session: int, image: int, term_length: int, *more: Any
@@ -282,7 +248,7 @@ class MediaDriver:
             return result
         self.refused += 1
         text = self.library.ffi.from_buffer("char[]", REFUSED)
-        self.library.driver.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", text)
+        self.library.api.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", text)
         return -1
 
     def _is_bearable(self, stream: int, term_length: int) -> bool:
@@ -291,44 +257,46 @@ class MediaDriver:
             return term_length <= MAX_TERM_LENGTH
         if term_length > MANAGEMENT_TERM_LENGTH:
             return False
-        return self._admitted + sum(each.image_count for each in self.management) < MAX_MANAGEMENT_IMAGES
+        return self._admitted + sum(setups.image_count for setups in self.management) < MAX_MANAGEMENT_IMAGES
 
     def _join(self) -> None:
         """Become a client of the driver. Raise ``OSError``."""
-        client, ffi = self.library.client, self.library.ffi
+        client, ffi = self.library.api, self.library.ffi
         made = ffi.new("void **")
         check = partial(self.library.check, doing=f"the media driver in {self.directory} can't be used")
         check(client.aeron_context_init(made))
-        self._context = context = made[0]
+        context = made[0]
+        self._closing.callback(client.aeron_context_close, context)
         check(client.aeron_context_set_dir(context, os.fsencode(self.directory)))
         check(client.aeron_context_set_driver_timeout_ms(context, self.timeout * 1000))
         check(client.aeron_context_set_use_conductor_agent_invoker(context, True))
         check(client.aeron_context_set_error_handler(context, self._on_error, ffi.NULL))
-        with suppress(AttributeError):  # older clients have no name
-            check(client.aeron_context_set_client_name(context, b"rsocket-trio"))
+        check(client.aeron_context_set_client_name(context, b"rsocket-trio"))
         check(client.aeron_init(made, context))
         self._client = made[0]
+        self._closing.callback(client.aeron_close, self._client)
         check(client.aeron_start(self._client))
 
     def _watch(self, descriptors: set[int]) -> None:
-        """Wait for what makes these readable: the sets of sockets that the driver polls."""
-        if descriptors:
-            self._epoll = select.epoll()
-            for each in descriptors:
-                self._epoll.register(each, select.EPOLLIN)
+        """Wait for what makes these readable: the sets of sockets that the driver polls.
 
-    def _choose_rest(self) -> None:
-        """Wait for sockets where all comes by them: a driver that others can join hears of them by memory."""
-        by_sockets = self._epoll is not None and self._private and self._blind_users == 0
-        self.duty.readable = self._epoll.fileno() if by_sockets else None
+        A driver that others can join hears of them by memory.
+        """
+        if descriptors:
+            epoll = select.epoll()
+            self._closing.callback(epoll.close)
+            self._closing.callback(trio.lowlevel.notify_closing, epoll.fileno())
+            for descriptor in descriptors:
+                epoll.register(descriptor, select.EPOLLIN)
+            self.duty.readable = epoll.fileno()
 
     def _hear(self, _: Any, code: int, text: Any) -> None:
         """Take an error of the client, in its work."""
         if abs(code) in FATAL and self.fault is None:
-            said = self.library.ffi.string(text).decode(errors="replace")
+            reason = self.library.ffi.string(text).decode(errors="replace")
             # Over a driver of its own a client ends for one reason, whoever notices it first.
-            reason = BLOCKED if self.is_embedded else FATAL[abs(code)]
-            self.fault = reason.format(directory=self.directory, timeout=self.timeout, text=said)
+            fault = BLOCKED if self.is_embedded else FATAL[abs(code)]
+            self.duty.fault = fault.format(directory=self.directory, timeout=self.timeout, text=reason)
 
     def _take(self, _: Any, data: Any, length: int, header: Any) -> None:
         """Take a message, in a poll."""
@@ -350,25 +318,6 @@ _DRIVERS: trio.lowlevel.RunVar[dict[str, MediaDriver]] = trio.lowlevel.RunVar("m
 """The drivers that this run shares, by the directory that was asked for; empty for the one of its own."""
 
 
-def shared_driver(directory: str | None, *, start: bool) -> MediaDriver:
-    """Return the driver of a directory that this run has, or start or join it.
-
-    ``None`` means one of this process alone. ``start`` says that one is started if none runs there. The caller acquires
-    it. Raise ``OSError``.
-    """
-    try:
-        drivers = _DRIVERS.get()
-    except LookupError:
-        drivers = {}
-        _DRIVERS.set(drivers)
-    name = directory or ""
-    for gone in [key for key, driver in drivers.items() if driver.fault is not None]:
-        del drivers[gone]
-    if name not in drivers:
-        drivers[name] = make_driver(open_library(), directory, start=start)
-    return drivers[name]
-
-
 def make_driver(library: Library, directory: str | None, *, start: bool) -> MediaDriver:
     """Join the driver in a directory, or start one there, or one of this process alone. Raise ``OSError``."""
     if directory is None:
@@ -388,11 +337,21 @@ def make_driver(library: Library, directory: str | None, *, start: bool) -> Medi
 
 
 def driver_of(channel: Channel, *, start: bool) -> MediaDriver:
-    """Return the driver that a channel is for: that of its directory, of ``AERON_DIR``, or one of this process."""
+    """Return the driver that a channel is for: that of its directory, of ``AERON_DIR``, or one of this process.
+
+    It is the one that this run has, or is started or joined. ``start`` says that one is started if none runs there. The
+    caller acquires it. Raise ``OSError``.
+    """
+    library = open_library()
     directory = channel.directory or os.environ.get(DIRECTORY_VARIABLE) or None
     if directory is None and channel.is_ipc:
-        directory = default_directory(open_library())
-    return shared_driver(directory, start=start)
+        directory = default_directory(library)
+    drivers = {name: driver for name, driver in _DRIVERS.get({}).items() if driver.fault is None}
+    _DRIVERS.set(drivers)
+    name = directory or ""
+    if name not in drivers:
+        drivers[name] = make_driver(library, directory, start=start)
+    return drivers[name]
 
 
 @asynccontextmanager
@@ -412,11 +371,9 @@ async def open_media_driver(
     """
     found = open_library(library)
     driver = make_driver(found, None if directory is None else os.fspath(directory), start=start)
-    driver.acquire(blind=False)
+    driver.acquire()
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.duty.attend)
+        async with driver.duty.attended():
             yield driver
-            nursery.cancel_scope.cancel()
     finally:
         driver.close("its block has ended")

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import attrs
 import trio
 from trio.lowlevel import checkpoint
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
-from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
 from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.publications import BACK_PRESSURED, NOT_CONNECTED, Publication, Subscription
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 
 END = b""
-"""The message that ends a direction, once: no frame is empty. A second one says that the end of the other direction has
-come, so that its sender needs to repeat nothing any more."""
-FAREWELL = 0.2
-"""Seconds to wait for the second one."""
+"""The message that ends a direction: no frame is empty."""
 
 
+@attrs.define(eq=False)
 class AeronTransport(trio.abc.AsyncResource):
     """Frames as messages of Aeron. Made by the handshake, and closed by ``cut``.
 
@@ -31,58 +29,24 @@ class AeronTransport(trio.abc.AsyncResource):
     pressed back. Cancelling ``receive`` loses nothing; after a cancelled ``send`` a part of the frames may be sent.
     """
 
-    __slots__ = (
-        "_acknowledged",
-        "_blind",
-        "_driver",
-        "_duty",
-        "_ended",
-        "_is_open",
-        "_largest",
-        "_publication",
-        "_ready",
-        "_round",
-        "_said_end",
-        "_shown",
-        "_subscription",
-        "_unsent",
-        "handshake",
-    )
+    driver: MediaDriver
+    _publication: Publication
+    _subscription: Subscription
+    handshake: Handshake
+    _largest: int = attrs.field(init=False, default=LARGEST_FRAME)
+    _ready: list[bytes] = attrs.field(init=False, factory=list)
+    _shown: int = attrs.field(init=False, default=0)
+    _unsent: deque[bytes] = attrs.field(init=False, factory=deque)
+    _has_sent_end: bool = attrs.field(init=False, default=False)
+    _ended: bool = attrs.field(init=False, default=False)
+    _is_open: bool = attrs.field(init=False, default=True)
 
     is_message_based = True
     is_idle = False
     mid_frame = False
 
-    def __init__(
-        self,
-        driver: MediaDriver,
-        publication: Publication,
-        subscription: Subscription,
-        handshake: Handshake,
-        *,
-        blind: bool,
-    ) -> None:
-        self.handshake = handshake
-        self._driver = driver
-        self._duty: DutyCycle = driver.duty
-        self._publication = publication
-        self._subscription = subscription
-        self._blind = blind
-        self._largest = LARGEST_FRAME
-        self._ready: list[bytes] = []
-        self._shown = 0
-        self._unsent: deque[bytes] = deque()
-        self._said_end = False
-        self._ended = False
-        self._acknowledged = False
-        self._round = -1
-        self._is_open = True
-        driver.acquire(blind=blind)
-
-    @property
-    def driver(self) -> MediaDriver:
-        """Return the driver that it goes over."""
-        return self._driver
+    def __attrs_post_init__(self) -> None:
+        self.driver.acquire()
 
     def limit(self, largest: int) -> None:
         """Refuse messages of more bytes."""
@@ -97,7 +61,7 @@ class AeronTransport(trio.abc.AsyncResource):
         ``receive`` delivers them again.
         """
         while self._shown == len(self._ready) and not self._ended:
-            await self._duty.until(self._take, watched=self._subscription.received)
+            await self.driver.duty.until(self._take, watched=self._subscription.received)
         ended = self._shown == len(self._ready)
         self._shown += not ended
         return b"".join(self._ready[: self._shown]), ended
@@ -107,8 +71,7 @@ class AeronTransport(trio.abc.AsyncResource):
         is too large for the channel; nothing is sent then.
         """
         self._put(frames)
-        await self._duty.until(self._offer)
-        self._duty.push()
+        await self._flush()
 
     def send_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         """Add all frames without waiting. Return False if some are left: they go first with the next ``send``."""
@@ -117,11 +80,11 @@ class AeronTransport(trio.abc.AsyncResource):
             frame = frames[0]
             position = self._publication.offer(frame) if len(frame) <= self._publication.max_message else BACK_PRESSURED
             if position > 0:
-                self._duty.push()
+                self.driver.duty.push()
                 return True
         self._put(frames)
         is_done = self._offer()
-        self._duty.push()
+        self.driver.duty.push()
         return is_done
 
     async def receive(self) -> Sequence[bytes]:
@@ -130,7 +93,7 @@ class AeronTransport(trio.abc.AsyncResource):
             if self._ended:
                 await checkpoint()
                 return ()
-            await self._duty.until(self._take, watched=self._subscription.received)
+            await self.driver.duty.until(self._take, watched=self._subscription.received)
         frames, self._ready = self._ready, []
         self._shown = 0
         return frames
@@ -142,17 +105,12 @@ class AeronTransport(trio.abc.AsyncResource):
         """
         discarded = 0
         try:
-            self._say_end()
-            await self._duty.until(self._offer)
-            self._duty.push()
+            if not self._has_sent_end:
+                self._has_sent_end = True
+                self._unsent.append(END)
+            await self._flush()
             while not self._ended and discarded < DISCARD_LIMIT:
                 discarded += sum(map(len, await self.receive()))
-            if self._ended and not self._subscription.is_lost:
-                self._unsent.append(END)
-                await self._duty.until(self._offer)
-                self._duty.push()
-                with trio.move_on_after(FAREWELL):
-                    await self._duty.until(self._is_acknowledged)
         except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
             pass
 
@@ -160,17 +118,15 @@ class AeronTransport(trio.abc.AsyncResource):
         """Close at once, and tell the peer if there is room for that. Return True."""
         if self._is_open:
             self._is_open = False
-            driver = self._driver
-            if driver.fault is None and self._publication.is_open and not self._said_end:
+            driver = self.driver
+            if driver.fault is None and self._publication.is_open and not self._has_sent_end:
                 self._unsent.clear()
-                for _ in range(1 + self._ended):
-                    self._publication.offer(END)
-                self._duty.push()
+                self._publication.offer(END)
+                self.driver.duty.push()
             self._publication.close()
             self._subscription.close()
-            self._duty.unwatch(self._take)  # nothing comes any more
-            self._duty.push()
-            driver.release(blind=self._blind)
+            self.driver.duty.push()
+            driver.release()
         return True
 
     async def aclose(self) -> None:
@@ -189,10 +145,10 @@ class AeronTransport(trio.abc.AsyncResource):
                 )
         self._unsent.extend(messages)
 
-    def _say_end(self) -> None:
-        if not self._said_end:
-            self._said_end = True
-            self._unsent.append(END)
+    async def _flush(self) -> None:
+        """Wait until all that is unsent was added, and have the driver send it."""
+        await self.driver.duty.until(self._offer)
+        self.driver.duty.push()
 
     def _offer(self) -> bool:
         """Add what is unsent. Return whether nothing is left."""
@@ -207,7 +163,7 @@ class AeronTransport(trio.abc.AsyncResource):
         return True
 
     def _refused(self, position: int) -> trio.BrokenResourceError:
-        driver = self._driver
+        driver = self.driver
         if driver.fault is not None:
             return trio.BrokenResourceError(driver.fault)
         peer = self.handshake.peer_address
@@ -219,40 +175,23 @@ class AeronTransport(trio.abc.AsyncResource):
         """Take messages that are here. Return whether there were any, or no more can come."""
         if self._ended:
             return True
-        subscription, duty = self._subscription, self._duty
+        subscription = self._subscription
         messages = subscription.take()
         if not messages:
-            if duty.rounds == self._round:
-                return False
-            # The client closes images in its own work only.
-            self._round = duty.rounds
-            if subscription.is_at_end:
-                self._ended = True
-            elif subscription.is_lost:
+            if subscription.is_lost:
                 raise self._refused(NOT_CONNECTED)
-            return self._ended
-        largest = self._largest
-        taken = 0
+            return False
         for message in messages:
             size = len(message)
-            taken += size
+            self.driver.duty.taken += size
             if not size:
                 self._ended = True
-                end = messages.index(END)
-                self._acknowledged = END in messages[end + 1 :]
-                del messages[end:]
+                del messages[messages.index(END) :]
                 break
-            if size > largest:
-                raise RemoteProtocolError(f"message of {size} bytes, limit {largest}")
-        duty.taken += taken
+            if size > self._largest:
+                raise RemoteProtocolError(f"message of {size} bytes, limit {self._largest}")
         if self._ready:
             self._ready += messages
         else:
             self._ready = messages
         return True
-
-    def _is_acknowledged(self) -> bool:
-        """Return whether the peer has our end, or is gone."""
-        if not self._acknowledged:
-            self._acknowledged = bool(self._subscription.take()) or self._subscription.is_lost
-        return self._acknowledged or not self._publication.is_connected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.transports.aeron.channels import Channel, address_of, with_port
-from rsocket_trio.transports.aeron.setup_exchange import (
+from rsocket_trio.transports.aeron.handshake import (
     SETUP,
     SETUP_COMPLETE,
     SetupMessage,

@@ -12,7 +12,7 @@ import trio
 
 from qa.attacks.aeron import setup_frames
 from rsocket_trio import ConnectionLost, open_connection, serve
-from rsocket_trio.transports.aeron import MediaDriver, media_driver, open_media_driver, setup_listener
+from rsocket_trio.transports.aeron import MediaDriver, handshake, media_driver, open_media_driver
 from tests.rows import Rows
 from tests.transports.aeron.echo_server import responder
 
@@ -93,17 +93,18 @@ async def test_terms_of_frames_may_be_as_long_as_the_largest_frame_needs() -> No
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> int:
     """As many publications as a driver receives on a stream of handshakes."""
     monkeypatch.setattr(media_driver, "MAX_MANAGEMENT_IMAGES", 6)
-    monkeypatch.setattr(setup_listener, "MAX_MANAGEMENT_IMAGES", 6)
-    monkeypatch.setattr(setup_listener, "PAUSE", 0.1)
+    monkeypatch.setattr(handshake, "MAX_MANAGEMENT_IMAGES", 6)
+    monkeypatch.setattr(handshake, "PAUSE", 0.1)
     return 6
 
 
 @pytest.fixture
-def long_pause(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Have a server pause after few refusals until this is called."""
-    monkeypatch.setattr(setup_listener, "MAX_REFUSED", 3)
-    monkeypatch.setattr(setup_listener, "PAUSE", 1000)
-    return lambda: monkeypatch.setattr(setup_listener, "PAUSE", 0)
+def long_pause(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Have a server pause after few refusals until this is set."""
+    over = trio.Event()
+    monkeypatch.setattr(handshake, "MAX_REFUSED", 3)
+    monkeypatch.setattr(handshake, "sleep", lambda seconds: over.wait())
+    return over
 
 
 async def test_no_more_publications_are_received_than_may_be_and_others_connect_soon(
@@ -117,7 +118,7 @@ async def test_no_more_publications_are_received_than_may_be_and_others_connect_
     assert caplog.text.count("a flood of publications") == 1
 
 
-async def test_a_server_keeps_its_port_and_its_connections_in_a_flood(long_pause: Callable[[], None]) -> None:
+async def test_a_server_keeps_its_port_and_its_connections_in_a_flood(long_pause: trio.Event) -> None:
     async with served() as (driver, uri), open_connection(uri) as connection:
         publish(uri, 4, 128 * KIB)
         await until(lambda: len(driver.management) == 0)
@@ -125,7 +126,7 @@ async def test_a_server_keeps_its_port_and_its_connections_in_a_flood(long_pause
             await serve(responder, uri)
         assert (await connection.request_response(b"hello")).data == b"hello"
         assert len(driver.management) == 0
-        long_pause()
+        long_pause.set()
         await until(lambda: len(driver.management) == 1)
         await ask(uri)
 

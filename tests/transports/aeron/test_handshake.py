@@ -9,16 +9,17 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, open_connection, serve
-from rsocket_trio.transports.aeron import MediaDriver, open_media_driver, setup_listener
-from rsocket_trio.transports.aeron.publications import Publication, Subscription, add_publication, add_subscription
-from rsocket_trio.transports.aeron.setup_exchange import (
+from rsocket_trio.transports.aeron import MediaDriver, handshake, open_media_driver
+from rsocket_trio.transports.aeron.handshake import (
     SERVER_MANAGEMENT,
     SETUP,
     SETUP_COMPLETE,
     SetupMessage,
+    added,
     decode_setup_message,
     encode_setup_message,
 )
+from rsocket_trio.transports.aeron.publications import Publication, Subscription
 from tests.transports.aeron.echo_server import responder
 
 IPC = "aeron:ipc"
@@ -34,14 +35,16 @@ async def driver(nursery: trio.Nursery) -> AsyncIterator[MediaDriver]:
 
 
 async def published(driver: MediaDriver, stream: int) -> Publication:
-    publication = await driver.duty.complete(add_publication(driver, IPC, stream))
+    publication = Publication(driver, IPC, stream)
+    await added(driver, publication)
     await driver.duty.until(lambda: publication.is_connected)
     return publication
 
 
 @asynccontextmanager
 async def subscribed(driver: MediaDriver, stream: int) -> AsyncIterator[Subscription]:
-    subscription = await driver.duty.complete(add_subscription(driver, IPC, stream))
+    subscription = Subscription(driver, IPC, stream)
+    await added(driver, subscription)
     yield subscription
     subscription.close()
 
@@ -74,7 +77,7 @@ async def test_a_setup_is_answered_with_the_servers_stream(driver: MediaDriver) 
 async def test_a_client_that_goes_during_its_handshake_is_forgotten(
     driver: MediaDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup_listener, "HANDSHAKE_TIMEOUT", 0.1)
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.1)
     publication = await published(driver, SERVER_MANAGEMENT)
     objects = len(driver.resources)
     for number in range(5):
@@ -85,19 +88,23 @@ async def test_a_client_that_goes_during_its_handshake_is_forgotten(
     publication.close()
 
 
-async def test_too_many_handshakes_at_a_time_are_dropped(driver: MediaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_listener, "HANDSHAKES", 2)
-    monkeypatch.setattr(setup_listener, "HANDSHAKE_TIMEOUT", 0.2)
+async def test_too_many_handshakes_at_a_time_are_dropped(
+    driver: MediaDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handshake, "MAX_HANDSHAKES", 2)
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.2)
+    caplog.set_level("DEBUG", "rsocket_trio")
     publication = await published(driver, SERVER_MANAGEMENT)
+    objects = len(driver.resources)
     for number in range(5):
         publication.offer(encode_setup_message(SetupMessage(SETUP, number, 40 + number, IPC)))
-    await driver.duty.until(lambda: driver.duty.hurried > 0)
-    assert driver.duty.hurried == 2
+    await driver.duty.until(lambda: len(driver.resources) == objects + 4)
+    assert caplog.text.count("a SETUP was dropped: 2 handshakes are under way") == 3
+    await driver.duty.until(lambda: len(driver.resources) == objects)
     publication.close()
-    await driver.duty.until(lambda: driver.duty.hurried == 0)
 
 
-async def test_a_peer_that_closes_its_publication_without_an_end_has_ended(driver: MediaDriver) -> None:
+async def test_a_peer_that_closes_its_publication_without_an_end_is_lost(driver: MediaDriver) -> None:
     async with open_connection(IPC, over=driver) as connection:
         await connection.request_response(b"hello")
         ours = [each for each in driver.resources if isinstance(each, Publication)]

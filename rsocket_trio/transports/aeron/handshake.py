@@ -1,0 +1,422 @@
+"""Connects to Aeron channels and listens on them: SETUP from the client, SETUP_COMPLETE from the server."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import secrets
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
+from functools import partial
+
+import attrs
+import trio
+from trio import sleep
+
+from rsocket_trio.limits import Limits
+from rsocket_trio.transports.aeron.channels import EXAMPLE, Channel, address_of, resolved, with_port, written
+from rsocket_trio.transports.aeron.media_driver import MAX_MANAGEMENT_IMAGES, MediaDriver, driver_of
+from rsocket_trio.transports.aeron.message_transport import AeronTransport
+from rsocket_trio.transports.aeron.publications import Publication, Resource, Subscription
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.schemes import AnyListener, ConnectOptions, Endpoint, ListenOptions, parse_host_and_port
+
+SERVER_MANAGEMENT = -1
+"""The stream on which a server receives SETUPs."""
+VERSION = 1
+SETUP = 1
+SETUP_COMPLETE = 2
+HEADER = struct.Struct("<HIQII")
+"""Version, kind, connection, stream, bytes of the channel behind it."""
+HANDSHAKE_TIMEOUT = 5.0
+"""Seconds until one who connects gives up, and until one who accepts gives a client up."""
+SILENT = "no answer within {0:g} s: nobody listens there, or it is busy"
+MAX_HANDSHAKES = 128
+"""Handshakes at a time. Beyond: SETUPs are dropped."""
+MAX_REFUSED = 64
+"""Publications to the stream of SETUPs that the driver is let refuse in a flood of them, before none are asked for."""
+PAUSE = 1.0
+"""Seconds without a subscription to that stream: the driver ignores a flood, and drops what it has made of it."""
+ANCHOR = 0
+"""A stream that nobody sends on: a subscription to it keeps the port meanwhile."""
+
+logger = logging.getLogger("rsocket_trio")
+
+
+@attrs.frozen
+class SetupMessage:
+    """A message of the handshake: ``stream`` is the one on which its sender receives, at ``channel``."""
+
+    kind: int
+    connection: int
+    stream: int
+    channel: str = ""
+
+    @property
+    def session(self) -> int:
+        """Return the session of both publications: the low half of the connection's id, as Aeron's signed number."""
+        low = self.connection & 0xFFFFFFFF
+        return low - 0x100000000 if low & 0x80000000 else low
+
+
+def encode_setup_message(message: SetupMessage) -> bytes:
+    """Return the bytes of a message."""
+    channel = message.channel.encode()
+    return HEADER.pack(VERSION, message.kind, message.connection, message.stream, len(channel)) + channel
+
+
+def decode_setup_message(data: bytes) -> SetupMessage:
+    """Return a message from its bytes. Raise ``ValueError``."""
+    if len(data) < HEADER.size:
+        raise ValueError(f"a message of {len(data)} bytes, the shortest has {HEADER.size}")
+    version, kind, connection, stream, length = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"version {version}, known is {VERSION}")
+    if len(data) != HEADER.size + length:
+        raise ValueError(f"a channel of {length} bytes in a message of {len(data)}")
+    if stream > 0x7FFFFFFF:
+        raise ValueError(f"stream {stream}, the last is {0x7FFFFFFF}")
+    return SetupMessage(kind, connection, stream, data[HEADER.size :].decode())
+
+
+async def added(driver: MediaDriver, *resources: Resource) -> None:
+    """Wait until the driver has added all of these. Raise ``OSError``.
+
+    The driver adds them one behind the other: to wait for each before the next is asked for would take longer.
+    """
+    await driver.duty.until(lambda: all(resource.is_added() for resource in resources), hurried=True)
+
+
+async def offered(driver: MediaDriver, publication: Publication, message: SetupMessage) -> None:
+    """Send a message once there is someone who receives it."""
+    data = encode_setup_message(message)
+    await driver.duty.until(lambda: publication.offer(data) > 0)
+
+
+@attrs.define(eq=False)
+class SetupRequest(trio.abc.AsyncResource):
+    """A client whose SETUP a server has received. Answered by ``answered``, and closed by ``aclose``.
+
+    ``tag`` names the socket of the server, and ``stream`` is the one to receive on. ``on_end`` is called once the
+    handshake is over.
+    """
+
+    driver: MediaDriver
+    _channel: Channel
+    _tag: int
+    _stream: int
+    _setup: SetupMessage
+    _on_end: Callable[[], object]
+    _scope: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
+    _is_over: bool = attrs.field(init=False, default=False)
+    _transport: AeronTransport | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.driver.acquire(blind=self._channel.is_ipc)
+
+    async def answered(self) -> AeronTransport:
+        """Finish the handshake. Return the connection. Raise ``HandshakeFailed``."""
+        self._scope.relative_deadline = HANDSHAKE_TIMEOUT
+        try:
+            with self._scope:
+                self._transport = await self._answered()
+                return self._transport
+        except (OSError, ValueError, trio.BrokenResourceError) as error:
+            raise HandshakeFailed(str(error)) from error
+        finally:
+            self._end()
+        raise HandshakeFailed("the client went during its handshake, or the server does")
+
+    async def _answered(self) -> AeronTransport:
+        driver, channel, setup = self.driver, self._channel, self._setup
+        # The client says where it is, and this side how it sends.
+        peer = "" if channel.is_ipc else address_of(setup.channel)
+        with ExitStack() as opened:
+            at = channel.at(channel.endpoint, setup.session, self._tag)
+            receiving = opened.enter_context(closing(Subscription(driver, at, self._stream)))
+            sending = opened.enter_context(closing(Publication(driver, channel.to(peer, setup.session), setup.stream)))
+            await added(driver, receiving, sending)
+            await offered(driver, sending, SetupMessage(SETUP_COMPLETE, setup.connection, self._stream))
+            await driver.duty.until(receiving.attach)
+            opened.pop_all()
+        return AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"))
+
+    def close(self) -> None:
+        """Close the connection, or give the handshake up, at once."""
+        self._scope.cancel()
+        if self._transport is not None:
+            self._transport.cut()
+        self._end()
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_end()
+            self.driver.release()
+
+
+async def dial(endpoint: Endpoint) -> AeronTransport:
+    """Connect, over the driver that this run shares. Raise ``OSError`` and ``BrokenResourceError``."""
+    return await _dial(endpoint, driver_of(Channel.of(endpoint), start=False))
+
+
+async def _dial(endpoint: Endpoint, driver: MediaDriver) -> AeronTransport:
+    channel = Channel.of(endpoint)
+    driver.acquire(blind=channel.is_ipc)
+    try:
+        local = ""
+        if not channel.is_ipc:
+            address, family = await resolved(endpoint.host, endpoint.port)
+            if channel.control is None:
+                local = f"{_local_host(family, address)}:0"
+            else:
+                control, _ = await resolved(*parse_host_and_port(str(endpoint), channel.control, EXAMPLE))
+                local = written(*control)
+            channel = attrs.evolve(channel, endpoint=written(*address))
+        with trio.move_on_after(HANDSHAKE_TIMEOUT), ExitStack() as opened:
+            async with driver.duty.attended():
+                transport = await _connected(driver, channel, local)
+                opened.callback(transport.cut)
+            opened.pop_all()
+            return transport
+    finally:
+        driver.release()
+    raise ConnectionRefusedError(errno.ECONNREFUSED, SILENT.format(HANDSHAKE_TIMEOUT))
+
+
+async def _connected(driver: MediaDriver, channel: Channel, local: str) -> AeronTransport:
+    """Connect as a client; ``local`` is the address to receive at. Raise ``OSError`` and ``BrokenResourceError``."""
+    driver.streams += 2
+    setup = SetupMessage(SETUP, secrets.randbits(64), driver.streams)
+    with ExitStack() as opened:
+        at = channel.at(local, setup.session)
+        receiving = opened.enter_context(closing(Subscription(driver, at, setup.stream)))
+        asking = opened.enter_context(closing(Publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT)))
+        await added(driver, receiving, asking)
+        if not channel.is_ipc:
+            await driver.duty.until(lambda: bool(receiving.resolved_channel))
+            local = address_of(receiving.resolved_channel)
+        await offered(driver, asking, attrs.evolve(setup, channel=channel.address(local)))
+        await driver.duty.until(receiving.attach)
+        answer = await _answer(driver, receiving, setup.connection)
+        to = channel.to(channel.endpoint, setup.session)
+        sending = opened.enter_context(closing(Publication(driver, to, answer.stream)))
+        await added(driver, sending)
+        await driver.duty.until(lambda: sending.is_connected)
+        opened.pop_all()
+    asking.close()
+    peer = "ipc" if channel.is_ipc else channel.endpoint
+    return AeronTransport(driver, sending, receiving, Handshake("aeron", peer))
+
+
+async def _answer(driver: MediaDriver, receiving: Subscription, connection: int) -> SetupMessage:
+    """Return the server's answer to this connection. It sends nothing more before it has heard of it."""
+    messages: list[bytes] = []
+
+    def has_come() -> bool:
+        messages.extend(receiving.take())
+        return bool(messages)
+
+    await driver.duty.until(has_come)
+    text = "the server's answer is no SETUP_COMPLETE"
+    try:
+        [data] = messages
+        message = decode_setup_message(data)
+    except ValueError as error:
+        raise trio.BrokenResourceError(f"{text}: {error}") from error
+    if message.kind != SETUP_COMPLETE or message.connection != connection:
+        raise trio.BrokenResourceError(f"{text} to this connection")
+    return message
+
+
+@asynccontextmanager
+async def opened(endpoint: Endpoint, options: ConnectOptions, driver: MediaDriver) -> AsyncIterator[AeronTransport]:
+    """Open a connection over a given driver for the block."""
+    if Channel.of(endpoint).directory is not None:
+        raise ValueError(f"{endpoint}: it names the directory of another driver than that of over")
+    with options.time_limit.step("not connected", looks_up=True):
+        transport = await _dial(endpoint, driver)
+    try:
+        async with attended(transport, options.limits):
+            yield transport
+    finally:
+        transport.cut()
+
+
+@asynccontextmanager
+async def attended(carrier: AeronTransport | SetupRequest, limits: Limits) -> AsyncIterator[AeronTransport]:
+    """Keep driver and client of a connection going for the block, also while no task waits for them."""
+    async with carrier.driver.duty.attended():
+        transport = await carrier.answered() if isinstance(carrier, SetupRequest) else carrier
+        transport.limit(limits.frame_size)
+        yield transport
+
+
+def _local_host(family: int, address: tuple[str, int]) -> str:
+    """Return the address of this machine that a host is reached from, as it is written in a channel."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return written(probe.getsockname()[0])
+
+
+async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
+    """Listen for SETUPs. Return the endpoint with its port, and the listener. Raise ``OSError``."""
+    if Channel.of(endpoint).control is not None:
+        raise OSError(errno.EINVAL, "control is where a client receives; a server receives at endpoint")
+    if options.over is not None and not isinstance(options.over, MediaDriver):
+        raise OSError(errno.EINVAL, f"over is a media driver, not {type(options.over).__name__}")
+    listener = AeronListener(endpoint, options.over)
+    await listener.open()
+    return listener.endpoint, [listener]
+
+
+class AeronListener(trio.abc.Listener[SetupRequest]):
+    """Accepts connections whose SETUPs come on one channel. Once its driver is gone it listens over a new one."""
+
+    def __init__(self, endpoint: Endpoint, over: MediaDriver | None) -> None:
+        self.endpoint = endpoint
+        self._over = over
+        self._driver: MediaDriver | None = None
+        self._channel = Channel.of(endpoint)
+        self._tag = 0
+        self._setups: Subscription | None = None
+        self._refused = 0
+        self._streams = -1
+        self._handshakes: dict[int, SetupRequest] = {}
+        """Those whose handshakes are under way, by the ids of their connections."""
+        self._accepted: deque[SetupRequest] = deque()
+
+    async def open(self) -> None:
+        """Begin to listen. Raise ``OSError``."""
+        channel = Channel.of(self.endpoint)
+        self._driver = driver = driver_of(channel, start=True) if self._over is None else self._over
+        driver.acquire(blind=channel.is_ipc)
+        try:
+            if not channel.is_ipc:
+                address, _ = await resolved(self.endpoint.host, self.endpoint.port)
+                channel = attrs.evolve(channel, endpoint=written(*address))
+            self._channel = channel
+            self._tag = driver.library.api.aeron_next_correlation_id(driver.client)
+            self._refused = driver.refused
+            async with driver.duty.attended():
+                self._setups = setups = await self._subscribed(driver)
+                if not channel.is_ipc:
+                    await driver.duty.until(lambda: bool(setups.resolved_channel))
+                    port = int(address_of(setups.resolved_channel).rpartition(":")[2])
+                    self.endpoint = with_port(self.endpoint, port)
+        except trio.BrokenResourceError as error:
+            self._leave_driver()
+            raise OSError(errno.EIO, str(error)) from error
+        except BaseException:
+            self._leave_driver()
+            raise
+
+    async def _subscribed(self, driver: MediaDriver) -> Subscription:
+        """Subscribe to the stream of SETUPs. Raise ``OSError``."""
+        with ExitStack() as opened:
+            at = self._channel.at(self._channel.endpoint, tag=self._tag)
+            setups = opened.enter_context(closing(Subscription(driver, at, SERVER_MANAGEMENT)))
+            await added(driver, setups)
+            opened.pop_all()
+        driver.management.add(setups)
+        return setups
+
+    async def accept(self) -> SetupRequest:
+        """Return the next client. Raise ``OSError`` if the driver is gone, and nothing can be listened on anew."""
+        while True:
+            driver = self._driver
+            if driver is None:
+                raise trio.ClosedResourceError("the listener was closed")
+            try:
+                async with driver.duty.attended():
+                    if self._setups is None or self._is_flooded(self._setups, driver):
+                        await self._shed(driver)
+                    await driver.duty.until(self._progress)
+            except trio.BrokenResourceError as error:
+                if self._over is not None:
+                    raise OSError(errno.EIO, str(error)) from error
+                logger.warning("%s: %s; listening anew", self.endpoint, str(error))
+                # It holds the port, and nothing over it goes on.
+                driver.close("it has ended")
+                self._leave_driver()
+                await self.open()
+            if self._accepted:
+                return self._accepted.popleft()
+
+    def _leave_driver(self) -> None:
+        """Close what this has of the driver."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        for request in tuple(self._handshakes.values()):
+            request.close()
+        self._accepted.clear()
+        if self._setups is not None:
+            self._setups.close()
+            self._setups = None
+        driver.release()
+
+    async def aclose(self) -> None:
+        """Accept no more; connections that were not accepted are closed."""
+        self._leave_driver()
+        await trio.lowlevel.checkpoint()
+
+    def _progress(self) -> bool:
+        """Take SETUPs. Return whether there is one to be accepted, or too many come."""
+        driver, setups = self._driver, self._setups
+        if driver is None or setups is None:
+            raise trio.ClosedResourceError("the listener was closed")
+        for data in setups.poll():
+            self._begin(data, driver)
+        return bool(self._accepted) or self._is_flooded(setups, driver)
+
+    def _begin(self, data: bytes, driver: MediaDriver) -> None:
+        """Accept the client that has sent a message, if it is a SETUP, and not too many handshakes are under way."""
+        try:
+            setup = decode_setup_message(data)
+        except ValueError as error:
+            logger.debug("aeron: a message is no SETUP: %s", error)
+            return
+        connection = setup.connection
+        if setup.kind != SETUP or connection in self._handshakes:
+            return
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            logger.debug("aeron: a SETUP was dropped: %d handshakes are under way", MAX_HANDSHAKES)
+            return
+        self._streams += 2
+        on_end = partial(self._handshakes.pop, connection)
+        request = SetupRequest(driver, self._channel, self._tag, self._streams, setup, on_end)
+        self._handshakes[connection] = request
+        self._accepted.append(request)
+
+    def _is_flooded(self, setups: Subscription, driver: MediaDriver) -> bool:
+        """Return whether so many publish to the stream of SETUPs that others find no place."""
+        return driver.refused - self._refused > MAX_REFUSED or setups.image_count >= MAX_MANAGEMENT_IMAGES
+
+    async def _shed(self, driver: MediaDriver) -> None:
+        """Ask for no SETUPs for a while. Handshakes and connections go on."""
+        logger.warning("%s: a flood of publications; nobody is accepted for %g s", self.endpoint, PAUSE)
+        channel = self._channel
+        with ExitStack() as kept:
+            if not channel.is_ipc:
+                at = channel.at(channel.endpoint, ANCHOR, self._tag)
+                await added(driver, kept.enter_context(closing(Subscription(driver, at, ANCHOR))))
+            if self._setups is not None:
+                self._setups.close()
+            self._setups = None
+            while self._setups is None:
+                await sleep(PAUSE)
+                self._refused = driver.refused
+                try:
+                    self._setups = await self._subscribed(driver)
+                except OSError as error:
+                    logger.warning("%s: nobody is accepted yet: %s", self.endpoint, error)
