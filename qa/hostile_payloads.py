@@ -196,7 +196,8 @@ def twins(form: Format) -> Iterator[Twins]:
             filled(form.map, map(form.key, bad), form.around + 2),
             filled(form.map, map(form.key, good), form.around + 2),
         )
-    yield from {JSON: _json, CBOR: _cbor, MESSAGEPACK: _messagepack}[form.codec]()
+    more: dict[Codec, Callable[[], Iterator[Twins]]] = {JSON: _json, CBOR: _cbor, MESSAGEPACK: _messagepack}
+    yield from more[form.codec]()
 
 
 def _random(bits: int) -> Iterator[int]:

@@ -30,10 +30,10 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar, Self, TypeVar, overload
 
-T = TypeVar("T")
+from rsocket_trio.masking import readable as readable  # noqa: PLC0414 - for those that import errors
 
-TEXT_LIMIT = 1024
-"""Characters of a peer's text that an exception's message or a log line may show."""
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 DATA_LIMIT = 64 * 1024
 """Bytes of an error's data that are kept of what a peer sent."""
@@ -42,19 +42,6 @@ FIRST_APPLICATION_CODE = 0x301
 LAST_APPLICATION_CODE = 0xFFFFFFFE
 CONNECTION_ERROR = 0x101
 CONNECTION_CLOSE = 0x102
-
-
-def readable(data: bytes | str) -> str:
-    """Return text of a peer in a form that fits a message: decoded with replacement, escaped, at most 1 KiB."""
-    if isinstance(data, bytes):
-        data = data[: 4 * TEXT_LIMIT].decode("utf-8", "replace")
-    text = data[:TEXT_LIMIT]
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    # Three dots more than the limit would break the promise, so they take the place of text.
-    if len(text) > TEXT_LIMIT or len(data) > TEXT_LIMIT:
-        return text[: TEXT_LIMIT - 3] + "..."
-    return text
 
 
 class RSocketError(Exception):
@@ -108,7 +95,7 @@ class CodedError(RSocketError):
         no such JSON; its text begins with the path, as in "$.missing: expected int, got str". An error is one frame of
         at most ``fragment_size`` and 64 KiB: details that were longer are cut, and can't be read.
         """
-        # Loaded late: codecs know the errors.
+        # Loaded when details are first used: most programs of bytes have none.
         from rsocket_trio.codecs import JSON, DecodeError
 
         try:
@@ -143,7 +130,6 @@ class StreamError(CodedError):
         if details is not None:
             if data:
                 raise TypeError("an error has data or details, not both")
-            # Loaded late: codecs know the errors.
             from rsocket_trio.codecs import JSON
 
             data = JSON.encode(details)
@@ -300,7 +286,7 @@ def connection_error(code: int, data: bytes) -> ConnectionLost:
     )
 
 
-def fresh_copy(error: RSocketError) -> RSocketError:
+def fresh_copy(error: E) -> E:
     """The same error for one more task: each needs an object of its own, or their tracebacks would mix."""
     twin = copy.copy(error)
     twin.__cause__ = error.__cause__

@@ -1,4 +1,4 @@
-"""Credentials are never shown: how metadata and HTTP headers appear in texts for people.
+"""How text of peers, metadata and HTTP headers appear in texts for people: short, escaped, and without credentials.
 
 Metadata is shown if it is text, or composite metadata without an authentication entry. Anything else may be credentials
 and is shown by its size, as is metadata of one frame, which may be a fragment of either.
@@ -12,6 +12,8 @@ from typing import Final
 AUTHENTICATION: Final = "message/x.rsocket.authentication.v0"
 AUTHENTICATION_ID: Final = 0x7C
 MASK: Final = "***"
+MAX_TEXT: Final = 1024
+"""Characters of a peer's text that an exception's message or a log line may show."""
 SHOWN: Final = 40
 """Bytes that a text shows of data or metadata."""
 
@@ -23,6 +25,19 @@ _SCHEME: Final = re.compile(rb"[!-~]+")
 _SECRET_HEADERS: Final = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "x-auth-token"}
 )
+
+
+def readable(data: bytes | str) -> str:
+    """Return text of a peer in a form that fits a message: decoded with replacement, escaped, at most 1 KiB."""
+    if isinstance(data, bytes):
+        data = data[: 4 * MAX_TEXT].decode("utf-8", "replace")
+    text = data[:MAX_TEXT]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    # Three dots more than the limit would break the promise, so they take the place of text.
+    if len(text) > MAX_TEXT or len(data) > MAX_TEXT:
+        return text[: MAX_TEXT - 3] + "..."
+    return text
 
 
 def may_hold_credentials(metadata: bytes, mime: str | int | None = None) -> bool:

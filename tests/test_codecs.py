@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -33,21 +34,16 @@ from qa.hostile_payloads import colliding
 from rsocket_trio.codecs import (
     BYTES,
     CBOR,
-    CBOR_FORM,
     JSON,
-    MARK_TAG,
     MESSAGEPACK,
-    MESSAGEPACK_FORM,
     TEXT,
     Codec,
     DecodeError,
-    check_type,
     find_codec,
-    json_schema,
-    mark_large_maps,
-    type_name,
 )
-from rsocket_trio.colliding_keys import CHOSEN, MARK, collide
+from rsocket_trio.data_types import type_name
+from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, collide, keys_of_maps
+from rsocket_trio.services.json_schema import check_type, json_schema
 from tests.each_row import ALL_CASES
 
 OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
@@ -176,7 +172,7 @@ EVERYTHING = Everything(
     anything=[{"a": 1}, "b"],
 )
 ID = "00000000-0000-0000-0000-000000000001"
-BYTES_OF_AN_ORDER = {
+BYTES_OF_AN_ORDER: dict[Codec, bytes] = {
     JSON: b'{"symbol":"ACME","amount":3}',
     MESSAGEPACK: b"\x82\xa6symbol\xa4ACME\xa6amount\x03",
     CBOR: b"\xa2\x66symbol\x64ACME\x66amount\x03",
@@ -345,21 +341,17 @@ def test_models_are_written_by_their_aliases_and_bytes_stay_bytes_in_binary_form
 @pytest.mark.parametrize(
     ("value", "kind", "said"),
     [
-        ({"amount": "x"}, Item, "$.amount: expected int, got str"),
-        ({"amount": [1]}, Item, "$.amount: expected int, got array"),
-        ({"amount": 1.5}, Item, "$.amount: expected int, got float"),
-        ({"amount": 1, "price": "dear"}, Item, "$.price: expected float, got str"),
-        ({"amount": 1, "inner": {}}, Item, "$.inner: missing required field `amount`"),
-        ({"amount": 1, "inner": 5}, Item, "$.inner: expected object, got int"),
-        ([{"amount": 1}, {"amount": None}], list[Item], "$[1].amount: expected int, got null"),
-        ({"items": [{"amount": 1}, {"amount": "x"}]}, Box, "$.items[1].amount: expected int, got str"),
-        ({"parcelNumber": 1, "colour": 2}, Parcel, "$: unknown field `colour`"),
-        ({"parcelNumber": -1}, Parcel, "$.parcelNumber: negative numbers are reserved"),
-        ({"amount": 1, "at": "today"}, Item, "$.at: expected datetime, got str"),
+        ({"amount": "x"}, Item, "$.amount: input should be a valid integer"),
+        ({"amount": [1]}, Item, "$.amount: input should be a valid integer"),
+        ({"amount": 1, "inner": {}}, Item, "$.inner.amount: field required"),
+        ([{"amount": 1}, {"amount": None}], list[Item], "$[1].amount: input should be a valid integer"),
+        ({"items": [{"amount": 1}, {"amount": "x"}]}, Box, "$.items[1].amount: input should be a valid integer"),
+        ({"parcelNumber": 1, "colour": 2}, Parcel, "$.colour: extra inputs are not permitted"),
+        ({"parcelNumber": -1}, Parcel, "$.parcelNumber: value error, negative numbers are reserved"),
     ],
 )
 def test_what_no_model_takes_is_refused_with_its_place(codec: Codec, value: object, kind: Any, said: str) -> None:
-    assert refusal(codec, codec.encode(value), kind) == said
+    assert refusal(codec, codec.encode(value), kind).startswith(said)
 
 
 class Address(pydantic.BaseModel):
@@ -389,69 +381,36 @@ class WithLists(msgspec.Struct):
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_all_faults_of_a_model_are_in_the_error(codec: Codec) -> None:
-    customer = {"age": "old", "address": {"city": 7}}
-    faults = "missing required field `name`; $%.age: expected int, got str; "
-    faults += "$%.address.city: expected str, got int; $%.address: missing required field `street`"
-    assert refusal(codec, codec.encode(customer), Customer) == "$: " + faults.replace("%", "")
+    customer = {"age": 1.5, "address": {"city": 7}}
+    faults = "$%.name: field required; $%.age: input should be a valid integer, got a number with a fractional part; "
+    faults += "$%.address.city: input should be a valid string; $%.address.street: field required"
+    assert refusal(codec, codec.encode(customer), Customer) == faults.replace("%", "")
     visit = codec.encode({"customers": [customer]})
-    assert refusal(codec, visit, Visit) == "$.customers[0]: " + faults.replace("%", ".customers[0]")
+    assert refusal(codec, visit, Visit) == faults.replace("%", ".customers[0]")
 
 
-def test_more_faults_of_a_model_than_an_error_may_hold_are_counted() -> None:
-    text = refusal(JSON, b"[" + b",".join([b"{}"] * 30) + b"]", list[Address])
-    *faults, rest = text.split("; ")
-    assert faults[:2] == ["$[0]: missing required field `city`", "$[0]: missing required field `street`"]
-    assert rest == f"and {60 - len(faults)} more"
-    assert 900 < len(text) <= 1024
-    # With one fault less nothing is left to count.
-    whole = refusal(JSON, b"[" + b",".join([b"{}"] * (len(faults) // 2)) + b"]", list[Address])
-    assert whole.split("; ") == faults[: len(faults) // 2 * 2]
-
-
-def test_a_fault_as_long_as_an_error_is_cut_and_the_others_are_counted() -> None:
-    def refuse(value: str) -> str:
-        raise ValueError("x" * 5000)
-
-    long = Annotated[str, pydantic.AfterValidator(refuse)]
-    text = refusal(JSON, b'["a","b","c"]', list[long])
-    assert text.startswith("$[0]: xxx")
-    assert text.endswith("x...; and 2 more")
-    assert len(text) <= 1024
-
-
-def test_a_thousand_faults_of_a_model_are_counted() -> None:
-    assert refusal(JSON, b"[" + b",".join([b"0"] * 2000) + b"]", list[Item]) == "$: 2000 faults"
+def test_many_faults_of_a_model_are_counted() -> None:
+    unknown = dict.fromkeys(map(str, range(2000)), 0)
+    assert refusal(JSON, JSON.encode({"parcelNumber": 1, **unknown}), Parcel) == "$: 2000 faults"
 
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
-def test_arrays_and_objects_of_larger_data_end_at_their_first_fault(codec: Codec) -> None:
+def test_an_array_or_dictionary_is_left_at_its_first_fault(codec: Codec) -> None:
     # Each fault has a copy of the key.
     key = "k" * 200
     data = codec.encode({"lists": {key: ["x"] * 3000, "more": ["x"]}, "tuples": ["x", "x"], "numbers": ["x", "x"]})
-    places = (f".lists.{key}[0]", ".tuples[0]", ".numbers[0]")
-    faults = "; ".join(f"${place}: expected int, got str" for place in places)
-    assert refusal(codec, data, Lists) == faults
-    assert refusal(codec, codec.encode([{"lists": {key: ["x", "x"]}}]), list[Lists]).count("expected int") == 2
-    assert refusal(codec, codec.encode({"inner": {"lists": {key: ["x", "x"]}}}), WithLists).count("expected") == 1
-
-
-@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
-def test_much_data_of_a_model_is_left_at_its_first_fault(codec: Codec) -> None:
-    faults: tuple[dict[str, Any], ...] = (
-        {"ids": [1] * 40_000 + [[]] * 40_000},
-        {"counts": {str(number): "" for number in range(20_000)}},
-    )
-    for wrong in faults:
-        assert refusal(codec, codec.encode(wrong), Shelf).startswith(("$.ids[40000]: ", "$.counts.0: "))
-    assert codec.decode(codec.encode({"ids": [1] * 70_000}), Shelf) == Shelf(ids={1})
+    faults = refusal(codec, data, Lists).split("; ")
+    assert [fault.partition(": ")[0] for fault in faults] == [f"$.lists.{key}[0]", "$.tuples[0]", "$.numbers[0]"]
+    assert refusal(codec, codec.encode([{"lists": {key: ["x", "x"]}}] * 2), list[Lists]).count("$") == 1
+    assert refusal(codec, codec.encode({"inner": {"lists": {key: ["x", "x"]}}}), WithLists).count("$") == 1
 
 
 def test_models_take_no_more_json_than_other_types() -> None:
     assert refusal(JSON, b'{"amount":1,"price":NaN}', Item) == "$: JSON is malformed: invalid character (byte 20)"
     assert refusal(JSON, b'{"amount":1,"price":Infinity}', Item) == "$: JSON is malformed: invalid character (byte 20)"
-    assert refusal(JSON, b'{"amount":1,"x":"1e400","price":1e400}', Item) == "$: number out of range"
-    assert refusal(JSON, b'{"amount":1,"price":%b.5e50}' % (b"9" * 300), Item) == "$: number out of range"
-    assert refusal(JSON, b'{"amount":%b}' % (b"9" * 4301), Item) == "$: integer value out of range"
+    assert refusal(JSON, b'{"amount":1,"x":"1e400","price":1e400}', Item) == "$[...]: number out of range"
+    assert refusal(JSON, b'{"amount":1,"price":%b.5e50}' % (b"9" * 300), Item) == "$[...]: number out of range"
+    assert refusal(JSON, b'{"amount":%b}' % (b"9" * 4301), Item) == "$[...]: integer value out of range"
     assert refusal(JSON, b'{"inner":' * 100_000, Item) == "$: nested too deeply"
     texts = b'{"amount":1,"x":"\\"1e400","price":1e4,"y":[2.5,-1E-400,"%b"]}' % (b"9" * 5000)
     assert JSON.decode(texts, Item) == Item(amount=1, price=10_000)
@@ -516,17 +475,22 @@ def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object
         (MESSAGEPACK, b"\x82\xa6symbol\xa1\xff\xa6amount\x03", "$: invalid UTF-8"),
         (MESSAGEPACK, b"\xc7\x01\x07x", "$: expected object, got ext"),
         (MESSAGEPACK, b"\x81\x80\x00", "$: key: expected str, got object"),
-        (CBOR, b"", "$: input data was truncated"),
-        (CBOR, b"\xa2\x66symbol\x64AC", "$: input data was truncated"),
+        (
+            CBOR,
+            b"\xa2\x66symbol\x64AC",
+            "$: CBOR is malformed: premature end of stream (expected to read at least 2 bytes, got 0 instead)",
+        ),
         (CBOR, b"\xff", "$: CBOR is malformed: break code encountered where a data item was expected"),
         (CBOR, BYTES_OF_AN_ORDER[CBOR] + b"\x01", "$: CBOR is malformed: trailing bytes"),
         (CBOR, b"\xa2\x66symbol\x61\xff\x66amount\x03", "$: invalid UTF-8"),
-        (CBOR, b"\xa2\x66symbol\x61a\x66symbol\x61b", "$: key 'symbol' occurs twice"),
+        (
+            CBOR,
+            b"\xa2\x66symbol\x61a\x66symbol\x61b",
+            "$: CBOR is malformed: error decoding map: Duplicate map key: 'symbol'",
+        ),
         (CBOR, b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
         (CBOR, b"\xd8\x23\x64(a+)", "$: CBOR tag 35"),
         (CBOR, b"\xd9\x27\x10\x01", "$: CBOR tag 10000"),
-        (CBOR, b"\xf7", "$: CBOR has a simple value without a meaning"),
-        (CBOR, b"\xe0", "$: CBOR has a simple value without a meaning"),
         (CBOR, b"\xc1\x1b\x7f" + b"\xff" * 7, "$: CBOR is malformed: error decoding epoch-form datetime"),
     ],
 )
@@ -545,7 +509,7 @@ def test_data_that_is_not_of_the_format_is_refused(codec: Codec, data: bytes, sa
 @pytest.mark.parametrize("kind", [Any, Tree, Item, list[Any]], ids=type_name)
 def test_a_hundred_thousand_levels_are_refused(codec: Codec, data: bytes, kind: Any) -> None:
     assert refusal(codec, data * 100_000, kind).startswith("$")
-    assert refusal(codec, data * 100_000, Any) == "$: nested too deeply"
+    assert re.search("nest(ed|ing)", refusal(codec, data * 100_000, Any))
 
 
 @pytest.mark.parametrize(
@@ -619,34 +583,6 @@ def test_of_a_key_that_occurs_twice_in_messagepack_the_last_holds() -> None:
 
 # Numbers whose hashes a peer can make alike
 
-BIG = 2**64
-"""The smallest integer that is too large for a key or a member of a set."""
-TOO_LARGE = "integer of more than 64 bits in a set or as a key"
-
-
-class Holdings(msgspec.Struct):
-    ids: frozenset[int] | None = None
-    counts: dict[int, int] = {}
-    named: dict[str, set[int]] = {}
-    pairs: set[tuple[int, str]] = set()
-    mixed: set[int | str] = set()
-    anything: set[Any] = set()
-    amounts: list[int] = []
-    either: Whole | Tagged | str | None = None
-    inner: Holdings | None = None
-    floats: set[float] = set()
-    rows: Rows | None = None
-
-
-class Tagged(msgspec.Struct, tag="tagged"):
-    count: set[int] = set()
-
-
-class Rows(NamedTuple):
-    number: int
-    ids: frozenset[int] = frozenset()
-    inner: tuple[int, frozenset[int]] | None = None
-
 
 class Free(pydantic.RootModel[Any]):
     """A model of anything."""
@@ -655,203 +591,56 @@ class Free(pydantic.RootModel[Any]):
 class Shelf(pydantic.BaseModel):
     ids: set[int] | None = None
     counts: dict[int, int] = {}
-    pairs: set[tuple[int, str]] = set()
     anything: set[Any] = set()
-    amounts: list[int] = []
-    inner: Shelf | None = None
 
 
-TOO_LARGE_AT: list[tuple[dict[str, Any], str]] = [
-    ({"ids": [1, BIG]}, "$.ids[1]"),
-    ({"ids": [-2 * BIG]}, "$.ids[0]"),
-    ({"named": {"a": [BIG]}}, "$.named[...][0]"),
-    ({"pairs": [[1, "a"], [BIG, "b"]]}, "$.pairs[1]"),
-    ({"mixed": ["a", BIG]}, "$.mixed[1]"),
-    ({"anything": [BIG]}, "$.anything[0]"),
-    ({"either": {"type": "tagged", "count": [BIG]}}, "$.either.count[0]"),
-    ({"inner": {"inner": {"ids": [BIG]}}}, "$.inner.inner.ids[0]"),
-    ({"rows": [BIG, [BIG]]}, "$.rows[1][0]"),
-    ({"rows": [1, [], [BIG, [BIG]]]}, "$.rows[2][1][0]"),
-]
+PRIME = 2**61 - 1
+"""The modulus of the hashes of Python's integers."""
 
 
 @pytest.mark.parametrize("codec", [JSON, CBOR], ids=repr)
-@pytest.mark.parametrize(("value", "path"), TOO_LARGE_AT)
-def test_an_integer_beyond_64_bits_is_no_member_of_a_set(codec: Codec, value: dict[str, Any], path: str) -> None:
-    assert refusal(codec, codec.encode(value), Holdings) == f"{path}: {TOO_LARGE}"
+def test_many_integers_of_one_hash_are_no_keys_and_no_members(codec: Codec) -> None:
+    alike = [number * PRIME for number in range(1, 4000)]
+
+    for name, kinds in (("ids", (set[int], frozenset[Any])), ("counts", (dict[int, int], dict[float, int]))):
+        value: Any = alike if name == "ids" else dict.fromkeys(alike, 0)
+        for kind in kinds:
+            assert refusal(codec, codec.encode(value), kind) == f"$: {CHOSEN}"
+            assert codec.decode(codec.encode(value[:2] if name == "ids" else {PRIME: 0}), kind)
+        assert refusal(codec, codec.encode({name: value}), Shelf) == f"$: {CHOSEN}"
+    assert codec.decode(codec.encode(alike), list[int]) == alike
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "path"),
-    [
-        (b'{"18446744073709551616":1}', dict[int, int], "$"),
-        (b'{"-18446744073709551616":1}', dict[int, int], "$"),
-        (b'{"1":{"2":{"18446744073709551616":[]}}}', dict[int, dict[str, dict[int, list[int]]]], "$[...][...]"),
-        (b'{"1844674407\\u0033709551616":1}', dict[int, str], "$"),
-        (b'{"counts":{"1":2,"18446744073709551616":1}}', Holdings, "$.counts"),
-        (b'{"ids":[18446744073709551616],"ids":[]}', Holdings, "$.ids[0]"),
-        (b"[[18446744073709551616]]", list[set[int] | str | None], "$[0][0]"),
-        (b"[18446744073709551616]", set, "$[0]"),
-        (b"[18446744073709551616]", frozenset[object], "$[0]"),
-    ],
-)
-def test_an_integer_beyond_64_bits_is_no_key_of_json(text: bytes, kind: Any, path: str) -> None:
-    assert refusal(JSON, text, kind) == f"{path}: {TOO_LARGE}"
+def test_many_arrays_of_one_hash_are_no_keys_and_no_members() -> None:
+    def alike(number: int) -> tuple[int, ...]:
+        return tuple(-1 - (number >> place & 1) for place in range(15))
+
+    arrays = list(map(alike, range(4000)))
+    for codec in (MESSAGEPACK, CBOR):
+        for kind in (Any, list[object], dict[int, dict[Any, int]], Free):
+            value: Any = {1: dict.fromkeys(arrays, 0)}
+            assert refusal(codec, codec.encode(value if kind != list[object] else [value]), kind) == f"$: {CHOSEN}"
+    assert refusal(MESSAGEPACK, MESSAGEPACK.encode(arrays), set[Any]) == f"$: {CHOSEN}"
+    honest = [(number, 1) for number in range(4000)]
+    assert MESSAGEPACK.decode(MESSAGEPACK.encode(dict.fromkeys(honest, 0)), Any) == dict.fromkeys(honest, 0)
+    assert MESSAGEPACK.decode(MESSAGEPACK.encode(honest), set[Any]) == set(honest)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        (b"[18446744073709551615,-18446744073709551615]", set[int]),
-        (b'{"18446744073709551615":18446744073709551616}', dict[int, int]),
-        (b'{"18446744073709551616":1}', dict[str, int]),
-        (b'{"18446744073709551616":1}', dict[float, int]),
-        (b'["18446744073709551616"]', set[str]),
-        (b'["18446744073709551616",1]', set[int | str]),
-        (b"[18446744073709551616,1e300]", set[float]),
-        (b"[18446744073709551616]", list[int]),
-        (b"[18446744073709551616.5]", set[int | float]),
-        (b'{"ids":["18446744073709551616"]}', dict[str, list[str]]),
-    ],
-)
-def test_other_integers_and_texts_of_digits_are_read(text: bytes, kind: Any) -> None:
-    assert JSON.decode(text, kind) == msgspec.json.decode(text, type=kind)
+def test_many_maps_are_no_keys_of_cbor() -> None:
+    data = b"\xb9\x10\x00" + b"".join(b"\xa1\x19%b\x00\x00" % number.to_bytes(2, "big") for number in range(4096))
+
+    assert refusal(CBOR, data, Any) == "$: array or object in a set or as a key"
 
 
-def test_a_long_integer_elsewhere_leaves_sets_and_keys_as_they_are() -> None:
-    value = {
-        "ids": [1, 2**64 - 1],
-        "counts": {"5": 2**70},
-        "named": {"1" * 30: [5]},
-        "mixed": ["1" * 30, 1],
-        "amounts": [2**70, -(2**70)],
-        "either": {"type": "whole", "count": 2**70},
-        "inner": {"ids": None, "either": "1" * 30},
-        "floats": [2**70],
-        "rows": [2**70, [1]],
-        "unknown": [2**70, {"ids": [2**70]}],
-    }
-
-    held = JSON.decode(json.dumps(value).encode(), Holdings)
-
-    assert held.amounts == [2**70, -(2**70)]
-    assert held == msgspec.convert(value, Holdings, str_keys=True)
-    del value["counts"]
-    assert CBOR.decode(CBOR.encode(value), Holdings) == msgspec.convert(value, Holdings)
-
-
-def test_an_integer_beyond_64_bits_is_no_key_of_cbor_in_any_place() -> None:
-    for key in (BIG, -BIG - 1, (1, BIG), ((1, (BIG,)),), 2**70_000):
-        data = cbor2.dumps({"symbol": "a", "amount": 1, "x": [{key: 1}]})
-        for kind in (Order, Any, dict[str, Any], Item):
-            assert refusal(CBOR, data, kind) == f"$: {TOO_LARGE}"
-    for key in (BIG - 1, -BIG, (1, BIG - 1)):
-        assert CBOR.decode(cbor2.dumps({key: BIG}), Any) == {key: BIG}
-        assert CBOR.decode(cbor2.dumps({"symbol": "a", "amount": 1, "x": {key: 1}}), Order) == Order("a", 1)
-    assert refusal(CBOR, cbor2.dumps({BIG: 1}), dict[int, int]) == f"$: {TOO_LARGE}"
-
-
-def test_integers_and_decimals_of_cbor_have_as_many_digits_as_those_of_json() -> None:
-    largest = 10**4300 - 1
-    for value in (largest, -largest, Decimal(largest), Decimal(f"-{largest}E-4300"), Decimal("1E+128")):
+def test_integers_and_decimals_of_cbor_have_few_digits() -> None:
+    largest = 256**1785 - 1
+    for value in (largest, -largest, Decimal("1E-4300"), Decimal("1E+128"), 2**64):
         assert CBOR.decode(cbor2.dumps([value]), Any) == [value]
-    for value in (largest + 1, -largest - 1, 2**70_000):
-        assert refusal(CBOR, cbor2.dumps([value]), Any) == "$: integer of more than 4300 digits"
-    assert refusal(CBOR, b"\xc4\x82\x01\xc2\x5a\x00\x04\x00\x00" + b"\xff" * 2**18, Any).startswith(
-        "$: integer of more"
-    )
+    for value in (256**1785, -(256**1785) - 1, 2**70_000, Decimal(256**1785)):
+        assert refusal(CBOR, cbor2.dumps([value]), Any) == "$: integer of more than 1785 bytes"
     assert refusal(CBOR, cbor2.dumps(Decimal("1E+129")), Any) == "$: decimal with an exponent beyond -4300 to 128"
-    for data in (
-        b"\xc4\x82\xf4\x01",
-        b"\xc4\x83\x01\x01\x01",
-        b"\xc4\x01",
-        b"\xc4\x82\x01\xc2\x61a",
-        b"\xd8\x25\x41a",
-        b"\xc3\x01",
-    ):
+    for data in (b"\xc4\x82\xf5\x61a", b"\xc4\x83\x01\x01\x01", b"\xc4\x01", b"\xc4\x82\x01\xc2\x61a", b"\xc3\x01"):
         assert refusal(CBOR, data, Any).startswith("$: CBOR is malformed: a ")
-
-
-def test_decimals_and_uuids_are_keys_of_cbor_where_a_type_says_so() -> None:
-    for key, kind, tag in ((Decimal("1.5"), Decimal, 4), (UUID(int=5), UUID, 37)):
-        data = cbor2.dumps({key: 1})
-        assert CBOR.decode(data, dict[kind, int]) == {key: 1}  # type: ignore[valid-type]
-        assert CBOR.decode(CBOR.encode({key: 1}), dict[kind, int]) == {key: 1}  # type: ignore[valid-type]
-        assert CBOR.decode(cbor2.dumps([key]), set[kind]) == {key}  # type: ignore[valid-type]
-        for other in (Any, dict[str, int], Item):
-            assert refusal(CBOR, data, other) == f"$: CBOR tag {tag} in a key"
-        assert refusal(CBOR, cbor2.dumps([key]), set[Any]) == f"$[0]: {kind.__name__} in a set of anything"
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"ids": [BIG]}, "$.ids[0]: input should be less than or equal to 18446744073709551615"),
-        ({"ids": [-BIG]}, "$.ids[0]: input should be greater than or equal to -18446744073709551615"),
-        ({"pairs": [[BIG, "a"]]}, "$.pairs[0][0]: input should be less than or equal to 18446744073709551615"),
-        ({"inner": {"ids": [BIG]}}, "$.inner.ids[0]: input should be less than or equal to 18446744073709551615"),
-        ({"anything": [BIG]}, f"$.anything[0]: {TOO_LARGE}"),
-        ({"ids": [BIG - 1], "counts": {"5": BIG}, "amounts": [BIG], "pairs": [[5, str(BIG)]]}, None),
-    ],
-)
-@pytest.mark.parametrize("codec", [JSON, CBOR], ids=repr)
-@pytest.mark.parametrize("kind", [Shelf, list[Shelf]], ids=type_name)
-def test_models_of_pydantic_hash_no_longer_integers(codec: Codec, kind: Any, value: Any, said: str | None) -> None:
-    data = codec.encode(value if kind is Shelf else [value])
-    if said is None:
-        assert codec.decode(data, kind) == (Shelf(**value) if kind is Shelf else [Shelf(**value)])
-    else:
-        assert refusal(codec, data, kind) == (said if kind is Shelf else said.replace("$", "$[0]"))
-
-
-class Stamp(pydantic.BaseModel, frozen=True):
-    number: int
-
-
-@attrs.frozen
-class Album:
-    stamps: set[Stamp]
-    numbers: set[int] = attrs.field(factory=set)
-
-
-def test_a_set_of_models_is_read_beside_a_long_integer() -> None:
-    data = JSON.encode({"stamps": [{"number": BIG}], "numbers": [1], "x": BIG})
-
-    assert JSON.decode(data, Album) == Album({Stamp(number=BIG)}, {1})
-    assert refusal(JSON, b'{"stamps":[],"numbers":[18446744073709551616]}', Album) == f"$.numbers[0]: {TOO_LARGE}"
-
-
-def test_a_key_of_a_model_has_64_bits() -> None:
-    assert refusal(JSON, b'{"counts":{"18446744073709551616":1}}', Shelf).startswith("$.counts.18446744073709551616")
-    assert refusal(MESSAGEPACK, MESSAGEPACK.encode({"ids": [str(BIG)]}), Shelf).startswith(
-        "$.ids[0]: input should be less"
-    )
-
-
-@pytest.mark.parametrize("codec", [MESSAGEPACK, CBOR], ids=repr)
-def test_arrays_and_maps_are_a_hundred_keys_of_long_data_without_a_type(codec: Codec) -> None:
-    def written(keys: int, text: str = "x" * 20_000) -> bytes:
-        head = codec.encode([text, {"a": [[1]]}, None])[:-1]
-        if codec is MESSAGEPACK:
-            return (
-                head
-                + b"\xde"
-                + keys.to_bytes(2, "big")
-                + b"".join(b"\x92\xff\xcd%b\x91\x00" % i.to_bytes(2, "big") for i in range(keys))
-            )
-        return (
-            head
-            + b"\xb9"
-            + keys.to_bytes(2, "big")
-            + b"".join(b"\x82\x20\x19%b\x81\x00" % i.to_bytes(2, "big") for i in range(keys))
-        )
-
-    for kind in (Any, list[object], list[str | dict[Any, Any] | None], Free):
-        assert codec.decode(written(100), kind)
-        assert refusal(codec, written(101), kind) == "$: more than 100 arrays and maps as keys"
-    assert len(codec.decode(written(101, ""), Any)[2]) == 101
-    by_pairs = tuple[str, dict[str, list[list[int]]], dict[tuple[int, int], list[int]]]
-    assert len(codec.decode(written(101), by_pairs)[2]) == 101
 
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
@@ -866,34 +655,15 @@ def test_numbers_that_were_chosen_to_collide_are_no_keys(codec: Codec) -> None:
 
 
 KEYS = some.integers(-(2**63), 2**64 - 1) | some.text(max_size=40)
-LARGE: dict[Any, Any] = {number * 7: None for number in range(64)}
-"""A map of as many keys as are marked."""
+LARGE: dict[Any, Any] = {number * 7: None for number in range(LARGE_TABLE + 1)}
 
 
-def of_marked_cbor(marked: bytes) -> Any:
-    def as_map(items: Any, _immutable: bool) -> Any:
-        assert items[0] is None
-        return dict(zip(items[1::2], items[2::2], strict=True))
-
-    return cbor2.loads(marked, semantic_decoders={MARK_TAG: as_map})
-
-
-def of_marked_messagepack(marked: bytes) -> Any:
-    def without_marks(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: without_marks(part) for key, part in value.items()}
-        if not isinstance(value, list):
-            return value
-        parts = list(map(without_marks, value))
-        return dict(zip(parts[1::2], parts[2::2], strict=True)) if parts[:1] == [MARK] else parts
-
-    return without_marks(msgspec.msgpack.decode(marked, ext_hook=lambda code, data: MARK))
-
-
-def has_large_map(value: Any) -> bool:
+def large_maps(value: Any) -> list[list[Any]]:
+    """Return the keys of each large map in a value."""
     if isinstance(value, dict):
-        return len(value) >= len(LARGE) or any(map(has_large_map, value.values()))
-    return isinstance(value, list) and any(map(has_large_map, value))
+        own = [list(value)] if len(value) > LARGE_TABLE else []
+        return [*own, *(keys for part in value.values() for keys in large_maps(part))]
+    return [keys for part in value for keys in large_maps(part)] if isinstance(value, list) else []
 
 
 @given(
@@ -906,26 +676,21 @@ def has_large_map(value: Any) -> bool:
         ),
     )
 )
-def test_large_maps_are_marked_wherever_they_are(value: Any) -> None:
-    for codec, form, of_marked in (
-        (CBOR, CBOR_FORM, of_marked_cbor),
-        (MESSAGEPACK, MESSAGEPACK_FORM, of_marked_messagepack),
-    ):
-        data = codec.encode(value)
-        marked = mark_large_maps(data, form)
+def test_the_keys_of_large_maps_are_found_wherever_they_are(value: Any) -> None:
+    for codec, form in ((CBOR, CBOR_FORM), (MESSAGEPACK, MESSAGEPACK_FORM)):
+        maps = [[codec.decode(key, Any) for key in keys] for keys in keys_of_maps(codec.encode(value), form)]
 
-        assert (marked is not None) == has_large_map(value)
-        assert of_marked(marked or data) == value
+        assert sorted(maps, key=repr) == sorted(large_maps(value), key=repr)
 
 
-def test_maps_of_cbor_without_a_length_are_marked() -> None:
+def test_the_keys_of_maps_of_cbor_without_a_length_are_found() -> None:
     pairs = b"".join(cbor2.dumps(number) + b"\xf6" for number in LARGE)
     data = b"\x83\x5f\x42\xbf\xff\xff\xbf%b\x61a\xbf\x01\x9f\xff\xff\xff\xd9\xd9\xf7\xbf\xff" % pairs
 
-    marked = mark_large_maps(data, CBOR_FORM)
+    maps = [list(map(cbor2.loads, keys)) for keys in keys_of_maps(data, CBOR_FORM)]
 
-    assert marked is not None
-    assert of_marked_cbor(marked) == [b"\xbf\xff", LARGE | {"a": {1: []}}, {}]
+    assert maps == [[1], [*LARGE, "a"], []]
+    assert [len(keys) for keys in keys_of_maps(data[:-30], CBOR_FORM) if keys][-1] > LARGE_TABLE - 10
 
 
 def test_steps_are_counted_in_dictionaries_and_sets() -> None:
@@ -973,17 +738,17 @@ def test_honest_numbers_are_keys_and_members(codec: Codec) -> None:
 def test_long_cbor_has_keys_of_text_where_its_type_has_no_others() -> None:
     value = {"symbol": "a", "amount": 1, "x": {5: 1}, "y": "z" * 20_000}
 
-    assert refusal(CBOR, cbor2.dumps(value), Order) == "$: key of type int, where keys are text or bytes"
+    assert refusal(CBOR, cbor2.dumps(value), Order) == (
+        "$: CBOR is malformed: error decoding map: map key must be a text string or byte string, not int"
+    )
     assert CBOR.decode(cbor2.dumps(value), Any) == value
     assert CBOR.decode(cbor2.dumps({5: "z" * 20_000}), dict[int, str]) == {5: "z" * 20_000}
     assert CBOR.decode(cbor2.dumps({**value, "y": ""}), Order) == Order("a", 1)
 
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
-def test_what_can_not_be_hashed_is_no_member_of_a_set(codec: Codec) -> None:
-    values: tuple[list[Any], ...] = ([[1]], [{}])
-    for value in values:
-        assert refusal(codec, codec.encode(value), set[Any]).endswith(": array or object in a set or as a key")
+def test_an_object_is_no_member_of_a_set(codec: Codec) -> None:
+    assert refusal(codec, codec.encode([{}]), set[Any]) == "$: array or object in a set or as a key"
 
 
 # What can't be written
@@ -1013,38 +778,24 @@ class Holder(pydantic.BaseModel, arbitrary_types_allowed=True):
         return "opaque"
 
 
-def test_nan_in_a_part_of_a_model_without_a_type_has_no_json() -> None:
-    with pytest.raises(ValueError, match=r"^\$\[0\]\.value\.a\[1\]: nan has no JSON$"):
-        JSON.encode([Reading(value={"a": [0.5, float("nan")]})])
-    assert JSON.encode(Reading(value=None)) == b'{"value":null,"unit":null}'
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_json_refuses_numbers_that_it_does_not_have(number: float) -> None:
+    values: tuple[object, ...] = (
+        number,
+        {"rates": [None, number]},
+        {"big": [number], "more": 2**70},
+        Item(amount=1, price=number),
+        {5: number},
+    )
+    for value in values:
+        with pytest.raises(ValueError, match=r"^NaN and the infinities have no JSON$"):
+            JSON.encode(value)
 
 
 def test_a_model_may_write_null_by_a_serializer_for_json() -> None:
+    assert JSON.encode(Reading(value=None)) == b'{"value":null,"unit":null}'
     assert JSON.encode(Gauge(value=float("nan"))) == b'{"value":null,"unit":null}'
     assert JSON.encode(Holder(opaque=Opaque())) == b'{"opaque":"opaque","none":null}'
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("place", ["$", "$.rates[1]", "$.big"])
-def test_json_refuses_numbers_that_it_does_not_have(number: float, place: str) -> None:
-    values = {"$": number, "$.rates[1]": {"rates": [None, number]}, "$.big": {"big": number, "more": 2**70}}
-
-    with pytest.raises(ValueError, match="has no JSON") as caught:
-        JSON.encode(values[place])
-
-    assert str(caught.value) == f"{place}: {number} has no JSON"
-
-
-def test_json_refuses_a_model_with_such_a_number() -> None:
-    with pytest.raises(ValueError, match=r"^\$\.price: nan has no JSON$"):
-        JSON.encode(Item(amount=1, price=float("nan")))
-
-
-def test_a_number_that_json_lacks_is_found_behind_others() -> None:
-    value: dict[str, Any] = {"none": None, "a": [{"b": (1, {"c": []})}, {}], "d": {"e": [[], 0.5, {"f": float("nan")}]}}
-
-    with pytest.raises(ValueError, match=r"^\$\.d\.e\[2\]\.f: nan has no JSON$"):
-        JSON.encode(value)
 
 
 def test_null_and_text_that_looks_like_a_number_are_no_such_numbers() -> None:

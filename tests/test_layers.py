@@ -27,8 +27,9 @@ WORDS = (
     "limits",
     "terms",
     "codecs",
-    "hashed_integers",
-    "colliding_keys",
+    "formats",
+    "data_types",
+    "hostile_data",
     "late_names",
     "streamux_magic",
 )
@@ -60,11 +61,12 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
 ONLY_WHEN_NEEDED = {
-    "codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"},
-    "hashed_integers": {"msgspec", "pydantic_core"},
+    "codecs": {"msgspec", "pydantic"},
+    "formats": {"msgspec", "cbor2", "pydantic"},
+    "data_types": {"msgspec", "pydantic", "pydantic_core", "typing_extensions"},
 }
 """Third parties that modules load inside of their functions, and nothing else in the pure folders."""
-CLOCKS = {"colliding_keys": {"time"}}
+CLOCKS = {"hostile_data": {"time"}}
 """It measures its own CPU to see whether to look closer, and decides nothing by that."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),
@@ -108,6 +110,19 @@ def test_pure_folders_import_nothing_that_does_io(path: Path) -> None:
     assert {name.split(".")[0] for name in loaded_at_once(path)} & late == set()
 
 
+def test_errors_import_nothing_that_imports_them() -> None:
+    below: dict[str, set[str]] = {}
+    waiting = ["errors"]
+    while waiting:
+        word = waiting.pop()
+        if word not in below:
+            imported = (found.module for found in imports_of(PACKAGE / f"{word}.py"))
+            below[word] = {folder_of_module(name) for name in imported if name.startswith(f"{PACKAGE.name}.")}
+            waiting += below[word]
+
+    assert [word for word, words in below.items() if "errors" in words] == []
+
+
 @pytest.mark.parametrize(
     ("folder", "source", "allowed"),
     [
@@ -140,8 +155,9 @@ def test_the_judge_tells_up_from_down(folder: str, source: str, allowed: bool) -
 
 
 def loaded_at_once(path: Path) -> set[str]:
-    """Return what a module imports outside of its functions."""
-    return {found.module for found in imports_of(path) if found.line not in late_lines(path)}
+    """Return what a module imports outside of its functions, and not for annotations alone."""
+    late = late_lines(path)
+    return {found.module for found in imports_of(path) if found.line not in late and not found.for_annotations}
 
 
 def may_import(folder: str, found: Import) -> bool:

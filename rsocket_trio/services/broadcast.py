@@ -3,14 +3,12 @@ readers."""
 
 from __future__ import annotations
 
-import enum
 import typing
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Generic, Literal, NoReturn, Self, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
-import outcome
+import attrs
 import trio
 
 from rsocket_trio.errors import ApplicationError, Canceled, RSocketError, fresh_copy
@@ -20,6 +18,7 @@ T = TypeVar("T")
 Policy: TypeAlias = Literal["wait", "drop_oldest", "drop_newest", "disconnect"]
 """The ways to treat a subscriber whose mailbox is full."""
 POLICIES: tuple[str, ...] = typing.get_args(Policy)
+OUTSIDE = "a subscription is read inside of its 'async with' block"
 
 
 class TooSlow(ApplicationError):
@@ -35,31 +34,27 @@ class Broadcast(Generic[T]):
     ``size`` is the number of items that wait for one subscriber at most. ``policy`` says what happens to an item for a
     subscriber whose mailbox is full:
 
-    ===============  ====================================================================
-    ``wait``         the sender waits until every such subscriber has room
-    ``drop_oldest``  the oldest item that waits for this subscriber makes room
-    ``drop_newest``  this subscriber does not get the item
-    ``disconnect``   the subscription ends with ``TooSlow`` behind the items that wait
-    ===============  ====================================================================
+    * ``wait``: the sender waits until every such subscriber has room
+    * ``drop_oldest``: the oldest item that waits for this subscriber makes room
+    * ``drop_newest``: this subscriber does not get the item
+    * ``disconnect``: the subscription ends with ``TooSlow`` behind the items that wait
 
-    Each subscription may have a size and a policy of its own. An item reaches either all subscribers or, if its sender
-    waits and is cancelled, none of them. Sending costs a constant time for each subscriber; reading, coming and going
-    cost a constant time. ``async with`` closes the broadcast at the end of its block; if the block raises, the
-    subscriptions end with ``Canceled``. Objects may be made before Trio runs. All methods belong to Trio's thread.
+    An item reaches either all subscribers or, if its sender waits and is cancelled, none of them. ``async with`` closes
+    the broadcast with its block; if that raises, the subscriptions end with ``Canceled``. All is for Trio's thread.
 
     Raise ``ValueError`` for a size below 1 or an unknown policy.
     """
 
     def __init__(self, size: int = 64, policy: Policy = "wait") -> None:
-        self._size = _checked_size(size)
-        self._policy = _checked_policy(policy)
+        _check(size, policy)
+        self._size = size
+        self._policy = policy
         self._subscriptions: dict[Subscription[T], None] = {}
-        # Senders wait only while a subscriber is full whom they must wait for. The step that makes room for the last
-        # of these delivers for the senders, so nobody can come between them and their turn.
-        self._full = 0
-        self._senders: OrderedDict[trio.lowlevel.Task, T] = OrderedDict()
-        self._closed = False
-        self._error: RSocketError | None = None
+        self._full: set[Subscription[T]] = set()
+        """The subscribers without room that senders wait for. The last one that leaves it wakes the sender in turn."""
+        self._turn = trio.StrictFIFOLock()
+        self._room = trio.lowlevel.ParkingLot()
+        self._end: Exception | None = None
 
     @property
     def subscribers(self) -> int:
@@ -71,16 +66,12 @@ class Broadcast(Generic[T]):
     ) -> Subscription[T]:
         """Return a subscription, which is open for as long as its ``async with`` block.
 
-        ``size`` and ``policy`` replace those of the broadcast. ``gap`` makes an item out of a number: if it is given,
-        the reader gets such an item in the place of items that were dropped. Raise ``ValueError`` for a size below 1 or
-        an unknown policy.
+        ``size`` and ``policy`` replace those of the broadcast, and are checked like them. ``gap`` makes an item out of
+        a number: if it is given, the reader gets such an item in the place of items that were dropped.
         """
-        return Subscription(
-            self,
-            self._size if size is None else _checked_size(size),
-            self._policy if policy is None else _checked_policy(policy),
-            gap,
-        )
+        size, policy = self._size if size is None else size, policy or self._policy
+        _check(size, policy)
+        return Subscription(self, size, policy, gap)
 
     async def send(self, item: T) -> None:
         """Send ``item`` to all subscribers; wait first until those of the policy ``wait`` have room, all of them.
@@ -89,173 +80,90 @@ class Broadcast(Generic[T]):
         has the item in its mailbox, as far as its policy allows; if it is cancelled, no subscriber has it. Raise
         ``trio.ClosedResourceError`` if the broadcast is closed, also while it waits.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._check_open()
-        if not self._full:
+        async with self._turn:
+            while self._full:
+                await self._room.park()
             self._deliver(item)
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return
-        task = trio.lowlevel.current_task()
-        self._senders[task] = item
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            del self._senders[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def send_nowait(self, item: T) -> None:
-        """Send ``item`` to all subscribers at once.
-
-        Raise ``trio.WouldBlock``, and send it to nobody, if a subscriber of the policy ``wait`` has no room; without
-        such subscribers this never happens. Raise ``trio.ClosedResourceError`` if the broadcast is closed.
-        """
-        self._check_open()
-        if self._full:
+        """Send ``item`` to all subscribers at once. Raise ``trio.WouldBlock`` where ``send`` would wait."""
+        if self._end is None and (self._full or self._turn.locked()):
             raise trio.WouldBlock
         self._deliver(item)
 
     def close(self, error: RSocketError | None = None) -> None:
-        """End all subscriptions, behind the items that wait for them; do nothing the second time.
+        """End all subscriptions, behind the items that wait for them, and with ``error`` if there is one.
 
-        With ``error`` they end with that error. Later subscriptions end at once in the same way. Senders that wait get
+        Do nothing the second time. Later subscriptions end at once in the same way. Senders that wait get
         ``trio.ClosedResourceError``, and nobody gets their items.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._error = error
-        self._full = 0
-        subscriptions, self._subscriptions = self._subscriptions, {}
-        for subscription in subscriptions:
-            subscription._end(_State.CLOSED, error)
-        while self._senders:
-            task, _ = self._senders.popitem(last=False)
-            trio.lowlevel.reschedule(task, outcome.Error(_closed()))
-
-    async def aclose(self, error: RSocketError | None = None) -> None:
-        """Do what ``close`` does, with its ``error``; a checkpoint."""
-        self.close(error)
-        await trio.lowlevel.checkpoint()
+        if self._end is None:
+            self._end = StopAsyncIteration() if error is None else error
+            for subscription in list(self._subscriptions):
+                subscription._leave(self._end)
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Readers must not take the failure of the source for its end. Nothing here waits.
-        self.close(None if error is None else Canceled("the broadcast ended early"))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise _closed()
+        self.close(None if kind is None else Canceled("the broadcast ended early"))
 
     def _deliver(self, item: T) -> None:
-        too_slow = [one for one in self._subscriptions if not one._put(item) and one._policy == "disconnect"]
-        for subscription in too_slow:
-            subscription._disconnect()
+        if self._end is not None:
+            raise trio.ClosedResourceError("the broadcast is closed")
+        for subscription in list(self._subscriptions):
+            subscription._put(item)
 
-    def _add(self, subscription: Subscription[T]) -> None:
-        if self._closed:
-            subscription._end(_State.CLOSED, self._error)
-            return
-        self._subscriptions[subscription] = None
-        subscription._broadcast = self
-        if subscription._blocks:
-            self._full += 1
-
-    def _remove(self, subscription: Subscription[T]) -> None:
-        del self._subscriptions[subscription]
-        subscription._broadcast = None
-        if subscription._blocks:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """Note that a subscriber has room again or is gone, and deliver for the senders that waited for it."""
-        self._full -= 1
-        while self._senders and not self._full:
-            task, item = self._senders.popitem(last=False)
-            self._deliver(item)
-            trio.lowlevel.reschedule(task)
+    def _set_full(self, subscription: Subscription[T], full: bool) -> None:
+        """Note whether senders have to wait for a subscription."""
+        if full:
+            self._full.add(subscription)
+        elif subscription in self._full:
+            self._full.remove(subscription)
+            if not self._full:
+                self._room.unpark_all()
 
 
-class _State(enum.Enum):
-    NEW = "not open yet"
-    OPEN = "open"
-    CLOSED = "closed"
-    TOO_SLOW = "disconnected"
-    LEFT = "its block is left"
-
-
+@attrs.define
 class _Gap:
     """The place of items that were dropped, and how many."""
 
-    __slots__ = ("count",)
-
-    def __init__(self, count: int) -> None:
-        self.count = count
+    count: int = 0
 
 
+@attrs.define(eq=False)
 class Subscription(Generic[T]):
-    """The items for one subscriber of a ``Broadcast``: ``async with`` opens it; ``async for`` or ``receive_batch`` read
-    it, in one task at a time.
+    """The items for one subscriber of a ``Broadcast``: ``async with`` opens it, ``async for`` reads it, in one task.
 
     A reader that is cancelled loses no item. The iteration ends when the broadcast or the subscription is closed, or
     with ``TooSlow`` under the policy ``disconnect``, in each case behind the items that wait.
     """
 
-    __slots__ = (
-        "_broadcast",
-        "_error",
-        "_gap",
-        "_items",
-        "_policy",
-        "_reader",
-        "_size",
-        "_state",
-        "missed",
-        "waiting",
-    )
-
-    missed: int
+    _broadcast: Broadcast[T]
+    _size: int
+    _policy: Policy
+    _gap: Callable[[int], T] | None
+    missed: int = attrs.field(default=0, init=False)
     """Number of items that were dropped so far."""
-    waiting: int
+    waiting: int = attrs.field(default=0, init=False)
     """Number of items in the mailbox."""
-
-    def __init__(
-        self, broadcast: Broadcast[T], size: int, policy: Policy, gap: Callable[[int], T] | None = None
-    ) -> None:
-        self._broadcast: Broadcast[T] | None = broadcast
-        self._error: RSocketError | None = None
-        self._gap = gap
-        self._items: deque[T | _Gap] = deque()
-        self._policy = policy
-        self._reader: trio.lowlevel.Task | None = None
-        self._size = size
-        self._state = _State.NEW
-        self.missed = 0
-        self.waiting = 0
+    _items: deque[T | _Gap] = attrs.field(factory=deque, init=False)
+    _arrived: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _end: Exception | None = attrs.field(factory=lambda: trio.ClosedResourceError(OUTSIDE), init=False)
+    """What the iteration ends with behind the items that wait; ``None`` while it gets more."""
 
     async def __aenter__(self) -> Self:
-        broadcast = self._broadcast
-        if self._state is not _State.NEW or broadcast is None:
-            raise RuntimeError("a subscription is opened once: subscribe again")
         await trio.lowlevel.checkpoint()
-        self._state = _State.OPEN
-        broadcast._add(self)
+        self._join(self._broadcast)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Nothing here may wait: the block may be left because it is cancelled, and senders wait for this.
         self._items.clear()
-        if self._broadcast is not None:
-            self._broadcast._remove(self)
         self.waiting = 0
-        self._end(_State.LEFT, None)
+        self._leave(trio.ClosedResourceError(OUTSIDE))
 
     def __aiter__(self) -> Self:
         return self
@@ -263,33 +171,19 @@ class Subscription(Generic[T]):
     async def __anext__(self) -> T:
         await trio.lowlevel.checkpoint()
         while not self._items:
-            self._begin_to_wait()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if self._end is not None:
+                raise fresh_copy(self._end)
+            if self._arrived:
+                raise trio.BusyResourceError("another task reads this subscription")
+            await self._arrived.park()
         # From here on nothing waits, so that a cancel cannot lose the item.
         item = self._items.popleft()
         if isinstance(item, _Gap):
-            return self._of_gap(item)
-        self._take(1)
+            assert self._gap is not None, "without a function no gap is noted"
+            return self._gap(item.count)
+        self.waiting -= 1
+        self._broadcast._set_full(self, False)
         return item
-
-    async def receive_batch(self) -> list[T]:
-        """Return all items that wait; wait for at least one. An empty list is the end.
-
-        For readers of many small items: one call in place of one for each item. Items and errors are those of
-        ``async for``; ``TooSlow``, or the error of the broadcast, is raised by the call after the one that took the
-        last items.
-        """
-        await trio.lowlevel.checkpoint()
-        while not self._items:
-            try:
-                self._begin_to_wait()
-            except StopAsyncIteration:
-                return []
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
-        items = [self._of_gap(item) if isinstance(item, _Gap) else item for item in self._items]
-        self._items.clear()
-        self._take(self.waiting)
-        return items
 
     def put_nowait(self, item: T) -> bool:
         """Leave ``item`` for this subscriber alone. Return whether it will be read, unless it is dropped later.
@@ -297,139 +191,70 @@ class Subscription(Generic[T]):
         The policy decides as for items of the broadcast. Raise ``trio.WouldBlock`` under the policy ``wait`` if there
         is no room.
         """
-        if self._state is not _State.OPEN:
+        if self._end is not None:
             return False
-        if self._blocks:
+        if self._policy == "wait" and self.waiting >= self._size:
             raise trio.WouldBlock
-        kept = self._put(item)
-        if not kept and self._policy == "disconnect":
-            self._disconnect()
-        return kept
+        return self._put(item)
 
     def move_to(self, broadcast: Broadcast[T]) -> None:
-        """Get the items of ``broadcast`` from now on, and no more of the one before. What waits is kept, in order.
-
-        Do nothing if the subscription has ended. Raise ``RuntimeError`` if it is not open yet.
-        """
-        if self._state is _State.NEW:
-            self._raise_end()
-        if self._broadcast is not None and self._broadcast is not broadcast:
-            self._broadcast._remove(self)
-            broadcast._add(self)
+        """Get the items of ``broadcast`` from now on, behind those that wait. Do nothing if the subscription ended."""
+        if self._end is None and broadcast is not self._broadcast:
+            self._leave(None)
+            self._join(broadcast)
 
     def close(self) -> None:
-        """Get no more items: the iteration ends behind those that wait. Do nothing if it has ended.
+        """Get no more items: the iteration ends behind those that wait. Do nothing if it ended."""
+        if self._end is None:
+            self._leave(StopAsyncIteration())
 
-        Raise ``RuntimeError`` if the subscription is not open yet.
-        """
-        if self._state is _State.NEW:
-            self._raise_end()
-        if self._broadcast is not None:
-            self._broadcast._remove(self)
-            self._end(_State.CLOSED, None)
+    def _join(self, broadcast: Broadcast[T]) -> None:
+        self._broadcast = broadcast
+        self._end = broadcast._end
+        if self._end is None:
+            broadcast._subscriptions[self] = None
+            broadcast._set_full(self, self._policy == "wait" and self.waiting >= self._size)
+        self._arrived.unpark_all()
 
-    @property
-    def _blocks(self) -> bool:
-        """Return whether senders have to wait for this subscriber."""
-        return self.waiting >= self._size and self._policy == "wait"
+    def _leave(self, end: Exception | None) -> None:
+        """Get no more items of the broadcast; the iteration ends with ``end``."""
+        self._broadcast._subscriptions.pop(self, None)
+        self._broadcast._set_full(self, False)
+        self._end = end
+        self._arrived.unpark_all()
 
     def _put(self, item: T) -> bool:
         """Put an item into the mailbox, or do what the policy says. Return whether it was kept."""
-        if self.waiting < self._size:
-            self.waiting += 1
-            if self._broadcast is not None and self._blocks:
-                self._broadcast._full += 1
-        elif self._policy == "drop_oldest":
-            self._drop_oldest()
-        else:
+        if self.waiting >= self._size:
+            if self._policy == "disconnect":
+                self._leave(TooSlow(f"disconnected: {self._size} items waited when one more came"))
+                return False
+            self._drop(first=self._policy == "drop_oldest")
             if self._policy == "drop_newest":
-                self._drop_newest()
-            return False
+                return False
+        self.waiting += 1
         self._items.append(item)
-        self._wake()
+        self._broadcast._set_full(self, self._policy == "wait" and self.waiting >= self._size)
+        self._arrived.unpark_all()
         return True
 
-    def _drop_oldest(self) -> None:
+    def _drop(self, first: bool) -> None:
+        """Count an item that is dropped, and note its place: in front of all items, or behind them."""
         self.missed += 1
-        oldest = self._items.popleft()
-        if self._gap is None:
-            return
-        gap = _Gap(0)
-        if isinstance(oldest, _Gap):
-            gap = oldest
-            self._items.popleft()
-        gap.count += 1
-        self._items.appendleft(gap)
-
-    def _drop_newest(self) -> None:
-        self.missed += 1
-        if self._gap is None:
-            return
-        newest = self._items[-1]
-        if isinstance(newest, _Gap):
-            newest.count += 1
-        else:
-            self._items.append(_Gap(1))
-
-    def _disconnect(self) -> None:
-        if self._broadcast is not None:
-            self._broadcast._remove(self)
-        self._end(_State.TOO_SLOW, TooSlow(f"disconnected: {self._size} items waited when one more came"))
-
-    def _end(self, state: _State, error: RSocketError | None) -> None:
-        self._broadcast = None
-        self._error = error
-        self._state = state
-        self._wake()
-
-    def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            trio.lowlevel.reschedule(reader)
-
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._reader = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def _take(self, count: int) -> None:
-        blocked = self._blocks
-        self.waiting -= count
-        if blocked and count and self._broadcast is not None:
-            self._broadcast._make_room()
-
-    def _of_gap(self, gap: _Gap) -> T:
-        assert self._gap is not None, "without a function no gap is noted"
-        return self._gap(gap.count)
-
-    def _begin_to_wait(self) -> None:
-        """Make this task the reader that is woken. Raise what the iteration ends with, if it has ended."""
-        if self._state is not _State.OPEN:
-            self._raise_end()
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task reads this subscription")
-        self._reader = trio.lowlevel.current_task()
-
-    def _raise_end(self) -> NoReturn:
-        if self._error is not None:
-            raise fresh_copy(self._error)
-        if self._state is _State.NEW:
-            raise RuntimeError("the subscription is not open: use it under 'async with'")
-        if self._state is _State.LEFT:
-            raise trio.ClosedResourceError("the block of this subscription was left")
-        raise StopAsyncIteration
+        items = self._items
+        if first:
+            del items[isinstance(items[0], _Gap)]
+            self.waiting -= 1
+        if self._gap is not None:
+            gap = items[0 if first else -1] if items else None
+            if not isinstance(gap, _Gap):
+                gap = _Gap()
+                items.insert(0 if first else len(items), gap)
+            gap.count += 1
 
 
-def _closed() -> trio.ClosedResourceError:
-    return trio.ClosedResourceError("the broadcast is closed")
-
-
-def _checked_size(size: int) -> int:
+def _check(size: int, policy: Policy) -> None:
     if size < 1:
         raise ValueError(f"a mailbox of {size!r} items: must be 1 or more")
-    return size
-
-
-def _checked_policy(policy: Policy) -> Policy:
     if policy not in POLICIES:
         raise ValueError(f"policy {policy!r}: must be one of {', '.join(POLICIES)}")
-    return policy

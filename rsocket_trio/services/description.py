@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Never, NoReturn, NotRequired, get_args, get_origin
 
-from rsocket_trio.codecs import Codec, json_schema, type_name
+from rsocket_trio.codecs import Codec
+from rsocket_trio.data_types import type_name
 from rsocket_trio.forms import Handler
 from rsocket_trio.payload import Payload
+from rsocket_trio.services.json_schema import json_schema
 from rsocket_trio.services.payload_types import is_bytes, text_type
 from rsocket_trio.services.typed_handlers import ABSENT, Source, TypedHandler
 from rsocket_trio.values import value

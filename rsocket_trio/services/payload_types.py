@@ -9,7 +9,8 @@ from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Never, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from rsocket_trio.codecs import KINDS_KEPT, Codec, DecodeError, decode_text, type_name
+from rsocket_trio.codecs import Codec, DecodeError, decode_text
+from rsocket_trio.data_types import KINDS_KEPT, type_name
 from rsocket_trio.payload import PAYLOAD_LIKE
 
 NONE = type(None)

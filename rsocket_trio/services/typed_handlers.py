@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired
 
 import attrs
 
-from rsocket_trio.codecs import Codec, DecodeError, check_text_type, check_type, convert_text, decode_error
+from rsocket_trio.codecs import Codec, DecodeError, convert_text, decode_error
 from rsocket_trio.connection.hooks import CallInContext, current_call_variable
 from rsocket_trio.connection.streams import Channel, Outgoing
 from rsocket_trio.connection.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
@@ -46,6 +46,7 @@ from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
 from rsocket_trio.services.answer_payloads import unencodable
 from rsocket_trio.services.calls.context import Call
 from rsocket_trio.services.codec_choice import CodecChoices, NoCodec
+from rsocket_trio.services.json_schema import check_text_type, check_type
 from rsocket_trio.services.payload_types import decode_object, is_bytes, is_object_type, reader_of, text_type
 from rsocket_trio.values import value
 

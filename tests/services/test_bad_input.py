@@ -151,8 +151,9 @@ async def test_data_nested_a_hundred_thousand_times_is_invalid_for_every_type(mi
             for data in (nested(mime), nested_objects(mime, "children"), nested_objects(mime, "order")):
                 text = await refusal(pair.client, data, route)
                 assert text.startswith("$"), text
-        assert "nested too deeply" in await refusal(pair.client, nested(mime), "list")
-        assert "nested too deeply" in await refusal(pair.client, nested_objects(mime, "a"), "object")
+        words = "nesting depth" if mime == CBOR else "nested too deeply"
+        assert words in await refusal(pair.client, nested(mime), "list")
+        assert words in await refusal(pair.client, nested_objects(mime, "a"), "object")
 
 
 JSON_ROWS = [
@@ -173,13 +174,18 @@ JSON_ROWS = [
     ("order", b"\x00" * 64, "$: JSON is malformed"),
     ("union", b'{"%b":1}' % (b"k" * 100_000), "$: expected "),
     ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
-    ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: expected str, got int"),
+    ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: input should be a valid string"),
     ("union", b'[{"symbol":"a","amount":null}]', "$[0].amount: expected int, got null"),
     ("union", b"1.5", "$: expected "),
 ]
 BINARY_ROWS = [
     (CBOR, "order", cbor2.dumps({"symbol": "a", "amount": "1"}), "$.amount: expected int, got str"),
-    (CBOR, "order", b"\xa2\x66symbol\x61a\x66symbol\x61b", "$: key 'symbol' occurs twice"),
+    (
+        CBOR,
+        "order",
+        b"\xa2\x66symbol\x61a\x66symbol\x61b",
+        "$: CBOR is malformed: error decoding map: Duplicate map key: 'symbol'",
+    ),
     (CBOR, "order", b"\xa1\x66symbol\x61\xff", "$: invalid UTF-8"),
     (CBOR, "list", b"\x9b\x00\x00\x00\x00\xff\xff\xff\xff", "$"),
     (CBOR, "object", b"\xbb\x7f\xff\xff\xff\xff\xff\xff\xff", "$"),
@@ -217,8 +223,9 @@ async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
         for key in ("\x1b[31m", "\x00", "\u202e", "k" * 100_000):
             data = b"\xa2" + 2 * (cbor2.dumps(key) + b"\x01")
             text = await refusal(pair.client, data, "members")
-            assert text.startswith("$: key '")
-            assert text.endswith("..." if len(key) == 100_000 else "occurs twice")
+            assert text.startswith("$: CBOR is malformed: error decoding map: Duplicate map key: '")
+            assert len(text) <= 1024
+            assert text.isprintable()
 
 
 async def test_an_unknown_mime_type_is_invalid_beside_a_stream() -> None:

@@ -382,7 +382,7 @@ async def test_what_an_own_codec_refuses_is_invalid_there_and_a_value_error_here
     [
         ([], ValueError, "codecs: at least one is needed"),
         ([JSON, object()], TypeError, "a codec has mime, encode and decode, and object has not"),
-        (JSON, TypeError, "codecs takes codecs in a list, not JSONCodec alone"),
+        (JSON, TypeError, "codecs takes codecs in a list, not ObjectCodec alone"),
     ],
 )
 async def test_what_is_no_codec_is_refused_at_once(codecs: Iterable[Any], error: type[Exception], text: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import io
-import os
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -78,35 +76,6 @@ async def test_chunks_begin_at_an_offset(film: Path, offset: int) -> None:
     assert b"".join([piece async for piece in chunks(film, offset=offset)]) == CONTENT[offset:]
 
 
-async def test_a_file_object_is_read_from_where_it_stands_and_left_open(film: Path) -> None:
-    with film.open("rb") as file:
-        file.seek(10)
-        assert b"".join([piece async for piece in chunks(file, offset=5)]) == CONTENT[15:]
-        assert not file.closed
-    async with await trio.open_file(film, "rb") as opened:
-        await opened.read(3)
-        assert b"".join([piece async for piece in chunks(opened)]) == CONTENT[3:]
-    memory = io.BytesIO(b"in memory")
-    assert [piece async for piece in chunks(memory, size=4)] == [b"in m", b"emor", b"y"]
-
-
-async def test_a_pipe_is_read_as_it_comes() -> None:
-    reading, writing = os.pipe()
-    seen: list[tuple[int, int | None]] = []
-    with os.fdopen(reading, "rb", buffering=0) as file, os.fdopen(writing, "wb", buffering=0) as other:
-        other.write(b"one")
-        pieces = chunks(file, progress=lambda done, total: seen.append((done, total)))
-        assert await anext(pieces) == b"one"
-        other.write(b"two")
-        assert await anext(pieces) == b"two"
-        other.close()
-
-        assert [piece async for piece in pieces] == []
-        assert seen == [(3, None), (6, None)]
-        with pytest.raises(FileTransferError, match="has no offsets"):
-            await anext(chunks(file, offset=1))
-
-
 async def test_progress_counts_what_was_handed_on(film: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     pieces = chunks(film, size=400_000, progress=lambda done, total: seen.append((done, total)), offset=24_000)
@@ -117,16 +86,6 @@ async def test_progress_counts_what_was_handed_on(film: Path) -> None:
     assert len([piece async for piece in pieces]) == 1
 
     assert [done for done, _ in seen] == [424_000, 824_000, 1_024_000]
-
-
-async def test_progress_is_told_once_for_an_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    seen: list[tuple[int, int | None]] = []
-    pieces = chunks(tmp_path / "empty", progress=lambda done, total: seen.append((done, total)))
-
-    assert [piece async for piece in pieces] == []
-    assert [piece async for piece in pieces] == []
-    assert seen == [(0, 0)]
 
 
 async def test_a_small_file_costs_one_visit_of_a_thread(tmp_path: Path, hops: list[str]) -> None:
@@ -151,40 +110,16 @@ async def test_every_chunk_is_a_checkpoint(film: Path) -> None:
             await anext(pieces)
     with assert_checkpoints(), pytest.raises(StopAsyncIteration):
         await anext(pieces)
-    with assert_checkpoints():
-        await pieces.aclose()
-    with assert_checkpoints():
-        async with pieces:
-            pass
-
-
-async def test_one_task_reads_the_chunks(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = chunks(film)
-    may_read = threading.Event()
-    read_ahead = pieces._read_ahead
-    monkeypatch.setattr(pieces, "_read_ahead", lambda: may_read.wait(10) and read_ahead())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(anext, pieces)
-        await wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
-            await anext(pieces)
-        may_read.set()
 
 
 async def test_a_file_whose_reading_stops_is_closed(film: Path) -> None:
-    async with chunks(film) as pieces:
-        await anext(pieces)
-        own = pieces._own
-        assert own is not None
-    assert own.closed
-    assert [piece async for piece in pieces] == []
+    pieces = chunks(film)
+    await anext(pieces)
+    file = pieces._file
+    del pieces
 
-    dropped = chunks(film)
-    await anext(dropped)
-    own = dropped._own
-    del dropped
-    assert own is not None
-    assert own.closed
+    assert file is not None
+    assert file.closed
 
 
 async def test_a_cancelled_reader_reads_on(film: Path) -> None:
@@ -214,30 +149,6 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make: Callabl
         await anext(pieces)
 
     assert str(path) in str(caught.value)
-
-
-async def test_an_error_in_the_middle_of_a_file_names_it_and_ends_the_chunks(film: Path) -> None:
-    class Broken(io.FileIO):
-        def read(self, size: int | None = -1, /) -> bytes:
-            if self.tell() >= 100_000:
-                raise OSError(errno.EIO, "input/output error")
-            return super().read(size)
-
-    with Broken(film) as file:
-        pieces = chunks(file, size=300_000)
-        await anext(pieces)
-        with pytest.raises(OSError, match="'film'"):
-            await anext(pieces)
-
-        assert [piece async for piece in pieces] == []
-
-
-async def test_text_is_no_content(film: Path) -> None:
-    with (
-        film.open(encoding="latin-1") as file,
-        pytest.raises(TypeError, match="film: not in binary mode, reading gives str"),
-    ):
-        await anext(chunks(file))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +250,7 @@ async def test_more_than_the_limit_is_refused_before_it_is_kept(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("items", "text"),
-    [((b"123", b"45"), "5 bytes came, 6 were announced"), ((b"1234", b"567"), "more than the 6 bytes")],
+    [((b"123", b"45"), "5 bytes came, 6 were announced"), ((b"1234", b"567"), "more than 6 bytes")],
 )
 async def test_a_file_of_another_size_than_announced_is_none(
     tmp_path: Path, items: tuple[bytes, ...], text: str
@@ -353,10 +264,9 @@ async def test_a_file_of_another_size_than_announced_is_none(
 
 async def test_progress_counts_what_came(tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
-    for items in ((b"123", b"4567"), ()):
-        await save(content(*items), tmp_path / "new", progress=lambda done, total: seen.append((done, total)))
+    await save(content(b"123", b"4567"), tmp_path / "new", progress=lambda done, total: seen.append((done, total)))
 
-    assert seen == [(3, None), (7, None), (0, None)]
+    assert seen == [(3, None), (7, None)]
     await save(content(b"12"), tmp_path / "new", total=2, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (2, 2)
 
@@ -374,27 +284,11 @@ async def test_small_items_are_written_together(tmp_path: Path, hops: list[str])
     await save(content(*[bytes(1000)] * 600), tmp_path / "new")
 
     assert (tmp_path / "new").stat().st_size == 600_000
-    assert hops == ["_open", "_write", "_write", "_finish"]
-
-
-@pytest.mark.parametrize("fsync", [False, True])
-async def test_a_file_is_on_the_disk_if_that_is_asked_for(
-    tmp_path: Path, fsync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-
-    def note(descriptor: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix)
-
-    monkeypatch.setattr(os, "fsync", note)
-    await save(content(b"abc"), tmp_path / "new", fsync=fsync)
-
-    assert synced == ([".part", ""] if fsync else [])
-    assert (tmp_path / "new").read_bytes() == b"abc"
+    assert hops == ["open", "write", "write", "finish"]
 
 
 @pytest.mark.parametrize("path", ["absent/new", "folder"])
-async def test_a_file_that_cannot_be_written_is_named_before_anything_is_read(tmp_path: Path, path: str) -> None:
+async def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, path: str) -> None:
     (tmp_path / "folder").mkdir()
     items = content(b"abc")
     with pytest.raises(OSError, match=f"{tmp_path}/{path}'$"):
@@ -403,11 +297,21 @@ async def test_a_file_that_cannot_be_written_is_named_before_anything_is_read(tm
     assert names(tmp_path) == ["folder"]
 
 
-async def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "no space left on device")
+def fill_disk(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Let files that are written have so many bytes."""
 
-    monkeypatch.setattr(os, "write", full)
+    class Disk(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            rest = room - self.tell()
+            if rest <= 0:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().write(memoryview(data)[: min(rest, 100_000)]) or 0
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: io.BufferedWriter(Disk(path, mode)))
+
+
+async def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_disk(monkeypatch, 0)
     with pytest.raises(OSError, match=f"no space left on device: '{tmp_path}/new'"):
         await save(content(b"abc"), tmp_path / "new")
     monkeypatch.undo()
@@ -464,18 +368,7 @@ async def test_a_transfer_goes_on_where_it_stopped(tmp_path: Path) -> None:
 async def test_a_disk_that_fills_keeps_what_was_written_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = os.write
-    room = 350_000
-
-    def fills(descriptor: int, data: memoryview) -> int:
-        nonlocal room
-        if room == 0:
-            raise OSError(errno.ENOSPC, "no space left on device")
-        written = write(descriptor, data[: min(room, 100_000)])
-        room -= written
-        return written
-
-    monkeypatch.setattr(os, "write", fills)
+    fill_disk(monkeypatch, 350_000)
     with pytest.raises(OSError, match="no space left"):
         await save(content(CONTENT[:300_000], CONTENT[300_000:]), tmp_path / "film", partial=tmp_path / "film.part")
     monkeypatch.undo()
@@ -514,7 +407,7 @@ def test_a_name_inside_of_a_directory_is_a_path(tmp_path: Path, name: str) -> No
     "name",
     [
         *("", "/", ".", "..", "/etc/passwd", "../secret", "films/../../secret", "films/", "films//film", "./film"),
-        *(".hidden", "films/.hidden", "a\0b", "a\nb", "a\\b", "\ud800", 256 * "x", 128 * "\u00fc"),
+        *(".hidden", "films/.hidden", "a\0b", "a\nb", "a\\b", "\ud800"),
         *("out", "out/secret", "circle", "circle/film", "self"),
     ],
 )
@@ -604,7 +497,7 @@ async def test_a_reader_without_credit_stops_the_reading_of_the_file(film: Path)
             for number in range(3):
                 assert (await anext(stream)).data == CONTENT[1000 * number :][:1000]
             await wait_all_tasks_blocked()
-            own = made.pop()._own
+            own = made.pop()._file
             assert own is not None
             assert own.tell() < 300_000
         await wait_all_tasks_blocked()
@@ -618,9 +511,8 @@ async def test_a_download_that_is_left_leaves_nothing(film: Path) -> None:
 
     @responder.request_stream("get")
     async def get(request: Payload) -> AsyncIterator[bytes]:
-        async with chunks(film) as pieces:
-            async for piece in pieces:
-                yield piece
+        async for piece in chunks(film):
+            yield piece
 
     scope = trio.CancelScope()
 

@@ -641,7 +641,7 @@ async def test_a_number_that_json_lacks_is_an_internal_error(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR), pytest.raises(ApplicationError, match=r"^internal error$"):
         await answer(serving(ratio), ORDER)
 
-    assert "float can't be encoded as application/json: $: nan has no JSON" in caplog.text
+    assert "float can't be encoded as application/json: NaN and the infinities have no JSON" in caplog.text
 
 
 async def test_an_item_that_cannot_be_encoded_is_raised_at_its_yield(caplog: pytest.LogCaptureFixture) -> None:
