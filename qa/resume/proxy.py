@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from qa.resume.recorder import CLIENT, SERVER, Recorder, other
-from rsocket_trio.transports.byte_stream import cut_socket
+from rsocket_trio.transports.byte_stream import cut_prompt
 from rsocket_trio.transports.socket_stream import SocketStream
 
 HOST = "127.0.0.1"
@@ -217,7 +217,7 @@ async def _end(stream: trio.SocketStream) -> None:
 def reset(stream: trio.SocketStream | SocketStream) -> None:
     """Close at once, with RST."""
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    cut_socket(stream)
+    cut_prompt(stream)
 
 
 @asynccontextmanager

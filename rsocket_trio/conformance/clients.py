@@ -34,7 +34,7 @@ from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
-from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
+from rsocket_trio.transports.listen import Accepted, open_listeners
 
 CLIENTS_AT_ONCE = 4
 """Clients that are started at the same time, where each has a port of its own."""
@@ -187,7 +187,7 @@ async def _visit(
     comes, more = _returns()
     fault: WrongClient = LateClient(f"no client connected to {listener.uri} in {listening.wait:g} s")
 
-    async def take(accepted: Accepted | AcceptedStream) -> None:
+    async def take(accepted: Accepted) -> None:
         nonlocal fault
         try:
             async with accepted.open() as transport:
@@ -336,7 +336,7 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
             if len(results) == len(cases):
                 nursery.cancel_scope.cancel()
 
-        async def take(accepted: Accepted | AcceptedStream) -> None:
+        async def take(accepted: Accepted) -> None:
             nonlocal playing
             playing += 1
             rest()

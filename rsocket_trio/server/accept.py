@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.recording import Recording
     from rsocket_trio.responder import Responder
     from rsocket_trio.server.options import StreamServeOptions
-    from rsocket_trio.transports.listen import Accepted, AcceptedStream
+    from rsocket_trio.transports.listen import Accepted
     from rsocket_trio.transports.schemes import AcceptedConnection, Endpoint
 
 logger = logging.getLogger("rsocket_trio")
@@ -89,7 +89,7 @@ class Server:
         self._turned_away = 0
         self._recording = recording
 
-    async def accept(self, accepted: Accepted | AcceptedStream | AcceptedTransport) -> None:
+    async def accept(self, accepted: Accepted | AcceptedTransport) -> None:
         """Serve one accepted connection. A failure here ends this connection only."""
         deadline = trio.current_time() + self.limits.setup_timeout
         endpoint = accepted.endpoint

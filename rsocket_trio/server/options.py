@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rsocket_trio.limits import Limits
     from rsocket_trio.streamux.options import StreamuxOptions
     from rsocket_trio.terms import ResumeOptions
-    from rsocket_trio.transports.server_contexts import SSLContextLike
+    from rsocket_trio.transports.listen import SSLContextLike
 
 
 class StreamServeOptions(TypedDict, total=False):

@@ -23,8 +23,7 @@ from rsocket_trio.server.signals import Stop
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.tools.exception_groups import only_leaf
-from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
-from rsocket_trio.transports.server_contexts import server_contexts
+from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners, server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
 
 if TYPE_CHECKING:

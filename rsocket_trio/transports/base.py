@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -100,3 +101,47 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
         ...
+
+
+class MessageTransport(ABC):
+    """What transports of whole messages share: each message is a frame, and ``_take`` waits for the next ones."""
+
+    __slots__ = ("_peeked", "_shown", "handshake")
+
+    is_message_based = True
+    send_at_once = None
+    is_idle = False
+
+    def __init__(self, handshake: Handshake) -> None:
+        self.handshake = handshake
+        self._peeked: list[bytes] = []
+        self._shown = 0
+
+    @property
+    def mid_frame(self) -> bool:
+        """Return whether a part of a message was received, as far as that can be told."""
+        return False
+
+    def use_framing(self, framing: Framing) -> None:  # noqa: B027 (nothing to do, and nothing to override)
+        """Do nothing: messages are frames."""
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """Return the first message, at each further call with one more, and whether no more can come.
+
+        ``receive`` delivers them again.
+        """
+        if self._shown == len(self._peeked):
+            self._peeked += await self._take()
+        ended = self._shown == len(self._peeked)
+        self._shown += not ended
+        return b"".join(self._peeked[: self._shown]), ended
+
+    async def receive(self) -> Sequence[bytes]:
+        """Return the next messages, at least one; an empty sequence once the peer has finished."""
+        ready, self._peeked = self._peeked, []
+        self._shown = 0
+        return ready or await self._take()
+
+    @abstractmethod
+    async def _take(self) -> list[bytes]:
+        """Wait for the next messages; none at the end."""

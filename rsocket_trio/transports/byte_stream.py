@@ -13,7 +13,7 @@ from trio.lowlevel import checkpoint, wait_readable
 from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.first_bytes import FirstBytes
-from rsocket_trio.transports.socket_stream import SocketStream
+from rsocket_trio.transports.socket_stream import PromptStream, SocketStream
 
 READ_SIZE = 65536
 """Bytes of one read if nothing is known of the data."""
@@ -42,14 +42,7 @@ class ByteStreamTransport:
     """
 
     __slots__ = (
-        "_ended",
-        "_first",
-        "_framing",
-        "_peeked",
-        "_read_size",
-        "_socket",
-        "_stream",
-        "_unsent",
+        *("_ended", "_first", "_framing", "_peeked", "_prompt", "_read_size", "_socket", "_stream", "_unsent"),
         "handshake",
     )
 
@@ -60,6 +53,7 @@ class ByteStreamTransport:
     ) -> None:
         self.handshake = Handshake() if handshake is None else handshake
         self._stream = stream
+        self._prompt = stream if isinstance(stream, PromptStream) else None
         self._socket = stream if isinstance(stream, SocketStream) else None
         self._first = first
         self._framing: Framing = NoFraming()
@@ -87,11 +81,9 @@ class ByteStreamTransport:
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
         socket, framing = self._socket, self._framing
-        if socket is None:
-            await self._stream.send_all(framing.join(frames))
-        elif self._unsent:
+        if socket is None or self._unsent:
             data, self._unsent = self._unsent + framing.join(frames), b""
-            await socket.put_all(data)
+            await (self._stream.send_all if socket is None else socket.put_all)(data)
         elif TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
             await socket.put_parts(framing.parts(frames))
         else:
@@ -99,13 +91,13 @@ class ByteStreamTransport:
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting; ``None`` unless the stream is a socket."""
-        return None if self._socket is None else self._write
+        """Writes all frames without waiting; ``None`` unless the stream can do that."""
+        return None if self._prompt is None else self._write
 
     def _write(self, frames: Sequence[EncodedFrame]) -> bool:
-        assert self._socket is not None
+        assert self._prompt is not None
         data = self._unsent + self._framing.join(frames)
-        self._unsent = data[self._socket.write(data) :]
+        self._unsent = data[self._prompt.write(data) :]
         return not self._unsent
 
     async def receive(self) -> Sequence[bytes]:
@@ -198,8 +190,8 @@ class ByteStreamTransport:
             await self.finish()
 
     def cut(self) -> bool:
-        """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
-        return cut_socket(self._stream)
+        """Close at once if the stream is one that needs no waiting for that. Return whether it was."""
+        return cut_prompt(self._stream)
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
@@ -228,9 +220,9 @@ def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
     return size
 
 
-def cut_socket(stream: trio.abc.Stream) -> bool:
-    """Close a stream at once if it is a socket. Return whether it was one."""
-    if isinstance(stream, SocketStream):
+def cut_prompt(stream: trio.abc.Stream) -> bool:
+    """Close a stream at once if that needs no waiting. Return whether it was closed."""
+    if isinstance(stream, PromptStream):
         stream.close()
         return True
     if isinstance(stream, trio.SocketStream):
@@ -240,10 +232,10 @@ def cut_socket(stream: trio.abc.Stream) -> bool:
 
 
 def has_unread(stream: trio.abc.Stream) -> bool:
-    """Return whether the socket below a stream, if it is one of ours, holds unread bytes."""
+    """Return whether a stream, or the one below its TLS, holds unread bytes, as far as that can be told."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return isinstance(stream, SocketStream) and not stream.is_idle
+    return isinstance(stream, PromptStream) and stream.has_unread
 
 
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, TypeAlias
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -16,8 +16,8 @@ from rsocket_trio.masking import shown_header
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout
-from rsocket_trio.transports.error_text import NoAlpn, NoTls, reason
-from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, TLS, FirstBytes, wrong_protocol
+from rsocket_trio.transports.error_text import NoTls, reason
+from rsocket_trio.transports.first_bytes import TLS, FirstBytes, wrong_protocol
 from rsocket_trio.transports.schemes import (
     REGISTRY,
     Carrier,
@@ -33,18 +33,14 @@ HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers for the request that opens a connection over HTTP: a mapping, or pairs, where a name may come again."""
 
 
-PROBE_TIMEOUT: Final = 1.0
-"""Seconds in which a server without HTTP/2 may name its protocol."""
-
-
 def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
     """Return the headers as pairs, in their order. Raise ``TypeError`` if they are neither a mapping nor pairs."""
     pairs: list[tuple[str, str]] = []
     for pair in headers.items() if isinstance(headers, Mapping) else headers:
-        said: Any = pair  # a user's own
-        if isinstance(said, str) or len(said) != 2 or not all(isinstance(text, str) for text in said):
-            raise TypeError(f"headers are a mapping or pairs of text, not {said!r}")
-        pairs.append((said[0], said[1]))
+        header: Any = pair  # a user's own
+        if isinstance(header, str) or len(header) != 2 or not all(isinstance(text, str) for text in header):
+            raise TypeError(f"headers are a mapping or pairs of text, not {header!r}")
+        pairs.append((header[0], header[1]))
     return tuple(pairs)
 
 
@@ -68,9 +64,7 @@ def open_transport(
     if not headers and over is None and not endpoint.row.needs_handshake:
         return _Plain(uri, endpoint, time_limit)
     options = _checked(uri, endpoint, ssl_context, headers, limits, time_limit)
-    if over is not None:
-        return _over(uri, endpoint, over, options)
-    return _after_handshake(uri, endpoint, options)
+    return _after_handshake(uri, endpoint, options, over)
 
 
 @asynccontextmanager
@@ -188,7 +182,7 @@ class _Shared:
         """Keep one connection open until it is done."""
         options = attrs.evolve(self._options, time_limit=time_limit)
         async with AsyncExitStack() as stack:
-            member = _Member(await _share(self._uri, self._endpoint, options, stack))
+            member = _Member(await _share(self._endpoint, options, stack))
             self._members.add(member)
             try:
                 task_status.started(member)
@@ -261,70 +255,57 @@ def as_lost(uri: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
-    """Open a transport that begins with a handshake of TLS, HTTP or both."""
+async def _after_handshake(
+    uri: str, endpoint: Endpoint, options: ConnectOptions, over: SharedConnection | None
+) -> AsyncIterator[Transport]:
+    """Open a transport that begins with a handshake of TLS, HTTP or both, or is one of a shared connection."""
     row = endpoint.row
     async with AsyncExitStack() as stack:
         with as_lost(uri):
-            if row.attend is not None:
-                transport = await _dial_attended(endpoint, options, stack)
+            if over is not None:
+                opening = over.open(endpoint, options)
             elif row.share is not None:
-                shared = await _share(uri, endpoint, options, stack)
-                alone = attrs.evolve(options, is_alone=True)
-                transport = await stack.enter_async_context(shared.open(endpoint, alone))
+                shared = await _share(endpoint, options, stack)
+                opening = shared.open(endpoint, attrs.evolve(options, is_alone=True))
+            elif row.attend is not None:
+                opening = row.attend(await _dial(endpoint, options.time_limit, stack), options.limits)
             else:
-                stream, handshake = await _open_stream(uri, endpoint, options, stack)
+                stream, handshake = await _open_stream(endpoint, options, stack)
+                opening = nullcontext(ByteStreamTransport(stream, handshake, FirstBytes(uri, over_tls=row.uses_tls)))
                 if row.upgrade is not None:
                     opening = row.upgrade(stream, endpoint, handshake, options)
-                    with options.time_limit.step("the WebSocket upgrade was not answered"):
-                        transport = await stack.enter_async_context(opening)
-                else:
-                    transport = ByteStreamTransport(stream, handshake, FirstBytes(uri, over_tls=row.uses_tls))
+            if row.upgrade is None:
+                transport = await stack.enter_async_context(opening)
+            else:
+                with options.time_limit.step("the WebSocket upgrade was not answered"):
+                    transport = await stack.enter_async_context(opening)
         yield transport
 
 
-@asynccontextmanager
-async def _over(
-    uri: str, endpoint: Endpoint, shared: SharedConnection, options: ConnectOptions
-) -> AsyncIterator[Transport]:
-    """Open a transport of a shared connection."""
-    async with AsyncExitStack() as stack:
-        with as_lost(uri):
-            transport = await stack.enter_async_context(shared.open(endpoint, options))
-        yield transport
+async def _dial(endpoint: Endpoint, time_limit: ConnectTimeout, stack: AsyncExitStack | None = None) -> Carrier:
+    """Connect, without any handshake, for as long as the stack, if there is one. Raise ``OSError``."""
+    with time_limit.step("not connected"):
+        carrier = await endpoint.row.dial(endpoint)
+    if stack is not None:
+        stack.push_async_callback(close_at_once, carrier)
+    return carrier
 
 
-async def _dial(endpoint: Endpoint, time_limit: ConnectTimeout) -> Carrier:
-    """Connect, without any handshake. Raise ``OSError``."""
-    with time_limit.step("not connected", looks_up=True):
-        return await endpoint.row.dial(endpoint)
-
-
-async def _dial_attended(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> Transport:
-    """Connect for as long as the stack, with what runs beside. Return the transport."""
-    row = endpoint.row
-    assert row.attend is not None
-    carrier = await _dial(endpoint, options.time_limit)
-    stack.push_async_callback(close_at_once, carrier)
-    return await stack.enter_async_context(row.attend(carrier, options.limits))
-
-
-async def _share(uri: str, endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedConnection:
+async def _share(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedConnection:
     """Connect for as long as the stack. Return what the transports share."""
     assert endpoint.row.share is not None
-    stream, handshake = await _open_stream(uri, endpoint, options, stack)
+    stream, handshake = await _open_stream(endpoint, options, stack)
     return await stack.enter_async_context(endpoint.row.share(stream, endpoint, handshake, options))
 
 
 async def _open_stream(
-    uri: str, endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack
+    endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack
 ) -> tuple[trio.abc.Stream, Handshake]:
     """Connect for as long as the stack, with TLS where the scheme has it. Return the stream and its handshake."""
     row = endpoint.row
-    carrier = await _dial(endpoint, options.time_limit)
-    stack.push_async_callback(close_at_once, carrier)
+    carrier = await _dial(endpoint, options.time_limit, stack)
     if not isinstance(carrier, trio.abc.Stream):
-        raise TypeError(f"{uri!r}: TLS and HTTP need a stream of bytes")
+        raise TypeError(f"{str(endpoint)!r}: TLS and HTTP need a stream of bytes")
     handshake = row.handshake(endpoint, carrier)
     if not row.uses_tls:
         return carrier, handshake
@@ -335,20 +316,3 @@ async def _open_stream(
             return secured, await secure(secured, handshake, row.alpn)
     except NoTls as error:
         raise wrong_protocol(error.first, TLS, over_tls=False) or error from error.__cause__
-    except NoAlpn as error:
-        first = await _first_answer(secured, options.time_limit)
-        raise wrong_protocol(first, HTTP_2, over_tls=True) or error from None
-
-
-async def _first_answer(stream: trio.abc.Stream, time_limit: ConnectTimeout) -> bytes:
-    """Return the first bytes that a server sends to the preface of HTTP/2, which others refuse; none if it is silent.
-
-    RFC 9113, 3.4: the preface is such that servers of HTTP/1 don't go on.
-    """
-    with time_limit.scope(), trio.move_on_after(PROBE_TIMEOUT):
-        try:
-            await stream.send_all(PREFACE)
-            return bytes(await stream.receive_some(HEAD_SIZE))
-        except trio.BrokenResourceError:
-            return b""
-    return b""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from traceback import walk_tb
 from typing import Final
 
 import trio
@@ -31,21 +30,15 @@ class ConnectTimeout:
         self._deadline = math.inf if math.isinf(seconds) else trio.current_time() + seconds
 
     @contextmanager
-    def step(self, missing: str, *, looks_up: bool = False) -> Iterator[None]:
+    def step(self, missing: str) -> Iterator[None]:
         """Bound one step. Raise ``ConnectionLost`` once the time is over; ``missing`` says what did not come.
 
-        A step that ``looks_up`` a name first is two, told apart when the time is over. Scopes and nurseries that are
-        entered in a step end in it.
+        Scopes and nurseries that are entered in a step end in it.
         """
         with trio.CancelScope(deadline=self._deadline) as scope:
-            try:
-                yield
-            except trio.Cancelled as cancelled:
-                if looks_up and _is_looking_up(cancelled):
-                    missing = "no result of the name look-up"
-                raise
+            yield
         if scope.cancelled_caught:
-            raise self.expired(missing) from None
+            raise self.expired(missing)
 
     def scope(self) -> trio.CancelScope:
         """Return a scope with this deadline, for a step that opens what outlives it: remove the deadline then."""
@@ -64,15 +57,6 @@ def checked_connect_timeout(seconds: object) -> float:
     if not seconds > 0:
         raise ValueError(f"connect_timeout of {seconds}: must be above 0; math.inf is no limit")
     return seconds
-
-
-def _is_looking_up(cancelled: trio.Cancelled) -> bool:
-    """Return whether the task that was cancelled waited for the addresses of a name.
-
-    Trio's function that connects looks up the name itself, so that nothing else tells these two steps apart.
-    """
-    look_up = trio.socket.getaddrinfo.__code__
-    return any(frame.f_code is look_up for frame, _ in walk_tb(cancelled.__traceback__))
 
 
 UNLIMITED: Final = ConnectTimeout(math.inf)

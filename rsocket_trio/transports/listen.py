@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -21,6 +21,8 @@ from rsocket_trio.transports.byte_stream import ByteStreamTransport, turn_away
 from rsocket_trio.transports.error_text import HandshakeFailed, NoAlpn, NoTls, OriginRefused, reason
 from rsocket_trio.transports.first_bytes import TLS_ALERT, client_protocol
 from rsocket_trio.transports.schemes import (
+    REGISTRY,
+    SPELLINGS,
     AcceptedConnection,
     AcceptOptions,
     AnyListener,
@@ -30,7 +32,6 @@ from rsocket_trio.transports.schemes import (
     close_at_once,
     parse_uri,
 )
-from rsocket_trio.transports.server_contexts import SSLContextLike, server_contexts
 from rsocket_trio.transports.sockets import SharedListener, SocketListener, secure, server_tls
 from rsocket_trio.transports.websocket.origins import OWN, Origins
 
@@ -42,6 +43,10 @@ CONNECTION_TASK = "rsocket_trio connection"
 """The name of the tasks of accepted connections; Trio would make one for each, of 100 bytes."""
 LOG_INTERVAL = 60.0
 """Seconds between two lines in the log about it."""
+
+OneContext: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext]
+SSLContextLike: TypeAlias = OneContext | Mapping[str, OneContext]
+"""The context of served TLS, a function that makes one, or such a value for each scheme."""
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -98,26 +103,26 @@ class Accepted:
         time: this waits for a peer that may never send anything.
         """
         carrier, row = self._carrier, self.endpoint.row
+        if row.accept_shared is not None:
+            async with self.open_shared(limits) as shared:
+                first = await shared.accept()
+                if first is None:
+                    raise HandshakeFailed("the client opened no stream")
+                yield first
+            return
         try:
-            if not isinstance(carrier, trio.abc.Stream):
-                if row.attend is None:
-                    yield carrier
+            if isinstance(carrier, trio.abc.Stream):
+                stream, handshake = await self._secured(carrier)
+                if row.grant is None:
+                    yield ByteStreamTransport(stream, handshake)
                 else:
-                    async with row.attend(carrier, limits or Limits()) as transport:
+                    async with row.grant(stream, self.endpoint, handshake, self._options(limits)) as transport:
                         yield transport
-                return
-            stream, handshake = await self._secured(carrier)
-            if row.grant is not None:
-                async with row.grant(stream, self.endpoint, handshake, self._options(limits)) as transport:
-                    yield transport
-            elif row.accept_shared is not None:
-                async with row.accept_shared(stream, self.endpoint, handshake, self._options(limits)) as shared:
-                    first = await shared.accept()
-                    if first is None:
-                        raise HandshakeFailed("the client opened no stream")
-                    yield first
+            elif row.attend is None:
+                yield carrier
             else:
-                yield ByteStreamTransport(stream, handshake)
+                async with row.attend(carrier, limits or Limits()) as transport:
+                    yield transport
         finally:
             await close_at_once(carrier)
 
@@ -164,11 +169,14 @@ class Accepted:
 
 
 class AcceptedTransport:
-    """One of the transports of a client's connection that carries many. The task that runs those closes it."""
+    """A transport that needs no handshake: one of a connection that carries many, or a stream of the application's.
+
+    Whoever accepted it closes it.
+    """
 
     is_shared = False
 
-    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+    def __init__(self, endpoint: Endpoint | str, transport: Transport) -> None:
         self.endpoint = endpoint
         self._transport = transport
 
@@ -177,29 +185,7 @@ class AcceptedTransport:
         return self._transport
 
 
-class AcceptedStream:
-    """A connection accepted by a listener of the application: any Trio stream, which needs no handshake."""
-
-    endpoint = "stream"
-    is_shared = False
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-
-    def plain(self) -> Transport:
-        """Return the stream as a transport. The task that accepted it closes it."""
-        return ByteStreamTransport(self._stream)
-
-    @asynccontextmanager
-    async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
-        """Return the stream as a transport, closed when the block ends."""
-        try:
-            yield ByteStreamTransport(self._stream)
-        finally:
-            await trio.aclose_forcefully(self._stream)
-
-
-Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
+Handler: TypeAlias = Callable[[Accepted], Awaitable[None]]
 
 
 @attrs.frozen
@@ -273,16 +259,12 @@ class BoundListener(trio.abc.AsyncResource):
                 logger.log(level, "%s: a page was turned away: %s%s", self.uri, exc, more)
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
-
-        async def handle_and_close(accepted: Accepted) -> None:
-            try:
-                await handler(accepted)
             finally:
                 await accepted.aclose()
 
-        # Mostly both coroutines are left out: one more that waits costs memory for each connection.
+        # Mostly this coroutine is left out: one more that waits costs memory for each connection.
         scheme = self.endpoint.row
-        chosen = handle if scheme.needs_handshake else handler if scheme.cuts else handle_and_close
+        chosen = handle if scheme.needs_handshake or not scheme.cuts else handler
         async with trio.open_nursery() as nursery:
             tasks = handler_nursery or nursery
             for listener in self._listeners:
@@ -290,46 +272,49 @@ class BoundListener(trio.abc.AsyncResource):
             # Bound sockets queue connections already, so no client that learns the URI comes too early.
             task_status.started(self.uri)
 
-    async def _accept(
-        self,
-        listener: AnyListener,
-        handler: Callable[[Accepted], Awaitable[None]],
-        tasks: trio.Nursery,
-        tasks_go_on: bool,
-    ) -> None:
-        """Accept as ``trio.serve_listeners`` does, without its second close of each stream in a scope of its own.
-
-        When this is cancelled and the tasks go on, they handle what waits as well.
-        """
-
+    async def _accept(self, listener: AnyListener, handler: Handler, tasks: trio.Nursery, tasks_go_on: bool) -> None:
         def start(stream: Carrier) -> None:
             accepted = Accepted(self.endpoint, stream, self._ssl_context, self._origins)
             tasks.start_soon(handler, accepted, name=CONNECTION_TASK)
 
-        on_shortage = partial(self.shortage.wait, self.uri)
-        async with listener:
-            try:
-                while True:
-                    try:
-                        stream = await listener.accept()
-                    except OSError as error:
-                        await on_shortage(error)
-                    else:
-                        # No checkpoint between accept and here: a cancellation can't drop an accepted connection.
-                        start(stream)
-                        del stream  # the next one may be long in coming
-            except trio.ClosedResourceError:
-                return
-            except trio.Cancelled:
-                if tasks_go_on:
-                    await take_waiting(listener, start, on_shortage)
-                raise
+        await accept_all(listener, start, partial(self.shortage.wait, self.uri), tasks_go_on=tasks_go_on)
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
         with trio.CancelScope(shield=True):
             for listener in self._listeners:
                 await listener.aclose()
+
+
+async def accept_all(
+    listener: AnyListener,
+    start: Callable[[Any], object],
+    on_shortage: Callable[[OSError], Awaitable[object]],
+    *,
+    tasks_go_on: bool,
+) -> None:
+    """Accept until cancelled, then close the listener. ``start`` begins the task of each connection.
+
+    This is ``trio.serve_listeners`` without its second close of each stream in a scope of its own. When it is cancelled
+    and the tasks go on, they handle what waits as well. ``on_shortage`` is that of ``take_waiting``.
+    """
+    async with listener:
+        try:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    await on_shortage(error)
+                else:
+                    # No checkpoint between accept and here: a cancellation can't drop an accepted connection.
+                    start(stream)
+                    del stream  # the next one may be long in coming
+        except trio.ClosedResourceError:
+            return
+        except trio.Cancelled:
+            if tasks_go_on:
+                await take_waiting(listener, start, on_shortage)
+            raise
 
 
 class ListenerAdapter(trio.abc.AsyncResource):
@@ -342,11 +327,11 @@ class ListenerAdapter(trio.abc.AsyncResource):
 
     async def serve(
         self,
-        handler: Handler,
+        handler: Callable[[AcceptedTransport], Awaitable[None]],
         *,
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-    ) -> NoReturn:
+    ) -> None:
         """Accept until cancelled, then close the listener.
 
         Connections that wait when this is cancelled are still handled, in a ``handler_nursery`` that goes on.
@@ -354,30 +339,19 @@ class ListenerAdapter(trio.abc.AsyncResource):
 
         async def handle(stream: trio.abc.Stream) -> None:
             try:
-                await handler(AcceptedStream(stream))
+                await handler(AcceptedTransport(self.uri, ByteStreamTransport(stream)))
             finally:
                 await trio.aclose_forcefully(stream)
 
-        on_shortage = partial(Shortage().wait, self.uri)
-        async with trio.open_nursery() as nursery, self._listener:
+        async with trio.open_nursery() as nursery:
             tasks = handler_nursery or nursery
 
             def start(stream: trio.abc.Stream) -> None:
                 tasks.start_soon(handle, stream)
 
             task_status.started(self.uri)
-            try:
-                while True:
-                    try:
-                        stream = await self._listener.accept()
-                    except OSError as error:
-                        await on_shortage(error)
-                    else:
-                        start(stream)
-            except trio.Cancelled:
-                if handler_nursery is not None:
-                    await take_waiting(self._listener, start, on_shortage)
-                raise
+            on_shortage = partial(Shortage().wait, self.uri)
+            await accept_all(self._listener, start, on_shortage, tasks_go_on=handler_nursery is not None)
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -437,3 +411,58 @@ async def _bind(
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
     return BoundListener(bound, listeners, ssl_context, shortage, origins)
+
+
+def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike | None) -> dict[str, ssl.SSLContext]:
+    """Return the context of each scheme that uses TLS, with the protocols that it offers by ALPN set.
+
+    A function is called once for each scheme. Raise ``ValueError`` for a scheme without a context, for a mapping with
+    other keys than the schemes of TLS, and for one context of two schemes that offer different protocols; ``TypeError``
+    for a value that is no context.
+    """
+    by_scheme = _by_scheme(ssl_context) if isinstance(ssl_context, Mapping) else None
+    contexts: dict[str, ssl.SSLContext] = {}
+    for endpoint in endpoints:
+        scheme = endpoint.scheme
+        if not endpoint.uses_tls or scheme in contexts:
+            continue
+        source = ssl_context if by_scheme is None else by_scheme.get(scheme)
+        if source is None:
+            missing = "" if by_scheme is None else f" for {scheme!r}"
+            raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate{missing}")
+        contexts[scheme] = _context(scheme, source)
+    _check_shared(contexts)
+    for scheme, context in contexts.items():
+        if REGISTRY[scheme].alpn:
+            context.set_alpn_protocols(list(REGISTRY[scheme].alpn))
+    return contexts
+
+
+def _by_scheme(contexts: Mapping[str, object]) -> dict[str, object]:
+    """Return a mapping by the names of schemes. Raise ``ValueError`` for another key."""
+    known = {word: name for word, name in SPELLINGS.items() if REGISTRY[name].uses_tls}
+    for word in contexts:
+        if word not in known:
+            raise ValueError(f"ssl_context for {word!r}: the schemes of TLS are {', '.join(known)}")
+    return {known[word]: context for word, context in contexts.items()}
+
+
+def _context(scheme: str, source: object) -> ssl.SSLContext:
+    """Return the context, made by the function if it is one. Raise ``TypeError`` for anything else."""
+    context = source() if callable(source) else source
+    if not isinstance(context, ssl.SSLContext):
+        what = f"{type(context).__name__} of its function" if callable(source) else type(context).__name__
+        raise TypeError(f"ssl_context for {scheme!r} is an ssl.SSLContext or a function that makes one, not {what}")
+    return context
+
+
+def _check_shared(contexts: Mapping[str, ssl.SSLContext]) -> None:
+    """Raise ``ValueError`` if one context would have to offer the protocols of two schemes."""
+    first: dict[int, str] = {}
+    for scheme, context in contexts.items():
+        other = first.setdefault(id(context), scheme)
+        if REGISTRY[other].alpn != REGISTRY[scheme].alpn:
+            raise ValueError(
+                f"one ssl_context for {other} and {scheme}, which offer different protocols by ALPN: give a mapping "
+                f"{{{other!r}: ..., {scheme!r}: ...}} of two contexts, or a function that makes one"
+            )

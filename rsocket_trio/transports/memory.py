@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.backlog import QueueListener
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 
 if TYPE_CHECKING:
@@ -22,13 +22,8 @@ BACKLOG = 128
 """Connections that wait to be accepted before connecting waits as well."""
 
 
-class MemoryTransport(trio.abc.AsyncResource):
+class MemoryTransport(MessageTransport, trio.abc.AsyncResource):
     """One end of a pair: each ``send`` is one batch of whole frames, and waits while the peer is behind."""
-
-    is_message_based = True
-    send_at_once = None
-    is_idle = False
-    mid_frame = False
 
     def __init__(
         self,
@@ -36,39 +31,15 @@ class MemoryTransport(trio.abc.AsyncResource):
         incoming: trio.MemoryReceiveChannel[list[bytes]],
         handshake: Handshake,
     ) -> None:
-        self.handshake = handshake
+        super().__init__(handshake)
         self._outgoing = outgoing
         self._incoming = incoming
-        self._peeked: list[bytes] = []
-        self._shown = 0
         self._ended = False
-
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first frame, at each further call with one more, and whether no more can come.
-
-        ``receive`` delivers them again.
-        """
-        if self._shown == len(self._peeked) and not self._ended:
-            self._peeked += await self._take()
-        ended = self._shown == len(self._peeked)
-        self._shown += not ended
-        return b"".join(self._peeked[: self._shown]), ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Hand over all frames at once."""
         if frames:
             await self._outgoing.send([whole(frame) for frame in frames])
-
-    async def receive(self) -> Sequence[bytes]:
-        """Return all frames that are here, at least one; an empty sequence once the peer has finished."""
-        frames, self._peeked = self._peeked, []
-        self._shown = 0
-        if not frames and not self._ended:
-            frames = await self._take()
-        return frames
 
     async def finish(self, code: int = 1000) -> None:
         """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB."""
@@ -96,7 +67,9 @@ class MemoryTransport(trio.abc.AsyncResource):
         self._incoming.close()
 
     async def _take(self) -> list[bytes]:
-        """Return the next batch together with those behind it."""
+        """Return the next batch together with those behind it; none once the peer has finished."""
+        if self._ended:
+            return []
         try:
             frames = list(await self._incoming.receive())
         except trio.EndOfChannel:
@@ -122,13 +95,7 @@ class MemoryListener(QueueListener[MemoryTransport]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._arriving, self._arrived = trio.open_memory_channel[MemoryTransport](BACKLOG)
-
-    async def connect(self) -> MemoryTransport:
-        """Make a new pair: the listener accepts one end, the other is returned."""
-        ours, theirs = memory_pair(self.name)
-        await self._arriving.send(theirs)
-        return ours
+        self.arriving, self._arrived = trio.open_memory_channel[MemoryTransport](BACKLOG)
 
     async def accept(self) -> MemoryTransport:
         """Return the next connection."""
@@ -190,13 +157,11 @@ def listen_memory(name: str) -> MemoryListener:
 async def connect_memory(name: str) -> MemoryTransport:
     """Connect to a name. Raise ``ConnectionRefusedError`` if no listener has it."""
     listener = _listeners().get(name)
-    if listener is None:
-        raise _nobody(name)
+    ours, theirs = memory_pair(name)
     try:
-        return await listener.connect()
+        if listener is not None:
+            await listener.arriving.send(theirs)
+            return ours
     except trio.BrokenResourceError:
-        raise _nobody(name) from None
-
-
-def _nobody(name: str) -> OSError:
-    return ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens", f"memory://{name}")
+        pass
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens", f"memory://{name}")

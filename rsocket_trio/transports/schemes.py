@@ -56,11 +56,6 @@ class Endpoint:
         return self.row.uses_tls
 
     @property
-    def is_websocket(self) -> bool:
-        """Return whether frames are WebSocket messages."""
-        return self.row.is_websocket
-
-    @property
     def authority(self) -> str:
         """``host:port``, an IPv6 address in brackets, the scheme's own port left out."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -200,7 +195,6 @@ class Scheme:
     """The protocols that TLS has to agree on, where it has to agree on one."""
     alpn_refusal: bytes = b""
     """The answer of a server to a client that agreed on none of them."""
-    is_websocket: bool = False
     cuts: bool = False
     """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
     extra: tuple[str, str] | None = None
@@ -386,7 +380,6 @@ WS = attrs.evolve(
     name="ws",
     default_port=80,
     has_path=True,
-    is_websocket=True,
     upgrade=LoadedLate("rsocket_trio.transports.websocket.transport", "open_websocket"),
     grant=LoadedLate("rsocket_trio.transports.websocket.transport", "accept_websocket"),
 )

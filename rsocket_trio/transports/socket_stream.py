@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import socket
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
@@ -28,7 +29,26 @@ IN_A_ROW = 4
 """Writes that may follow each other before others run."""
 
 
-class SocketStream(trio.abc.HalfCloseableStream):
+class PromptStream(trio.abc.HalfCloseableStream):
+    """A stream that is also written to and closed without waiting."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def write(self, data: BytesLike) -> int:
+        """Return how many bytes were taken, from the front. Raise as ``send_all`` does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close at once. A task that waits here gets a ``ClosedResourceError``."""
+
+    @property
+    @abstractmethod
+    def has_unread(self) -> bool:
+        """Return whether something came that was not received, as far as that can be told."""
+
+
+class SocketStream(PromptStream):
     """A connected stream socket. One task reads, one task writes.
 
     ``address`` is that of the other end, if it is known already. ``is_drained`` tells that the last read emptied the
@@ -93,13 +113,14 @@ class SocketStream(trio.abc.HalfCloseableStream):
             return False
         return False
 
+    @property
+    def has_unread(self) -> bool:
+        """Return whether something came that was not read, the end included."""
+        return not self.is_idle
+
     def write(self, data: BytesLike) -> int:
         """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
         return self._hand_over(self.socket.send, data)
-
-    def write_parts(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Return how many bytes the system took of these pieces, from the front. Raise as ``send_all`` does."""
-        return self._hand_over(self.socket.sendmsg, parts)
 
     def _hand_over(self, send: Callable[[Data], int], data: Data) -> int:
         if self._said_the_end:

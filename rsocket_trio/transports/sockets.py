@@ -151,8 +151,8 @@ async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = Fa
     Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains. With
     ``shares_ipv4`` the address ``::`` is that of all interfaces over IPv4, too.
     """
-    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    results = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in results))
     for tries_left in reversed(range(COMMON_PORT_TRIES)):
         try:
             sockets = _bind_all(addresses, port, backlog, shares_ipv4)
@@ -161,7 +161,7 @@ async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = Fa
             if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
                 continue
             raise
-        return [SocketListener(each) for each in sockets]
+        return [SocketListener(listening) for listening in sockets]
     raise AssertionError("the last try returns or raises")
 
 
@@ -173,33 +173,35 @@ def _bind_all(
     try:
         for family, address in addresses:
             try:
-                one = socket.socket(family, socket.SOCK_STREAM)
+                listening = _bind(family, (address[0], port, *address[2:]), backlog, shares_ipv4)
             except OSError as exc:
                 if exc.errno not in NO_SUCH_ADDRESS:
                     raise
                 absent = exc
                 continue
-            bound.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not (shares_ipv4 and address[0] == "::"))
-            try:
-                one.bind((address[0], port, *address[2:]))
-            except OSError as exc:
-                if exc.errno not in NO_SUCH_ADDRESS:
-                    raise
-                absent = exc
-                bound.pop().close()
-                continue
-            one.listen(backlog)
-            port = one.getsockname()[1]
+            bound.append(listening)
+            port = listening.getsockname()[1]
     except BaseException:
-        for one in bound:
-            one.close()
+        for listening in bound:
+            listening.close()
         raise
     if not bound and absent is not None:
         raise absent
     return bound
+
+
+def _bind(family: socket.AddressFamily, address: tuple[object, ...], backlog: int, shares_ipv4: bool) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not (shares_ipv4 and address[0] == "::"))
+        listening.bind(address)
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 class SocketListener(QueueListener[SocketStream]):
@@ -228,15 +230,12 @@ class SocketListener(QueueListener[SocketStream]):
 
         Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
         """
-        if self.socket.fileno() < 0:
-            raise trio.ClosedResourceError
-        trio.lowlevel.notify_closing(self.socket)
-        try:
-            accepted, address = self.socket.accept()
-        except BlockingIOError:
+        if self.socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.socket)
+        accepted = self._accept_now()
+        if accepted is None:
             self.socket.close()  # at once: what comes in between is lost
-            return None
-        return SocketStream(accepted, address)
+        return accepted
 
     async def aclose(self) -> None:
         """Stop accepting here. The socket listens for as long as any process has it."""
@@ -247,15 +246,20 @@ class SocketListener(QueueListener[SocketStream]):
 
     def _take(self) -> SocketStream | None:
         """Return the connection that waits first; ``None`` if none does, or it is gone already."""
+        try:
+            return self._accept_now()
+        except OSError as error:
+            if error.errno not in ONE_LOST:
+                raise
+            return None
+
+    def _accept_now(self) -> SocketStream | None:
+        """Return the connection that waits first; ``None`` if none does."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError
         try:
             accepted, address = self.socket.accept()
         except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno not in ONE_LOST:
-                raise
             return None
         return SocketStream(accepted, address)
 

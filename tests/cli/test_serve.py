@@ -294,8 +294,11 @@ WRONG = {
     ),
     f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
     "quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
-    "origin 'app.example': the scheme is missing": (2, ["app:responder", "--origin", "app.example"]),
-    "an origin has no path": (2, ["app:responder", "--origin", "*", "--origin", "https://app.example/page"]),
+    "origin 'app.example' is no scheme, host and port": (2, ["app:responder", "--origin", "app.example"]),
+    "origin 'https://app.example/page' is no scheme": (
+        2,
+        ["app:responder", "--origin", "*", "--origin", "https://app.example/page"],
+    ),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
 }
 

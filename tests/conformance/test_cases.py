@@ -157,7 +157,7 @@ async def test_our_side_passes_over_every_transport(
     }
     cases = cases_of(dialect, role, heavy=False)[len(scheme + dialect) % PART :: PART]
     results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), cases)
-    has_messages = REGISTRY[scheme].is_websocket or scheme in ("memory", "aeron")
+    has_messages = REGISTRY[scheme].upgrade is not None or scheme in ("memory", "aeron")
     broken = [result for result in results if result.outcome is not wanted(result.case, has_messages=has_messages)]
     assert [told(result) for result in broken] == []
 

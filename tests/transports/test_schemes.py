@@ -111,24 +111,6 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("uri", "uses_tls", "is_websocket"),
-    [
-        ("tcp://h:1", False, False),
-        ("tls://h:1", True, False),
-        ("ws://h", False, True),
-        ("wss://h", True, True),
-        ("h2://h", False, False),
-        ("h2s://h", True, False),
-        ("unix:///s", False, False),
-        ("memory://m", False, False),
-    ],
-)
-def test_the_scheme_says_what_goes_over_the_wire(uri: str, uses_tls: bool, is_websocket: bool) -> None:
-    assert parse_uri(uri).uses_tls is uses_tls
-    assert parse_uri(uri).is_websocket is is_websocket
-
-
 class PipeListener(trio.abc.Listener[trio.abc.Stream]):
     """Accepts the ends of pairs of memory streams."""
 

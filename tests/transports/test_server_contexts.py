@@ -12,8 +12,8 @@ import trio
 import trustme
 
 from rsocket_trio import Responder, current_connection, open_connection, serve
+from rsocket_trio.transports.listen import server_contexts
 from rsocket_trio.transports.schemes import parse_uri
-from rsocket_trio.transports.server_contexts import server_contexts
 from tests.each_row import each_row
 
 AUTHORITY = trustme.CA()

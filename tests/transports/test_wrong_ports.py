@@ -12,7 +12,6 @@ import trio
 import trustme
 
 from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
-from rsocket_trio.transports import connect
 from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed
 from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
 from tests.each_row import each_row, some
@@ -36,6 +35,7 @@ ANSWERS = {
     "wss": f"HTTP/1.1 over TLS answered, {BAD_REQUEST}: try wss://",
     "h2":  "HTTP/2 without TLS answered: try h2://",
     "h2s": "HTTP/2 over TLS answered: try h2s://",
+    "alpn": "TLS answered, and did not agree on h2 by ALPN",
 }
 WRONG_PORTS = (
     # client  server: tcp     tls     ws     wss     h2     h2s
@@ -44,7 +44,7 @@ WRONG_PORTS = (
     ("ws",   (       "tcp",  "TLS",   None, "TLS",  "h2",  "TLS")),
     ("wss",  (       "tcp",  "tls",  "ws",   None,  "h2",  "h2s")),
     ("h2",   (       "tcp",  "TLS",  "ws",  "TLS",   None, "TLS")),
-    ("h2s",  (       "tcp",  "tls",  "ws",  "wss",  "h2",   None)),
+    ("h2s",  (       "tcp", "alpn",  "ws", "alpn",  "h2",   None)),
 )
 # fmt: on
 COMBINATIONS = [
@@ -189,7 +189,7 @@ OTHERS = [
     ("tls",   NGINX,     False,    ANSWERS["ws"]),
     ("tls",   NGINX,     True,     ANSWERS["wss"]),
     ("h2",    NGINX,     False,    ANSWERS["ws"]),
-    ("h2s",   NGINX,     True,     ANSWERS["wss"]),
+    ("h2s",   NGINX,     True,     ANSWERS["alpn"]),
     ("wss",   NGINX,     False,    ANSWERS["ws"]),
     ("ws",    NGINX,     False,    "the server answered HTTP 400 to the WebSocket handshake"),
     ("wss",   NGINX,     True,     "the server answered HTTP 400 to the WebSocket handshake"),
@@ -201,9 +201,9 @@ OTHERS = [
     ("wss",   SETTINGS,  True,     ANSWERS["h2s"]),
     ("ws",    ERROR,     False,    ANSWERS["tcp"]),
     ("h2",    ERROR,     False,    ANSWERS["tcp"]),
-    ("h2s",   ERROR,     True,     ANSWERS["tls"]),
+    ("h2s",   ERROR,     True,     ANSWERS["alpn"]),
     ("tls",   ERROR,     False,    ANSWERS["tcp"]),
-    ("h2s",   NO_ALPN,   False,    "TLS answered, and did not agree on h2 by ALPN"),
+    ("h2s",   NO_ALPN,   False,    ANSWERS["alpn"]),
     ("tls",   b"SSH-2.0-OpenSSH_9.6\r\n", False, "TLS: wrong version number"),
 ]
 # fmt: on
@@ -216,16 +216,6 @@ async def test_servers_that_are_not_ours_are_named_also_if_they_stay(
 ) -> None:
     async with raw_server(answer, stays=stays, tls=tls) as port:
         assert await failure_at(f"{scheme}://127.0.0.1:{port}") == f"{scheme}://127.0.0.1:{port}: {error}"
-
-
-@each_row("stays", [False, True])
-async def test_a_server_of_tls_that_says_nothing_to_http_2_did_not_agree_on_it(
-    stays: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connect, "PROBE_TIMEOUT", 0.01)
-    async with raw_server(b"", stays=stays, tls=True) as port:
-        uri = f"h2s://127.0.0.1:{port}"
-        assert await failure_at(uri) == f"{uri}: TLS answered, and did not agree on h2 by ALPN"
 
 
 @each_row("scheme", SCHEMES)

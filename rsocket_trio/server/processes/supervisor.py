@@ -32,9 +32,8 @@ from rsocket_trio.server.processes.messages import (
     encode_run,
     prepare_serving,
 )
-from rsocket_trio.transports.listen import BoundListener, open_listeners
+from rsocket_trio.transports.listen import BoundListener, SSLContextLike, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
-from rsocket_trio.transports.server_contexts import SSLContextLike
 
 logger = logging.getLogger("rsocket_trio")
 

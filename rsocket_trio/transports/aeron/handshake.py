@@ -243,7 +243,7 @@ async def opened(endpoint: Endpoint, options: ConnectOptions, driver: MediaDrive
     """Open a connection over a given driver for the block."""
     if Channel.of(endpoint).directory is not None:
         raise ValueError(f"{endpoint}: it names the directory of another driver than that of over")
-    with options.time_limit.step("not connected", looks_up=True):
+    with options.time_limit.step("not connected"):
         transport = await _dial(endpoint, driver)
     try:
         async with attended(transport, options.limits):

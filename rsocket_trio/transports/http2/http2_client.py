@@ -12,13 +12,12 @@ from h2.exceptions import H2Error
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import HTTP_2, wrong_protocol
-from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
-from rsocket_trio.transports.http2.lanes import Waiter
-from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
+from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
 
 ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
@@ -26,43 +25,51 @@ ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 
 class RequestedStream(Http2Stream):
-    """A stream that this side asked for: the server's answer grants it."""
+    """A stream that this side asked for: the server's answer grants it. ``headers`` are those of the answer."""
 
-    __slots__ = ("_asker", "_handshake_failed", "_is_granted", "is_refused")
+    __slots__ = ("_is_granted", "headers", "is_refused")
 
-    def __init__(self, connection: Multiplexed, stream_id: int, handshake: Handshake) -> None:
+    def __init__(self, connection: Multiplexed, stream_id: int) -> None:
         # Until the answer came h2 judges DATA, which has no place before it.
-        super().__init__(connection, stream_id, handshake, has_length=True)
-        self._handshake_failed = connection.handshake_failed
+        super().__init__(connection, stream_id, has_length=True)
+        self.headers: tuple[tuple[str, str], ...] = ()
         self._is_granted = self.is_refused = False
-        self._asker = Waiter()
 
-    async def granted(self, time_limit: ConnectTimeout) -> Handshake:
-        """Wait for the answer. Return the handshake with its headers.
+    async def granted(self, time_limit: ConnectTimeout) -> None:
+        """Wait for the answer.
 
         Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError``
         if this side ended the stream meanwhile.
         """
         with time_limit.step("the POST was not answered"):
             while not (self.failure or self.is_closed or self._is_granted):
-                await self._asker.wait()  # woken by ``on_answer``, and by whatever ends the stream
+                await self.reader.park()  # woken by ``on_answer``, and by whatever ends the stream
         if self.failure and not self.said_the_end:
-            raise HandshakeFailed(self.failure) if self.is_refused else self._handshake_failed(self.failure)
+            raise HandshakeFailed(self.failure) if self.is_refused else self.connection.handshake_failed(self.failure)
         if self.failure or self.is_closed:
             raise trio.ClosedResourceError("the HTTP/2 stream was ended")
-        return self.handshake
 
     def on_answer(self, headers: Headers) -> None:
         """Begin with the headers of the answer."""
-        known = tuple(pair for pair in headers if pair[0] != "content-type" and not pair[0].startswith(":"))
-        self.handshake = attrs.evolve(self.handshake, headers=known)
+        self.headers = tuple(pair for pair in headers if pair[0] != "content-type" and not pair[0].startswith(":"))
         self._is_granted = True
-        self._asker.wake()
+        self.reader.unpark_all()
 
-    def wake(self) -> None:
-        """Wake the tasks that wait for the stream, with the one that waits for the answer."""
-        super().wake()
-        self._asker.wake()
+
+class RequestedTransport(ByteStreamTransport):
+    """Frames over a stream that this side asked for."""
+
+    __slots__ = ("_requested",)
+
+    def __init__(self, stream: RequestedStream, handshake: Handshake) -> None:
+        super().__init__(stream, handshake)
+        self._requested = stream
+
+    async def granted(self, time_limit: ConnectTimeout) -> Handshake:
+        """Wait for the answer. Return the handshake with its headers. Raise as ``RequestedStream`` does."""
+        await self._requested.granted(time_limit)
+        self.handshake = attrs.evolve(self.handshake, headers=self._requested.headers)
+        return self.handshake
 
 
 class SharedHttp2:
@@ -81,7 +88,7 @@ class SharedHttp2:
         return not (self.connection.failure or self.connection.leaving)
 
     @asynccontextmanager
-    async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Http2Stream]:
+    async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[RequestedTransport]:
         """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.
 
         The block begins with the server's answer, or without one after ``ANSWER_TIMES``: then ``granted`` waits for it.
@@ -95,14 +102,15 @@ class SharedHttp2:
             raise HandshakeFailed(connection.failure or connection.leaving)
         path = endpoint.path or "/"
         stream_id = self._request(endpoint, path, options)
-        stream = RequestedStream(connection, stream_id, attrs.evolve(self._handshake, path=path))
+        stream = RequestedStream(connection, stream_id)
+        transport = RequestedTransport(stream, attrs.evolve(self._handshake, path=path))
         connection.add(stream)
         connection.is_alone = options.is_alone
         try:
-            await self._ask_for_answer(stream, options.time_limit)
-            yield stream
+            await self._ask_for_answer(transport, options.time_limit)
+            yield transport
         finally:
-            stream.cut()
+            stream.close()
 
     def _request(self, endpoint: Endpoint, path: str, options: ConnectOptions) -> int:
         """Send the request. Return its stream."""
@@ -126,7 +134,7 @@ class SharedHttp2:
             raise HandshakeFailed(f"HTTP/2: {readable(str(error))}") from error
         return stream_id
 
-    async def _ask_for_answer(self, stream: RequestedStream, time_limit: ConnectTimeout) -> None:
+    async def _ask_for_answer(self, transport: RequestedTransport, time_limit: ConnectTimeout) -> None:
         """Wait for the server's answer for as long as no frame need be sent for it. Raise ``HandshakeFailed``.
 
         A proxy may hold the answer back until there is more to send, as nginx does under TLS: its answer to a PING
@@ -134,30 +142,30 @@ class SharedHttp2:
         """
         for seconds in ANSWER_TIMES:
             with trio.move_on_after(seconds):
-                await stream.granted(time_limit)
+                await transport.granted(time_limit)
                 return
             self.connection.ping()
 
     def _on_answer(self, stream_id: int, headers: Headers) -> None:
-        lane = self.connection.lanes.get(stream_id)
-        if lane is None:
+        stream = self.connection.streams.get(stream_id)
+        if stream is None:
             return
-        assert isinstance(lane, RequestedStream)
-        said = dict(headers)
-        lane.has_length = "content-length" in said
-        if refusal := _refusal(said):
-            lane.is_refused = True
-            # An error page that follows is nobody's: without the lane h2 takes it.
-            self.connection.drop(lane, refusal, ErrorCodes.CANCEL)
+        assert isinstance(stream, RequestedStream)
+        fields = dict(headers)
+        stream.has_length = "content-length" in fields
+        if refusal := _refusal(fields):
+            stream.is_refused = True
+            # An error page that follows is nobody's: without the stream h2 takes it.
+            self.connection.drop(stream, refusal, ErrorCodes.CANCEL)
         else:
-            lane.on_answer(headers)
+            stream.on_answer(headers)
 
 
-def _refusal(said: dict[str, str]) -> str:
+def _refusal(fields: dict[str, str]) -> str:
     """Return why an answer does not grant the stream; nothing if it does."""
-    if said[":status"] != "200":
-        return f"the server answered HTTP {readable(said[':status'])} to the request"
-    kind = said.get("content-type", "")
+    if fields[":status"] != "200":
+        return f"the server answered HTTP {readable(fields[':status'])} to the request"
+    kind = fields.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != CONTENT_TYPE:
         return f"the server answered with content type {readable(kind)!r}, not {CONTENT_TYPE}"
     return ""

@@ -11,9 +11,9 @@ import attrs
 import trio
 
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.http2.h2_setup import Headers
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
-from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
+from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
 from rsocket_trio.transports.schemes import AcceptOptions, Endpoint
 
 OF_THE_HANDSHAKE = frozenset({"content-type", "content-length", "host", "te"})
@@ -31,7 +31,7 @@ class AcceptedHttp2:
         self._endpoint = endpoint
         self._handshake = handshake
         self._idle_time = options.limits.silence
-        self._queue: deque[Http2Stream] = deque()
+        self._queue: deque[ByteStreamTransport] = deque()
         self._leaves = False
         self._has_announced = False
         self._announced_until = math.inf
@@ -39,7 +39,7 @@ class AcceptedHttp2:
         self._most = options.limits.shared_connections
         self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=self._most)
 
-    async def accept(self) -> Http2Stream | None:
+    async def accept(self) -> ByteStreamTransport | None:
         """Return the next stream that the client opens; ``None`` once it can open no more.
 
         It can open no more once it heard of ``stop_accepting``, once the connection is lost, and when no stream was
@@ -57,7 +57,7 @@ class AcceptedHttp2:
                     scope.deadline = min(scope.deadline, connection.idle_since + self._idle_time)
                 # Woken by ``_on_request``, by ``stop_accepting``, when a PING is answered, when a stream closes, and
                 # when the client goes.
-                await connection.watcher.wait()
+                await connection.watcher.park()
             if scope.cancelled_caught:
                 self._stop()
         return self._queue.popleft()
@@ -71,9 +71,9 @@ class AcceptedHttp2:
         if self.connection.h2.highest_inbound_stream_id and not self._has_announced:
             self._has_announced = True
             self._announced_until = trio.current_time() + LAST_STREAMS_TIMEOUT
-            self.connection.announce_goaway()
+            self.connection.say_goaway(crossing=True)
             self.connection.ping()
-            self.connection.watcher.wake()
+            self.connection.watcher.unpark_all()
 
     def _stop(self) -> None:
         """Accept no more streams: the client has heard of it, or opened none for long."""
@@ -85,28 +85,28 @@ class AcceptedHttp2:
         if self._stopped or connection.carried >= self._most:
             connection.refuse_quietly(stream_id)
             return
-        said = dict(headers)
-        refusal = self._refusal(said)
+        fields = dict(headers)
+        refusal = self._refusal(fields)
         if refusal:
             connection.refuse(stream_id, refusal)
             return
         connection.send_headers(stream_id, [(":status", "200"), ("content-type", CONTENT_TYPE)])
         known = tuple(pair for pair in headers if pair[0] not in OF_THE_HANDSHAKE and not pair[0].startswith(":"))
-        handshake = attrs.evolve(self._handshake, path=said[":path"], headers=known)
-        stream = Http2Stream(connection, stream_id, handshake, has_length="content-length" in said)
+        handshake = attrs.evolve(self._handshake, path=fields[":path"], headers=known)
+        stream = Http2Stream(connection, stream_id, has_length="content-length" in fields)
         connection.add(stream)
-        self._queue.append(stream)
-        connection.watcher.wake()
+        self._queue.append(ByteStreamTransport(stream, handshake))
+        connection.watcher.unpark_all()
         if self._leaves:
             self.stop_accepting()
 
-    def _refusal(self, said: dict[str, str]) -> list[tuple[str, str]]:
+    def _refusal(self, fields: dict[str, str]) -> list[tuple[str, str]]:
         """Return the headers of the answer that refuses a request; none if it is granted."""
-        if _path(said.get(":path", "")) != _path(self._endpoint.path):
+        if _path(fields.get(":path", "")) != _path(self._endpoint.path):
             return [(":status", "404")]
-        if said[":method"] != "POST":
+        if fields[":method"] != "POST":
             return [(":status", "405"), ("allow", "POST")]
-        if said.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+        if fields.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
             return [(":status", "415"), ("accept", CONTENT_TYPE)]
         return []
 

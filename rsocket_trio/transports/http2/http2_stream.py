@@ -1,76 +1,123 @@
-"""A stream of an HTTP/2 connection as a transport: its DATA frames carry frames with a length prefix, cut anywhere."""
+"""A stream of an HTTP/2 connection as a Trio stream: its DATA frames carry the bytes of both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled
+from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
 
-from rsocket_trio.mux.framing import AT_ONCE, EncodedFrame, Framing, NoFraming
-from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, LARGE, TAKES_PARTS
-from rsocket_trio.transports.http2.lanes import Lane
-from rsocket_trio.transports.http2.multiplexed import Multiplexed
+from rsocket_trio.transports.socket_stream import BytesLike, PromptStream
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.http2.multiplexed import Multiplexed
 
 CONTENT_TYPE = "application/rsocket"
 """The media type of requests and answers."""
+STREAM_WINDOW: Final = 1024 * 1024
+"""Bytes that a peer may send on a stream ahead of its reader."""
+MAX_PIECES: Final = 64
+"""Pieces of a stream that are kept apart. A peer chooses how small they are, and each costs 40 bytes."""
+SMALL_PIECES: Final = 16384
+"""Bytes up to which pieces are joined for their reader."""
 IN_A_ROW = 4
 """Writes that may follow each other before other tasks run."""
 
 
-class Http2Stream(Lane):
-    """Frames over one HTTP/2 stream. The connection that carries it reads and writes.
+class Http2Stream(PromptStream):
+    """One HTTP/2 stream. The connection that carries it reads and writes.
 
-    Cancelling ``receive`` loses nothing. Cancelling ``send`` may leave half a frame sent: close the stream afterwards.
-    The connection and its other streams go on.
+    Cancelling ``receive_some`` loses nothing. Cancelling ``send_all`` may leave a part of the bytes sent: close the
+    stream afterwards. The connection and its other streams go on.
     """
 
-    __slots__ = ("_ended", "_framing", "_peeked", "_unsent", "_writes", "handshake")
+    __slots__ = (
+        *("_pieces", "_tail", "_writes", "connection", "failure", "has_data", "has_ended", "has_length", "is_closed"),
+        *("reader", "receive_window", "said_the_end", "send_window", "stream_id", "unopened", "waiting", "writer"),
+    )
 
-    is_message_based = False
-    is_idle = False
-
-    def __init__(
-        self, connection: Multiplexed, stream_id: int, handshake: Handshake, *, has_length: bool = False
-    ) -> None:
-        super().__init__(connection, stream_id, has_length=has_length)
-        self.connection: Multiplexed = connection
-        self.handshake = handshake
-        self._framing: Framing = NoFraming()
-        self._peeked = b""
-        self._unsent = b""
-        self._ended = False
+    def __init__(self, connection: Multiplexed, stream_id: int, *, has_length: bool = False) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self.send_window = connection.initial_window
+        self.receive_window = STREAM_WINDOW
+        self.unopened = 0
+        """Bytes that were taken, and for which the window was not opened again."""
+        self.waiting = 0
+        """Bytes that came and were not taken."""
+        self.has_length = has_length
+        """True if the peer announced the length of what it sends: h2 counts it then, and keeps the windows."""
+        self.has_data = False
+        self.has_ended = False
+        self.said_the_end = False
+        self.is_closed = False
+        self.failure = ""
+        """The reason why no more bytes move, if it is the peer or the loss of the connection; else empty."""
+        self.reader = ParkingLot()
+        self.writer = ParkingLot()
+        self._pieces: deque[bytes] = deque()
+        self._tail = bytearray()
         self._writes = 0
 
-    def use_framing(self, framing: Framing) -> None:
-        """Cut received bytes into frames this way from now on; called before the first ``receive``."""
-        self._framing = framing
+    # What the connection calls
 
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return all bytes so far, at least one more than at the last call, and whether no more can come."""
-        if not self._ended:
-            chunk = await self._next()
-            self._ended = not chunk
-            self._peeked += chunk
-        return self._peeked, self._ended
+    def deliver(self, piece: bytes) -> None:
+        """Keep bytes for the reader, and wake it."""
+        if self.is_closed:
+            self.connection.open_windows(self, len(piece))
+            return
+        if not self.has_data:
+            self.has_data = True
+            self.connection.empty_frames.refund()
+        self.waiting += len(piece)
+        if len(self._pieces) < MAX_PIECES and not self._tail:
+            self._pieces.append(piece)
+        else:
+            self._tail += piece
+        self.reader.unpark_all()
 
-    async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Write all frames. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
-        outlet, largest = self.connection.outlet, self.connection.largest_frame
+    def take(self) -> bytes:
+        """Return the next bytes that wait, and open the windows for as many; none if none wait."""
+        pieces, size = list[bytes](), 0
+        while self._pieces and size < SMALL_PIECES:
+            pieces.append(self._pieces.popleft())
+            size += len(pieces[-1])
+        if not pieces:
+            pieces.append(bytes(self._tail))
+            size, self._tail = len(self._tail), bytearray()
+        self.waiting -= size
+        self.connection.open_windows(self, size)
+        return b"".join(pieces)
+
+    def drop(self) -> None:
+        """Drop all bytes that wait, and open the windows for as many."""
+        size, self.waiting = self.waiting, 0
+        self._pieces.clear()
+        self._tail = bytearray()
+        self.connection.open_windows(self, size)
+
+    def fail(self, text: str) -> None:
+        """Note that nothing moves any more, and wake both tasks."""
+        self.failure = self.failure or text
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the tasks that wait for anything."""
+        self.reader.unpark_all()
+        self.writer.unpark_all()
+
+    # A Trio stream
+
+    async def send_all(self, data: BytesLike) -> None:
+        """Send all bytes. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
+        outlet = self.connection.outlet
         self._writes += 1
         if self._writes % IN_A_ROW:
             await checkpoint_if_cancelled()
         else:
             await checkpoint()
-        if TAKES_PARTS and not self._unsent and len(frames) <= LARGE and tuple in map(type, frames):
-            parts = self._framing.parts(frames)
-            if outlet.send_parts(self, parts, largest):
-                return
-            data = b"".join(parts)
-        else:
-            data, self._unsent = self._unsent + self._framing.join(frames), b""
-        sent = outlet.send(self, data, largest) if outlet.has_room else 0
+        sent = self.write(data)
         if sent == len(data):
             return
         with memoryview(data) as whole:
@@ -78,55 +125,24 @@ class Http2Stream(Lane):
                 try:
                     await outlet.wait_room(self)
                     with whole[sent:] as rest:
-                        sent += outlet.send(self, rest, largest)
+                        sent += outlet.send(self, rest, self.connection.max_frame)
                 finally:
                     outlet.make_room()  # what is left of it is for the next stream that waits
 
-    @property
-    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting."""
-        return self._write_at_once
-
-    def _write_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
-        data = self._unsent + self._framing.join(frames)
+    def write(self, data: BytesLike) -> int:
+        """Return how many bytes were taken, from the front: none while other streams wait for their turn."""
         outlet = self.connection.outlet
-        sent = outlet.send(self, data, self.connection.largest_frame) if outlet.has_room else 0
-        self._unsent = data[sent:]
-        return not self._unsent
+        return outlet.send(self, data, self.connection.max_frame) if outlet.has_room else 0
 
-    async def receive(self) -> Sequence[bytes]:
-        """Return the next whole frames, at least one; an empty sequence at the end of the stream.
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until it is this stream's turn to write."""
+        await self.connection.outlet.wait_room(self)
 
-        Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return the bytes that came, none at the end. As many as came in one piece, or in some small ones.
+
+        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
         """
-        framing = self._framing
-        chunk, self._peeked = self._peeked, b""
-        while True:
-            if framing.error is not None:
-                raise framing.error
-            if framing.pending:
-                await checkpoint()  # other tasks run first: there was much to act on
-                if frames := framing.feed(b""):
-                    return frames
-                continue
-            if chunk:
-                frames = framing.feed(chunk)
-                size = len(chunk)
-                while self.waiting and size < AT_ONCE and takes_more(framing):
-                    chunk = self.take()
-                    size += len(chunk)
-                    frames += framing.feed(chunk)
-                if frames:
-                    return frames
-                chunk = b""
-                continue
-            if self._ended:
-                return ()
-            chunk = await self._next()
-            self._ended = not chunk
-
-    async def _next(self) -> bytes:
-        """Return the bytes that came, none at the end."""
         if self.waiting:
             await checkpoint()
         while not self.waiting:
@@ -136,51 +152,27 @@ class Http2Stream(Lane):
                 return b""
             if self.failure:
                 raise trio.BrokenResourceError(self.failure)
-            await self.reader.wait()
+            await self.reader.park()
         return self.take()
-
-    @property
-    def mid_frame(self) -> bool:
-        """Return whether a part of a frame was received and its rest was not."""
-        return self._framing.mid_frame
 
     @property
     def has_unread(self) -> bool:
         """Return whether something came that was not received, as far as that can be told."""
-        return self._framing.pending or self.waiting > 0 or self.connection.has_unread
-
-    async def finish(self, code: int = 1000) -> None:
-        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB.
-
-        No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
-        """
-        self.connection.end(self)
-        discarded = 0
-        try:
-            while discarded < DISCARD_LIMIT and (chunk := await self._next()):
-                discarded += len(chunk)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+        return self.waiting > 0 or self.connection.has_unread
 
     async def send_eof(self) -> None:
         """Send the end of the stream, and go on receiving."""
         self.connection.end(self)
         await checkpoint()
 
-    def cut(self) -> bool:
-        """Close at once. Return True."""
+    def close(self) -> None:
+        """Close at once."""
         # A stream that its peer has ended is ended, not reset: proxies log each reset as an error.
-        if self.has_ended and not self._unsent:
+        if self.has_ended:
             self.connection.end(self)
         self.connection.close(self)
-        return True
 
     async def aclose(self) -> None:
-        """Close at once; never raises for a transport that is broken already."""
-        self.cut()
+        """Close at once; never raises for a stream that is broken already."""
+        self.close()
         await checkpoint()
-
-
-def takes_more(framing: Framing) -> bool:
-    """Return whether the next chunk can be cut at once: no whole frames are left over, and nothing is wrong."""
-    return not framing.pending and framing.error is None

@@ -1,12 +1,20 @@
-"""An HTTP/2 connection that carries many streams: both windows of each direction, one reading and one writing task."""
+"""An HTTP/2 connection that carries many streams: its frames and windows, one reading and one writing task.
+
+DATA, WINDOW_UPDATE and GOAWAY are handled here, every other frame goes to h2, which judges it. Nearly all bytes are in
+DATA frames, which h2 copies five times and makes a hexadecimal text of; and it can't go on after a GOAWAY, which lets
+open streams finish (RFC 9113, 6.8).
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import trio
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
@@ -18,35 +26,105 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import DenialOfServiceError, ProtocolError
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
-from trio.lowlevel import checkpoint, wait_readable
+from trio.lowlevel import ParkingLot, checkpoint, wait_readable
 
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
+from rsocket_trio.mux.framing import CROWD
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
-from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, server_protocol
-from rsocket_trio.transports.http2.frame_intake import (
+from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, server_protocol
+from rsocket_trio.transports.http2.frames import (
+    ACK,
+    CONTINUATION,
     DATA,
+    END_HEADERS,
     END_STREAM,
     GOAWAY,
+    HEADER,
+    HEADER_SIZE,
+    HEADERS,
+    MAX_ID,
+    PADDED,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    SIZES,
     WINDOW_UPDATE,
-    FrameIntake,
+    Allowance,
     PeerFault,
     frame_of,
-    short_streams,
+    known_settings,
+    window_update,
 )
-from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW, Headers, as_text, begun_h2, name_of
-from rsocket_trio.transports.http2.lanes import STREAM_WINDOW, UNWRITTEN, Lane, Outlet, Waiter
+from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW, Http2Stream
+from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, MAX_UNWRITTEN, Outlet
 from rsocket_trio.transports.socket_stream import SocketStream
 
-LARGEST_WINDOW: Final = 2**31 - 1
-MAX_STREAM_ID: Final = 2**31 - 1
+CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW
+"""Bytes that a peer may send ahead of all readers together: 15 streams that nobody reads leave room for the others."""
+MAX_CLOSED_STREAMS: Final = 1024
+"""Streams that h2 remembers after they closed, for frames that cross."""
+MAX_FRAME: Final = 131072
+"""Bytes of the largest frame that a peer may send."""
+MAX_HEAD: Final = 65536
+"""Bytes of a header block with its CONTINUATION frames; also of the fields that it expands to."""
+MAX_CONTINUATIONS: Final = 32
+JUDGED: Final = 12
+"""DATA frames that take as long as one that h2 handles."""
+BEGUN: Final = 64
+"""DATA frames that take as long as a stream that begins."""
+EMPTY_FRAMES: Final = 2_000
+"""Frames without content that may come in a burst: PING, SETTINGS, PRIORITY, empty DATA, and others."""
+EMPTY_RATE: Final = 200.0
+"""The number of those that become free again in a second."""
+SMALL_WINDOW: Final = 1024
+"""Bytes below which a window that was opened is next to nothing, and the frame that opened it without content."""
+SETTINGS_FRAMES: Final = 100
+"""SETTINGS frames that may come in a burst: h2 keeps a note of some until the next header block."""
+SETTINGS_RATE: Final = 1.0
+"""The number of those that become free again in a second."""
 FAREWELL: Final = 1.0
 """Seconds that the end of a connection may take, to tell a peer of its fault."""
 LAST_WRITE: Final = 0.2
 """Seconds that a goodbye without a fault may take."""
+
+Headers: TypeAlias = list[tuple[str, str]]
+"""Names in lower case, and values; the pseudo-header fields first."""
+
+if logging.getLogger("hpack").level == logging.NOTSET:
+    # It logs every header at DEBUG, credentials as well.
+    logging.getLogger("hpack").setLevel(logging.INFO)
+
+
+class SmallH2(H2Connection):
+    """h2 with a shorter memory of closed streams."""
+
+    MAX_CLOSED_STREAMS = MAX_CLOSED_STREAMS
+
+
+def begun_h2(*, client: bool, streams: int) -> H2Connection:
+    """Return h2 with this side's settings, which it is about to send. A server allows so many ``streams``."""
+    h2 = SmallH2(H2Configuration(client_side=client))
+    values = {
+        SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+        SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
+        SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD,
+    }
+    if client:
+        values[SettingCodes.ENABLE_PUSH] = 0
+    announced = values if client else {**values, SettingCodes.MAX_CONCURRENT_STREAMS: streams}
+    h2.local_settings = Settings(client=client, initial_values=announced)
+    h2.max_inbound_frame_size = MAX_FRAME
+    h2.initiate_connection()
+    if not client:
+        h2.receive_data(PREFACE)  # that of the client is taken here
+    h2.increment_flow_control_window(CONNECTION_WINDOW - DEFAULT_WINDOW)
+    # A stream too many would end the connection. It is refused by itself: the peer may not know of the limit yet.
+    h2.local_settings = Settings(client=client, initial_values=values)
+    return h2
 
 
 class Multiplexed:
@@ -65,7 +143,7 @@ class Multiplexed:
         client: bool,
         streams: int = 0,
     ) -> None:
-        self.lanes: dict[int, Lane] = {}
+        self.streams: dict[int, Http2Stream] = {}
         self.failure = ""
         """The reason why the connection is over; empty until then."""
         self.leaving = ""
@@ -73,7 +151,7 @@ class Multiplexed:
         self.has_begun = False
         self.first = b""
         """The beginning of what was read until then."""
-        self.watcher = Waiter()
+        self.watcher = ParkingLot()
         """Woken when the peer's SETTINGS came, when a stream is over, and at the end of the connection."""
         self.is_alone = False
         """True if the connection is to end with its first stream."""
@@ -82,13 +160,23 @@ class Multiplexed:
         self.idle_since = trio.current_time()
         """When the last of them was closed; before the first, when the connection began."""
         self.answered_pings = 0
-        self._short = short_streams(limits)
+        self.empty_frames = Allowance("frames without content", EMPTY_FRAMES, EMPTY_RATE)
+        self._settings_frames = Allowance("SETTINGS frames", SETTINGS_FRAMES, SETTINGS_RATE)
+        self._short_streams = Allowance("streams reset, refused or without content", limits.cancels, limits.cancel_rate)
         self._client = client
         self._on_head = on_head
         self._stream = stream
         self._socket = stream if isinstance(stream, SocketStream) else None
-        self._intake = FrameIntake(self, trio.current_time, server=not client)
-        self.outlet = Outlet(stream, self._intake.empty, self._on_flood)
+        self._preface = b"" if client else PREFACE  # what is to come of the client's
+        self._is_first = True  # whether no frame has come
+        self._rest = bytearray()  # a frame that is not complete, or frames behind a portion
+        self._needed = 0  # bytes that this has to have until there is something to handle
+        self._body: Http2Stream | None = None  # the stream of a DATA frame that is not complete
+        self._missing = 0  # bytes of it that are to come
+        self._body_ends = False  # whether it ends its stream
+        self._block = 0  # bytes of the header block that is not complete
+        self._continuations = 0  # frames of it behind the first
+        self.outlet = Outlet(stream, self._on_flood)
         self._receive_window = CONNECTION_WINDOW
         self._unopened = 0
         self._read_size = FIRST_READ_SIZE
@@ -111,7 +199,7 @@ class Multiplexed:
         return has_unread(self._stream)
 
     @property
-    def largest_frame(self) -> int:
+    def max_frame(self) -> int:
         """Bytes of the largest frame that the peer takes."""
         return self.h2.max_outbound_frame_size
 
@@ -167,7 +255,7 @@ class Multiplexed:
                 # It may be less than a header of HTTP/2, and all that comes. No farewell would be understood.
                 raise trio.BrokenResourceError("the server speaks another protocol")
         try:
-            return self._intake.feed(chunk)
+            return self._cut(chunk)
         except ProtocolError as error:
             self.h2.clear_outbound_data_buffer()  # its GOAWAY, which names no reason
             code = error.error_code
@@ -226,7 +314,7 @@ class Multiplexed:
     async def wait_begun(self) -> None:
         """Wait for the peer's SETTINGS. Raise ``HandshakeFailed``."""
         while not self.has_begun and not self.failure:
-            await self.watcher.wait()
+            await self.watcher.park()
         if self.failure:
             raise self.handshake_failed(self.failure)
 
@@ -239,10 +327,10 @@ class Multiplexed:
         if self.failure:
             return
         self.failure = text
-        lanes, self.lanes = self.lanes, {}
-        for lane in lanes.values():
-            lane.fail(text)
-        self.watcher.wake()
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            stream.fail(text)
+        self.watcher.unpark_all()
 
     # Output
 
@@ -252,29 +340,25 @@ class Multiplexed:
             self.outlet.put(data)
 
     def _on_flood(self, size: int) -> None:
-        text = f"{size} bytes of answers wait for a peer that does not read, limit {UNWRITTEN}"
+        text = f"{size} bytes of answers wait for a peer that does not read, limit {MAX_UNWRITTEN}"
         self.stop(PeerFault(text, ErrorCodes.ENHANCE_YOUR_CALM))
 
     def _goaway(self, code: int, text: str = "", last: int | None = None) -> bytes:
         if last is None:
             last = 0 if self._client else self.h2.highest_inbound_stream_id
-        said = text.encode("utf-8", "replace")[:256]
-        return frame_of(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + said)
+        explanation = text.encode("utf-8", "replace")[:256]
+        return frame_of(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + explanation)
 
-    def say_goaway(self) -> None:
-        """Announce that no more streams are opened or accepted. Those that are open go on."""
-        if not (self.failure or self._said_goodbye):
-            self._said_goodbye = True
-            self.flush()  # SETTINGS come first, always
-            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR))
+    def say_goaway(self, *, crossing: bool = False) -> None:
+        """Announce that no more streams are opened or accepted. Those that are open go on.
 
-    def announce_goaway(self) -> None:
-        """Have the peer open no more streams. Those that it opens before it hears of that are still accepted.
-
-        RFC 9113, 6.8: a GOAWAY with the highest id, and once the peer must have heard of it, ``say_goaway``.
+        Those that are ``crossing`` are still accepted (RFC 9113, 6.8): the GOAWAY has the highest id, and once the peer
+        must have heard of it, another one follows.
         """
         if not (self.failure or self._said_goodbye):
-            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_STREAM_ID))
+            self._said_goodbye = not crossing
+            self.flush()  # SETTINGS come first, always
+            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_ID if crossing else None))
 
     def ping(self) -> None:
         """Ask the peer for a frame."""
@@ -284,40 +368,40 @@ class Multiplexed:
 
     # Streams
 
-    def add(self, lane: Lane) -> None:
+    def add(self, stream: Http2Stream) -> None:
         """Begin to move a stream's data."""
         self.carried += 1
-        self.lanes[lane.stream_id] = lane
+        self.streams[stream.stream_id] = stream
 
     def send_headers(self, stream_id: int, headers: Iterable[tuple[str, str]], *, end_stream: bool = False) -> None:
         """Send a request or an answer. Raise h2's ``ProtocolError`` for headers that are not valid."""
         self.h2.send_headers(stream_id, list(headers), end_stream=end_stream)
         self.flush()
 
-    def end(self, lane: Lane) -> None:
+    def end(self, stream: Http2Stream) -> None:
         """Send the end of a stream, behind all its data. The peer's direction goes on."""
-        if not (lane.said_the_end or lane.is_closed or lane.failure):
-            lane.said_the_end = True
-            self.h2.end_stream(lane.stream_id)
+        if not (stream.said_the_end or stream.is_closed or stream.failure):
+            stream.said_the_end = True
+            self.h2.end_stream(stream.stream_id)
             self.flush()
 
-    def close(self, lane: Lane) -> None:
+    def close(self, stream: Http2Stream) -> None:
         """Close a stream: reset it unless it is over in both directions."""
-        if lane.is_closed:
+        if stream.is_closed:
             return
-        lane.is_closed = True
+        stream.is_closed = True
         self.carried -= 1
         self.idle_since = trio.current_time()
-        lane.drop()
-        if self.lanes.pop(lane.stream_id, None) is not None:
-            if not (lane.has_ended and lane.said_the_end):
+        stream.drop()
+        if self.streams.pop(stream.stream_id, None) is not None:
+            if not (stream.has_ended and stream.said_the_end):
                 # RFC 9113, 8.1: an answer that is complete makes the rest of the request needless.
-                self.reset(lane.stream_id, ErrorCodes.NO_ERROR if lane.said_the_end else ErrorCodes.CANCEL)
-            if not lane.has_data and not self._client:
+                self.reset(stream.stream_id, ErrorCodes.NO_ERROR if stream.said_the_end else ErrorCodes.CANCEL)
+            if not stream.has_data and not self._client:
                 self._count_short()
-        lane.wake()
-        self.outlet.forget(lane)
-        self.watcher.wake()
+        stream.wake()
+        self.outlet.forget(stream)
+        self.watcher.unpark_all()
         if self.is_alone:
             self._reading.cancel()
 
@@ -327,34 +411,34 @@ class Multiplexed:
             self.h2.reset_stream(stream_id, code)
             self.flush()
 
-    def drop(self, lane: Lane, text: str, code: ErrorCodes) -> None:
+    def drop(self, stream: Http2Stream, text: str, code: ErrorCodes) -> None:
         """Reset a stream unless it is over, and have what uses it fail with ``text``."""
-        self.lanes.pop(lane.stream_id, None)
-        if not self._is_closed(lane.stream_id):
-            self.reset(lane.stream_id, code)
-        lane.fail(text)
+        self.streams.pop(stream.stream_id, None)
+        if not self._is_closed(stream.stream_id):
+            self.reset(stream.stream_id, code)
+        stream.fail(text)
 
     def _is_closed(self, stream_id: int) -> bool:
         """Return whether a stream is over in both directions, or was reset."""
         stream = self.h2.streams.get(stream_id)
         return stream is None or stream.closed
 
-    def open_windows(self, lane: Lane, size: int) -> None:
+    def open_windows(self, stream: Http2Stream, size: int) -> None:
         """Have the peer send on, by so many bytes: in few frames, each for half of a window."""
-        if self.failure:
+        if self.failure or not size:
             return
-        if lane.has_length:
-            self.h2.acknowledge_received_data(size, lane.stream_id)
+        if stream.has_length:
+            self.h2.acknowledge_received_data(size, stream.stream_id)
             self.flush()
             return
-        lane.unopened += size
+        stream.unopened += size
         self._unopened += size
-        if lane.unopened >= STREAM_WINDOW // 2 and not (lane.has_ended or lane.is_closed or lane.failure):
-            self.outlet.put(frame_of(WINDOW_UPDATE, 0, lane.stream_id, lane.unopened.to_bytes(4, "big")))
-            lane.receive_window += lane.unopened
-            lane.unopened = 0
+        if stream.unopened >= STREAM_WINDOW // 2 and not (stream.has_ended or stream.is_closed or stream.failure):
+            self.outlet.put(window_update(stream.stream_id, stream.unopened))
+            stream.receive_window += stream.unopened
+            stream.unopened = 0
         if self._unopened >= CONNECTION_WINDOW // 4:
-            self.outlet.put(frame_of(WINDOW_UPDATE, 0, 0, self._unopened.to_bytes(4, "big")))
+            self.outlet.put(window_update(0, self._unopened))
             self._receive_window += self._unopened
             self._unopened = 0
 
@@ -364,85 +448,186 @@ class Multiplexed:
         if not self._is_closed(stream_id):
             # RFC 9113, 8.1: the rest of the request is not needed.
             self.reset(stream_id, ErrorCodes.NO_ERROR)
-        self._short.spend(trio.current_time())
+        self._short_streams.spend(trio.current_time())
 
     def refuse_quietly(self, stream_id: int) -> None:
         """Refuse a request, so that the client may try it elsewhere."""
         self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
-        self._short.spend(trio.current_time())
+        self._short_streams.spend(trio.current_time())
 
     def _count_short(self) -> None:
         """Count a stream that carried nothing."""
         try:
-            self._short.spend(trio.current_time())
+            self._short_streams.spend(trio.current_time())
         except PeerFault as fault:
             # This is not the reading task, which raises it.
             self.stop(fault)
 
     # Frames of the peer
 
-    def data_begins(self, stream_id: int, size: int, flags: int) -> Lane | None:
-        """Count a DATA frame against the windows. Return the stream that takes it, if one does."""
-        lane = self.lanes.get(stream_id)
-        if lane is None or lane.has_ended or lane.has_length:
-            return None
-        lane.receive_window -= size
+    def _cut(self, chunk: bytes) -> bool:
+        """Handle the whole frames of a chunk. Return whether frames are left, for the next call.
+
+        An announced length allocates nothing until its bytes are here. Raise ``PeerFault`` and h2's ``ProtocolError``.
+        """
+        if self._rest:
+            self._rest += chunk
+            if len(self._rest) < self._needed:
+                return False
+            chunk = bytes(self._rest)
+        offset = self._take_preface(chunk) if self._preface else 0
+        if self._body is not None:
+            offset = self._take_content(self._body, chunk, offset)
+        size, cost, self._needed = len(chunk), 0, 0
+        while cost < CROWD and (start := offset + HEADER_SIZE) <= size:
+            high, low, kind, flags, stream_id = HEADER.unpack_from(chunk, offset)
+            length, stream_id = high << 8 | low, stream_id & MAX_ID
+            end = start + length
+            # RFC 9113, 3.4: both prefaces have a SETTINGS frame, which comes first.
+            if self._is_first and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
+                raise PeerFault(f"the first frame is no SETTINGS: {chunk[offset : offset + 32].hex()}")
+            if length > MAX_FRAME:
+                raise PeerFault(f"frame of {length} bytes, limit {MAX_FRAME}", ErrorCodes.FRAME_SIZE_ERROR)
+            stream = self.streams.get(stream_id) if kind == DATA and not self._block else None
+            takes_parts = stream is not None and not (stream.has_ended or stream.has_length or flags & PADDED)
+            if end > size and not takes_parts:
+                self._needed = end - offset
+                break
+            self._is_first = False
+            if stream is not None and takes_parts:
+                cost += 1
+                self._begin_data(stream, length, length, flags)
+                offset = self._take_content(stream, chunk, start)
+            else:
+                cost += BEGUN if kind == HEADERS else JUDGED
+                self._handle(chunk[offset:end], kind, flags, stream_id)
+                offset = end
+        self._rest = bytearray(chunk[offset:])
+        return cost >= CROWD
+
+    def _take_preface(self, chunk: bytes) -> int:
+        """Take the client's preface, or as much as is here. Return where it ends."""
+        came = chunk[: len(self._preface)]
+        if not self._preface.startswith(came):
+            raise PeerFault(f"{readable((PREFACE[: -len(self._preface)] + came)[:32])!r} is no preface of HTTP/2")
+        self._preface = self._preface[len(came) :]
+        return len(came)
+
+    def _begin_data(self, stream: Http2Stream, size: int, content: int, flags: int) -> None:
+        """Count a DATA frame of ``size`` bytes against the windows. Its content comes next."""
+        stream.receive_window -= size
         self._receive_window -= size
-        if lane.receive_window < 0 or self._receive_window < 0:
+        if stream.receive_window < 0 or self._receive_window < 0:
             raise PeerFault(f"DATA of {size} bytes exceeds a window", ErrorCodes.FLOW_CONTROL_ERROR)
-        return lane
+        self._body, self._missing, self._body_ends = stream, content, bool(flags & END_STREAM)
+        if not (content or self._body_ends):
+            self.empty_frames.spend(trio.current_time())
+        self.open_windows(stream, size - content)
 
-    def content_begins(self) -> None:
-        """Give back what the HEADERS of a stream cost: the stream carries something. Padding carries nothing."""
-        self._intake.empty.refund(1)
+    def _take_content(self, stream: Http2Stream, chunk: bytes, offset: int) -> int:
+        """Hand the next part of a DATA frame to its stream. Return where it ends."""
+        piece = chunk[offset : offset + self._missing]
+        self._missing -= len(piece)
+        if piece:
+            stream.deliver(piece)
+        if not self._missing:
+            self._body = None
+            if self._body_ends:
+                self._judge(frame_of(DATA, END_STREAM, stream.stream_id))  # h2 learns of the end alone
+        return offset + len(piece)
 
-    def data_ends(self, taker: Any) -> None:
-        """Note the end of a stream, of which h2 learns by a frame without data."""
-        self.judge(frame_of(DATA, END_STREAM, taker.stream_id))
+    def _handle(self, frame: bytes, kind: int, flags: int, stream_id: int) -> None:
+        """Count a frame that carries nothing, and handle it here or have h2 judge it."""
+        length = len(frame) - HEADER_SIZE
+        if length != SIZES.get(kind, length) or (kind == SETTINGS and (length % 6 or (flags & ACK and length))):
+            raise PeerFault(f"frame of type {kind} of {length} bytes", ErrorCodes.FRAME_SIZE_ERROR)
+        stream = self.streams.get(stream_id)
+        if self._block or kind in {HEADERS, PUSH_PROMISE, CONTINUATION}:
+            self._count_block(length, kind, flags)
+        elif kind == WINDOW_UPDATE:
+            if self._opens_window(stream_id, int.from_bytes(frame[HEADER_SIZE:], "big") & MAX_ID):
+                return
+        elif kind == GOAWAY and length >= 8 and not stream_id:
+            self.empty_frames.spend(trio.current_time())
+            self._leave(frame)
+            return
+        elif kind == DATA and stream is not None and not (stream.has_ended or stream.has_length):
+            # It is padded, and padding is no content.
+            padding = 1 + frame[HEADER_SIZE] if length else 1
+            if padding > length:
+                raise PeerFault("a DATA frame is padded beyond its end")
+            content = frame[HEADER_SIZE + 1 : len(frame) + 1 - padding]
+            self._begin_data(stream, length, len(content), flags)
+            self._take_content(stream, content, 0)
+            return
+        elif kind != DATA or length <= (1 + frame[HEADER_SIZE] if flags & PADDED and length else 0):
+            self.empty_frames.spend(trio.current_time())
+            if kind == RST_STREAM:
+                self._check_begun(stream_id)
+            elif kind == SETTINGS:
+                self._settings_frames.spend(trio.current_time())
+                frame = known_settings(frame)
+        self._judge(frame)
 
-    def padding_came(self, taker: Any, size: int) -> None:
-        """Open the windows for bytes that carried nothing."""
-        self.open_windows(taker, size)
+    def _count_block(self, length: int, kind: int, flags: int) -> None:
+        """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many frames."""
+        if kind != CONTINUATION:
+            self._block = self._continuations = 0
+            # The stream's first byte gives it back.
+            self.empty_frames.spend(trio.current_time())
+        self._block += length + 1  # an empty one counts as well
+        self._continuations += kind == CONTINUATION
+        if self._block > MAX_HEAD or self._continuations > MAX_CONTINUATIONS:
+            raise PeerFault(
+                f"header block of {self._block} bytes in {self._continuations} CONTINUATION frames, "
+                f"limits {MAX_HEAD} and {MAX_CONTINUATIONS}",
+                ErrorCodes.ENHANCE_YOUR_CALM,
+            )
+        if flags & END_HEADERS:
+            self._block = 0
 
-    def window_opens(self, stream_id: int, increment: int) -> bool:
+    def _opens_window(self, stream_id: int, increment: int) -> bool:
         """Note that the peer takes more. Return False if h2 is to judge that."""
-        if not increment:
+        stream = self.streams.get(stream_id)
+        if not increment or (stream_id and stream is None):
+            self.empty_frames.spend(trio.current_time())
             return False
-        if not stream_id:
-            outlet = self.outlet
-            outlet.window += increment
-            if outlet.window > LARGEST_WINDOW:
-                raise PeerFault(f"the connection's window exceeds {LARGEST_WINDOW}", ErrorCodes.FLOW_CONTROL_ERROR)
-            outlet.make_room()
-            return True
-        lane = self.lanes.get(stream_id)
-        if lane is None:
-            return False
-        lane.send_window += increment
-        if lane.send_window > LARGEST_WINDOW:
-            self._abort(lane, f"its window exceeds {LARGEST_WINDOW}", ErrorCodes.FLOW_CONTROL_ERROR)
+        if stream is None:
+            self.outlet.window = window = self.outlet.window + increment
+            if window > MAX_ID:
+                raise PeerFault(f"the connection's window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
+            self.outlet.make_room()
         else:
-            self.outlet.on_window(lane)
+            stream.send_window = window = stream.send_window + increment
+            if window > MAX_ID:
+                self._abort(stream, f"its window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
+            else:
+                self.outlet.on_window(stream)
+        if window < SMALL_WINDOW:
+            # It costs a DATA frame of a few bytes. One that opens a window further costs less than DATA.
+            self.empty_frames.spend(trio.current_time())
         return True
 
-    def check_begun(self, stream_id: int) -> None:
+    def _check_begun(self, stream_id: int) -> None:
         """Raise ``PeerFault`` for a stream that was never opened, of which h2 would think nothing (RFC 9113, 6.4)."""
         h2 = self.h2
         is_ours = stream_id % 2 == self._client
         if stream_id > (h2.highest_outbound_stream_id if is_ours else h2.highest_inbound_stream_id):
             raise PeerFault(f"RST_STREAM for stream {stream_id}, which was never opened")
 
-    def goes_away(self, last_stream_id: int, code: int, text: str) -> None:
-        """Note that the peer opens and accepts no more streams. Those above ``last_stream_id`` it did not look at."""
+    def _leave(self, frame: bytes) -> None:
+        """Note that the peer takes no more streams, and did not look at those above the last that it names."""
+        last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (HEADER_SIZE, HEADER_SIZE + 4))
+        text = readable(frame[HEADER_SIZE + 8 :])
         self.leaving = f"the peer is going away ({name_of(code)}{': ' if text else ''}{text})"
         if self._client:
-            for stream_id, lane in list(self.lanes.items()):
-                if stream_id > last_stream_id:
-                    del self.lanes[stream_id]
-                    lane.fail(self.leaving)
-        self.watcher.wake()
+            for stream_id, stream in list(self.streams.items()):
+                if stream_id > last & MAX_ID:
+                    del self.streams[stream_id]
+                    stream.fail(self.leaving)
+        self.watcher.unpark_all()
 
-    def judge(self, frame: bytes) -> None:
+    def _judge(self, frame: bytes) -> None:
         """Have h2 judge a frame, and handle its events. Raise ``PeerFault`` and h2's ``ProtocolError``."""
         if self.failure:
             return  # it was given up while a chunk was handled
@@ -462,33 +647,33 @@ class Multiplexed:
                 self._adjust(event)
             elif isinstance(event, PingAckReceived):
                 self.answered_pings += 1
-                self.watcher.wake()
+                self.watcher.unpark_all()
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
 
     def _end(self, stream_id: int | None) -> None:
-        lane = self.lanes.get(stream_id or 0)
-        if lane is not None:
-            lane.has_ended = True
-            lane.reader.wake()
+        stream = self.streams.get(stream_id or 0)
+        if stream is not None:
+            stream.has_ended = True
+            stream.reader.unpark_all()
 
     def _reset(self, event: StreamReset) -> None:
-        self._short.spend(trio.current_time())
-        lane = self.lanes.pop(event.stream_id or 0, None)
-        if lane is not None:
+        self._short_streams.spend(trio.current_time())
+        stream = self.streams.pop(event.stream_id or 0, None)
+        if stream is not None:
             who = "the peer" if event.remote_reset else "this side"
-            lane.fail(f"{who} reset the HTTP/2 stream: {name_of(event.error_code or 0)}")
+            stream.fail(f"{who} reset the HTTP/2 stream: {name_of(event.error_code or 0)}")
 
-    def _abort(self, lane: Lane, text: str, code: ErrorCodes) -> None:
+    def _abort(self, stream: Http2Stream, text: str, code: ErrorCodes) -> None:
         """Reset a stream for a fault of the peer's."""
-        self._short.spend(trio.current_time())
-        self.drop(lane, f"this side reset the HTTP/2 stream: {text}", code)
+        self._short_streams.spend(trio.current_time())
+        self.drop(stream, f"this side reset the HTTP/2 stream: {text}", code)
 
     def _take_counted(self, event: DataReceived) -> None:
         """Take data that h2 counts."""
-        lane = self.lanes.get(event.stream_id or 0)
+        stream = self.streams.get(event.stream_id or 0)
         size = event.flow_controlled_length or 0
-        if lane is not None and event.data:
-            lane.deliver(event.data)
+        if stream is not None and event.data:
+            stream.deliver(event.data)
             size -= len(event.data)
         if size:
             self.h2.acknowledge_received_data(size, event.stream_id or 0)
@@ -499,12 +684,12 @@ class Multiplexed:
         changed = event.changed_settings.get(SettingCodes.INITIAL_WINDOW_SIZE)
         if changed is not None:
             more = changed.new_value - (changed.original_value or 0)
-            for lane in self.lanes.values():
-                lane.send_window += more
-                if lane.send_window > LARGEST_WINDOW:
-                    raise PeerFault(f"a stream's window exceeds {LARGEST_WINDOW}", ErrorCodes.FLOW_CONTROL_ERROR)
-                self.outlet.on_window(lane)
-        self.watcher.wake()
+            for stream in self.streams.values():
+                stream.send_window += more
+                if stream.send_window > MAX_ID:
+                    raise PeerFault(f"a stream's window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
+                self.outlet.on_window(stream)
+        self.watcher.unpark_all()
 
 
 @asynccontextmanager
@@ -524,3 +709,16 @@ async def running(connection: Multiplexed) -> AsyncIterator[None]:
             raise error
         finally:
             del error  # its traceback refers to this frame
+
+
+def as_text(field: bytes | str) -> str:
+    """Return a part of a header. Latin-1 keeps every byte."""
+    return field if isinstance(field, str) else field.decode("latin-1")
+
+
+def name_of(code: ErrorCodes | int) -> str:
+    """Return the name of an error code (RFC 9113, 7), or its number."""
+    try:
+        return ErrorCodes(code).name
+    except ValueError:
+        return f"0x{code:X}"

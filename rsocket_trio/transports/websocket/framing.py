@@ -7,7 +7,6 @@ answers. Masks are laid on by the C code of that library.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Sequence
 
 from websockets.frames import Close
@@ -35,14 +34,10 @@ IN_TWO, IN_EIGHT = 126, 127
 LENGTHS = {IN_TWO: (2, IN_TWO), IN_EIGHT: (8, 0x10000)}
 """For those, the bytes of the length, and the least length that needs so many."""
 KEY = 4
-BY_STRIDES = 1024
-"""Without C code, bytes from which on masking each fourth of them in turn is quicker than all as one number."""
 ENDINGS = frozenset({1000, 1001, 1005, 1006})
 """Close codes that are an end of stream: done, going away, none given, and a connection that just ended."""
-PROTOCOL_ERROR, UNSUPPORTED_DATA, ABNORMAL_CLOSURE, INVALID_DATA, POLICY_VIOLATION, TOO_BIG = (
-    *(1002, 1003, 1006),
-    *(1007, 1008, 1009),
-)
+PROTOCOL_ERROR, UNSUPPORTED_DATA, ABNORMAL_CLOSURE, POLICY_VIOLATION, TOO_BIG = 1002, 1003, 1006, 1008, 1009
+TEXT_REFUSED = "text message: frames are binary messages"
 JUDGED = 12
 """Whole messages that take as long as one frame of another kind, an answer to a ping included."""
 BY_VIEW = 4096
@@ -51,25 +46,9 @@ TINY = 32
 """Bytes below which a frame of a message holds next to nothing, unless it is the last."""
 TINY_FRAMES = 1024
 """The number of those that a message may have, by default."""
-MOST_FRAMES = 65536
-"""The frames that a message may have: each costs as much as several messages that are whole. A sender that cuts the
-largest message into pieces of 256 bytes stays below."""
 
 # Short headers are few: looking one up costs less than making it.
 HEADERS = tuple(bytes((WHOLE_BINARY, second)) for second in range(256))
-
-
-def masked_slowly(data: bytes | memoryview, key: bytes) -> bytes:
-    """Return data with the mask applied, or removed, where ``websockets`` came without its C code."""
-    size = len(data)
-    if size < BY_STRIDES:
-        words = (size + 3) >> 2
-        number = int.from_bytes(data, "little") ^ int.from_bytes(key * words, "little")
-        return number.to_bytes(words << 2, "little")[:size]
-    data, result = bytes(data), bytearray(size)
-    for turn in range(KEY):
-        result[turn::KEY] = data[turn::KEY].translate(bytes(byte ^ key[turn] for byte in range(256)))
-    return bytes(result)
 
 
 masked: Callable[[bytes | memoryview, bytes], bytes]
@@ -77,7 +56,7 @@ masked: Callable[[bytes | memoryview, bytes], bytes]
 try:
     from websockets.speedups import apply_mask as masked
 except ImportError:  # a platform that the library has no compiled package for
-    masked = masked_slowly
+    from websockets.utils import apply_mask as masked
 
 
 class MessageReader:
@@ -89,9 +68,9 @@ class MessageReader:
     """
 
     __slots__ = (
-        *("_characters", "_count", "_decoder", "_fast", "_fragments", "_gathering", "_in_fragment", "_key", "_last"),
-        *("_max", "_max_tiny", "_message", "_protocol", "_rest", "_size", "_tiny", "client", "closed", "fault"),
-        *("judged", "missing", "pending", "refusal", "replies"),
+        *("_fragments", "_gathering", "_in_fragment", "_in_message", "_key", "_last", "_max", "_max_tiny"),
+        *("_protocol", "_rest", "_size", "_tiny", "client", "closed", "fault", "judged", "missing", "pending"),
+        "replies",
     )
 
     def __init__(self, *, client: bool, max_message: int, max_tiny: int = TINY_FRAMES) -> None:
@@ -100,9 +79,9 @@ class MessageReader:
         self.closed: Close | None = None
         """The close frame after which nothing is read: that of the peer, or the one sent for its fault."""
         self.fault: RemoteProtocolError | None = None
-        """The peer's fault, if ``closed`` is the close frame that was sent for it."""
-        self.refusal: RemoteProtocolError | None = None
-        """The error after which nothing is delivered. ``feed`` does not raise it, so no earlier message is lost."""
+        """The peer's fault, if ``closed`` is the close frame that was sent for it. It is no error of ``feed``, so that
+        earlier messages are delivered.
+        """
         self.judged = 0
         """Frames of the last chunk that were no whole binary messages: each takes as long as several of those."""
         self.missing = 0
@@ -115,18 +94,15 @@ class MessageReader:
         self._gathering = Gathering()  # a message that is not complete
         self._key = b""  # the mask of the next byte of it
         self._protocol: Protocol | None = None  # made for the first control frame or fault
-        self._fast = True  # whether a message may begin here and is delivered
+        self._in_message = False  # whether a message in fragments is on its way
         self._in_fragment = self._last = False  # whether the missing bytes are a fragment's, and that is the last one
-        self._message = CONTINUATION  # the opcode of the message in fragments that is on its way
-        self._fragments = bytearray()  # the received part of it
-        self._decoder: codecs.IncrementalDecoder | None = None  # of it, if it is text
-        self._size = self._characters = 0  # the bytes of it by the headers so far, and the characters of text
-        self._count = self._tiny = 0  # frames of it, and those that hold next to nothing and are not the last
+        self._fragments = bytearray()  # the received part of that message
+        self._size = self._tiny = 0  # the bytes of it by the headers so far, and its frames that hold next to nothing
 
     @property
     def mid_frame(self) -> bool:
         """Return whether a part of a message was received and its rest was not."""
-        return self._message != CONTINUATION or self.missing > 0 or len(self._rest) > 0
+        return self._in_message or self.missing > 0 or len(self._rest) > 0
 
     @property
     def is_over(self) -> bool:
@@ -171,7 +147,7 @@ class MessageReader:
             )
         ):
             length = chunk[offset + 1] - mark
-            fast = chunk[offset] == WHOLE_BINARY and 0 <= length <= IN_EIGHT and self._fast
+            fast = chunk[offset] == WHOLE_BINARY and 0 <= length <= IN_EIGHT and not self._in_message
             if fast and length >= IN_TWO:
                 start, shortest = (offset + 4, IN_TWO) if length == IN_TWO else (offset + 10, 0x10000)
                 if start > size:
@@ -274,6 +250,8 @@ class MessageReader:
             return self._fail(f"reserved bits 0x{first & RESERVED:X} are set, without an extension")
         if bool(second & MASKED) is self.client:
             return self._fail("masked frame of a server" if self.client else "unmasked frame of a client")
+        if opcode == TEXT:
+            return self._fail(TEXT_REFUSED, UNSUPPORTED_DATA)
         body = start if self.client else start + KEY
         if body > len(chunk):
             return 0
@@ -283,59 +261,36 @@ class MessageReader:
                 return 0
             self._control(chunk[offset:end])
             return end
-        if (opcode == CONTINUATION) is not (self._message != CONTINUATION):
+        if (opcode == CONTINUATION) is not self._in_message:
             return self._fail("a message begins within another" if opcode else "a continuation without a beginning")
         self._key, self.missing = chunk[start:body], length
-        self._in_fragment, self._last, self._fast = True, bool(first & FINAL), False
-        if opcode != CONTINUATION:
-            self._message = opcode
-            self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode == TEXT else None
+        self._in_message = self._in_fragment = True
+        self._last = bool(first & FINAL)
         if self._count_frame():
             self._add(chunk, body, end, ready)
         return end
 
     def _count_frame(self) -> bool:
         """Count a frame of a message, whose header was read. Return False if there may be no such frame any more."""
-        size, last = self.missing, self._last
-        self._size += size
-        self._count += 1
-        self._tiny += size < TINY and not last
+        self._size += self.missing
+        self._tiny += self.missing < TINY and not self._last
         if self._size > self._max:
             self._fail(f"message of more than {self._max} bytes", TOO_BIG)
         elif self._tiny > self._max_tiny:
             self._fail(f"message of more than {self._max_tiny} frames below {TINY} bytes", POLICY_VIOLATION)
-        elif self._count > MOST_FRAMES:
-            self._fail(f"message of more than {MOST_FRAMES} frames", POLICY_VIOLATION)
         return self.closed is None
 
     def _add(self, chunk: bytes, start: int, end: int, ready: list[bytes]) -> None:
-        """Take a piece of a fragment, its end included if that is here. Of text only the size is kept."""
+        """Take a piece of a fragment, and deliver the message that it completes."""
         piece = self._unmasked(chunk, start, end)
         self.missing -= len(piece)
-        ends = not self.missing
-        if self._decoder is not None:
-            try:
-                self._characters += len(self._decoder.decode(piece, ends and self._last))
-            except UnicodeDecodeError as error:
-                self._fail(f"text that is not UTF-8: {error.reason}", INVALID_DATA)
-                return
-        elif self.refusal is None:
-            self._fragments += piece
-        if ends:
+        self._fragments += piece
+        if not self.missing:
             self._in_fragment = False
             if self._last:
-                self._complete(ready)
-
-    def _complete(self, ready: list[bytes]) -> None:
-        """Deliver the message whose last fragment is here, or refuse it."""
-        if self.refusal is None:
-            if self._decoder is not None:
-                self.refusal = text_refused(self._characters)
-            else:
                 ready.append(bytes(self._fragments))
-        self._message, self._decoder, self._fragments = CONTINUATION, None, bytearray()
-        self._size = self._characters = self._count = self._tiny = 0
-        self._fast = self.refusal is None
+                self._in_message, self._fragments = False, bytearray()
+                self._size = self._tiny = 0
 
     def _control(self, frame: bytes) -> None:
         """Have a control frame answered, unless a close frame was sent before. Stop reading at the peer's."""
@@ -343,9 +298,9 @@ class MessageReader:
         answers = protocol.state is State.OPEN
         protocol.receive_data(frame)
         protocol.events_received()
-        said = protocol.data_to_send()
+        frames = protocol.data_to_send()
         if answers:
-            self.replies += filter(None, said)  # an empty one asks for the end of the stream, which ``finish`` sends
+            self.replies += filter(None, frames)  # an empty one asks for the end of the stream, which ``finish`` sends
         if protocol.parser_exc is not None:
             self._close(protocol.close_sent, is_fault=answers)
         else:
@@ -367,7 +322,7 @@ class MessageReader:
         self.closed = closed
         if is_fault:
             self.fault = RemoteProtocolError(f"WebSocket: {readable(closed.reason)} ({int(closed.code)})")
-        self.missing, self._message, self._fragments = 0, CONTINUATION, bytearray()
+        self.missing, self._in_message, self._fragments = 0, False, bytearray()
 
     def _closing_protocol(self) -> Protocol:
         """Return the protocol that answers pings and speaks the closing handshake."""
@@ -429,8 +384,3 @@ def turned(key: bytes, size: int) -> bytes:
     """Return the mask of what follows so many bytes."""
     turn = size % KEY
     return key[turn:] + key[:turn]
-
-
-def text_refused(size: int) -> RemoteProtocolError:
-    """Return the error for a text message, after which no message is read."""
-    return RemoteProtocolError(f"text message of {size} characters: frames are binary messages")

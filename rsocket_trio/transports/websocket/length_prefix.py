@@ -8,27 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Framing, Framing32
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.mux.framing import EncodedFrame, Framing32
+from rsocket_trio.transports.base import MessageTransport, Transport
 
 LENGTH = Framing32.prefix
 """Bytes of the length, which counts them."""
 
 
-class LengthOnMessages:
+class LengthOnMessages(MessageTransport):
     """Another transport of messages, each of which is one frame behind its length.
 
     A message whose length contradicts its size is no frame: it holds more than one, or a part of one.
     """
 
-    __slots__ = ("_error", "_transport", "handshake")
-
-    is_message_based = True
-    send_at_once = None
-    is_idle = False
+    __slots__ = ("_error", "_transport")
 
     def __init__(self, transport: Transport) -> None:
-        self.handshake = transport.handshake
+        super().__init__(transport.handshake)
         self._transport = transport
         self._error: RemoteProtocolError | None = None
         # The limit of a message is that of a frame, which the length does not belong to. Not every transport has one.
@@ -46,9 +42,6 @@ class LengthOnMessages:
         """Return whether something came that was not received, as far as the transport can tell."""
         return getattr(self._transport, "has_unread", False)
 
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
     async def peek(self) -> tuple[bytes, bool]:
         """Return the first message as it came, its length included."""
         return await self._transport.peek()
@@ -57,7 +50,7 @@ class LengthOnMessages:
         """Write all frames, each behind its length."""
         await self._transport.send([_behind_length(frame) for frame in frames])
 
-    async def receive(self) -> Sequence[bytes]:
+    async def _take(self) -> list[bytes]:
         """Return the frames that came next, without their lengths.
 
         A length that is wrong raises ``RemoteProtocolError`` once the frames before it were handed out.

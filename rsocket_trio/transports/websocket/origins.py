@@ -28,15 +28,15 @@ class Origins:
     some: frozenset[str] = frozenset()
     any: bool = False
 
-    def allow(self, said: Sequence[str], hosts: Sequence[str]) -> bool:
+    def allow(self, pages: Sequence[str], hosts: Sequence[str]) -> bool:
         """Return whether a handshake with these ``Origin`` and ``Host`` headers may go on.
 
         A handshake without an origin comes from no page. Scheme and port of the host's own pages do not matter: often
         another server on the same machine serves them.
         """
-        if self.any or not said:
+        if self.any or not pages:
             return True
-        origin = _normal(said[0]) if len(said) == 1 else None
+        origin = _normal(pages[0]) if len(pages) == 1 else None
         if origin is None:
             return False
         own = _host_of(hosts[0]) if len(hosts) == 1 else None
@@ -52,38 +52,29 @@ def parse_origins(origins: str | Iterable[str]) -> Origins:
 
     Raise ``ValueError`` naming an invalid origin, ``TypeError`` for one that is no text.
     """
-    wanted = (origins,) if isinstance(origins, str) else tuple(origins)
-    some: set[str] = set()
-    for each in wanted:
-        if not isinstance(each, str):
-            raise TypeError(f"origins are text, as in 'https://app.example:8443', not {each!r}")
-        if each != ANY:
-            some.add(_checked(each))
-    return Origins(frozenset(some), ANY in wanted)
+    admitted = (origins,) if isinstance(origins, str) else tuple(origins)
+    for origin in admitted:
+        if not isinstance(origin, str):
+            raise TypeError(f"origins are text, as in 'https://app.example:8443', not {origin!r}")
+    return Origins(frozenset(_checked(origin) for origin in admitted if origin != ANY), ANY in admitted)
 
 
 def _checked(origin: str) -> str:
-    scheme, mark, rest = origin.partition("://")
-    if not mark or not scheme:
-        fault = "the scheme is missing"
-    elif not rest:
-        fault = "the host is missing"
-    elif any(sign in rest for sign in "/?#"):
-        fault = "an origin has no path"
-    else:
-        normal = _normal(origin)
-        if normal is not None:
-            return normal
-        fault = "this is no scheme, host and port"
-    raise ValueError(f"origin {readable(origin)!r}: {fault}; write it as in 'https://app.example:8443', or '*' for all")
+    normal = _normal(origin)
+    if normal is None:
+        raise ValueError(
+            f"origin {readable(origin)!r} is no scheme, host and port; write it as in 'https://app.example:8443', "
+            "or '*' for all"
+        )
+    return normal
 
 
 def _normal(origin: str) -> str | None:
     """Return an origin in lower case, without the scheme's own port. ``None`` if it is none."""
-    found = ORIGIN.fullmatch(origin)
-    if found is None:
+    parts = ORIGIN.fullmatch(origin)
+    if parts is None:
         return None
-    scheme, host, port = found[1].lower(), _host(found[2]), found[3]
+    scheme, host, port = parts[1].lower(), _host(parts[2]), parts[3]
     if host is None or (port is not None and int(port) > 65535):
         return None
     if port is None or int(port) == DEFAULT_PORTS.get(scheme):
@@ -98,8 +89,8 @@ def _without_port(origin: str) -> str:
 
 
 def _host_of(authority: str) -> str | None:
-    found = AUTHORITY.fullmatch(authority)
-    return None if found is None else _host(found[1])
+    parts = AUTHORITY.fullmatch(authority)
+    return None if parts is None else _host(parts[1])
 
 
 def _host(host: str) -> str | None:

@@ -22,14 +22,14 @@ from rsocket_trio.transports.byte_stream import (
     LEAST_READ_SIZE,
     READ_SIZE,
     TAKES_PARTS,
-    cut_socket,
+    cut_prompt,
     has_unread,
     next_read_size,
     say_the_end,
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import ENDINGS, JUDGED, KEY, UNSUPPORTED_DATA, MessageReader, join, parts
+from rsocket_trio.transports.websocket.framing import ENDINGS, JUDGED, KEY, MessageReader, join, parts
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
@@ -150,8 +150,8 @@ class WebSocketTransport:
     async def receive(self) -> Sequence[bytes]:
         """Return the next messages, at least one; an empty sequence once the peer has closed.
 
-        A text message raises ``RemoteProtocolError`` once those before it were handed out; ``finish`` then closes
-        with 1003 whatever code it is given.
+        A text message, like what breaks the framing, raises ``RemoteProtocolError`` once those before it were handed
+        out. The peer is told at once.
         """
         while not self._ready:
             if not await self._read():
@@ -178,7 +178,7 @@ class WebSocketTransport:
         reader, stream = self._reader, self._stream
         discarded = 0
         try:
-            goodbye = reader.goodbye(code if reader.refusal is None else UNSUPPORTED_DATA)
+            goodbye = reader.goodbye(code)
             await self._write([goodbye] if goodbye else [])
             while reader.closed is None and discarded < DISCARD_LIMIT:
                 chunk = bytes(await stream.receive_some(self._read_size))
@@ -197,7 +197,7 @@ class WebSocketTransport:
 
     def cut(self) -> bool:
         """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
-        return cut_socket(self._stream)
+        return cut_prompt(self._stream)
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
@@ -208,12 +208,10 @@ class WebSocketTransport:
         reader = self._reader
         if reader.replies:
             await self._answer()
-        if reader.pending and reader.refusal is None:
+        if reader.pending:
             await checkpoint()  # other tasks run first: there was much to act on
             self._ready += reader.feed(b"")
             return True
-        if reader.refusal is not None:
-            raise reader.refusal
         if reader.fault is not None:
             raise reader.fault
         if reader.closed is not None:

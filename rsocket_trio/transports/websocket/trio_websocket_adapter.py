@@ -9,48 +9,25 @@ import trio
 from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
-from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.websocket.framing import ENDINGS, UNSUPPORTED_DATA, text_refused
+from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.transports.base import Handshake, MessageTransport
+from rsocket_trio.transports.websocket.framing import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA
 from rsocket_trio.transports.websocket.upgrade import as_known
 
 
-class TrioWebSocketAdapter:
+class TrioWebSocketAdapter(MessageTransport):
     """Frames as binary messages of a ``trio_websocket.WebSocketConnection``.
 
     Its owner's nursery runs it, and its own ``max_message_size`` and ``message_queue_size`` hold. It costs several
     times as much as a ``ws://`` URI: a task of the library's for each message, and a write.
     """
 
-    __slots__ = ("_connection", "_ended", "_peeked", "_refusal", "_shown", "handshake")
-
-    is_message_based = True
-    send_at_once = None
-    is_idle = False
-    mid_frame = False
-    """The library does not tell whether a message is incomplete."""
+    __slots__ = ("_connection", "_refusal")
 
     def __init__(self, connection: WebSocketConnection) -> None:
-        self.handshake = _handshake(connection)
+        super().__init__(_handshake(connection))
         self._connection = connection
-        self._peeked: list[bytes] = []
-        self._shown = 0
-        self._ended = False
         self._refusal: RemoteProtocolError | None = None
-
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first message, at each further call with one more, and whether no more can come.
-
-        ``receive`` delivers them again.
-        """
-        if self._shown == len(self._peeked):
-            self._peeked += await self._take()
-        ended = self._shown == len(self._peeked)
-        self._shown += not ended
-        return b"".join(self._peeked[: self._shown]), ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Send each frame as a message."""
@@ -59,15 +36,6 @@ class TrioWebSocketAdapter:
                 await self._connection.send_message(whole(frame))
         except ConnectionClosed as exc:
             raise trio.BrokenResourceError(_said(exc.reason)) from None  # the library's text is for programmers
-
-    async def receive(self) -> Sequence[bytes]:
-        """Return the next message; an empty sequence once the peer has closed.
-
-        A text message raises ``RemoteProtocolError``.
-        """
-        ready, self._peeked = self._peeked, []
-        self._shown = 0
-        return ready or await self._take()
 
     async def finish(self, code: int = 1000) -> None:
         """Send a close frame and wait for the peer's; the code is 1003 if a text message was refused."""
@@ -88,6 +56,7 @@ class TrioWebSocketAdapter:
         await trio.aclose_forcefully(self._connection)
 
     async def _take(self) -> list[bytes]:
+        """Return the next message; none once the peer has closed. A text message raises ``RemoteProtocolError``."""
         if self._refusal is not None:
             raise self._refusal
         try:
@@ -98,7 +67,7 @@ class TrioWebSocketAdapter:
             raise trio.BrokenResourceError(_said(exc.reason)) from None
         if isinstance(message, bytes):
             return [message]
-        self._refusal = text_refused(len(message))
+        self._refusal = RemoteProtocolError(f"WebSocket: {TEXT_REFUSED}")
         raise self._refusal
 
 

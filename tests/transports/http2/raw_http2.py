@@ -12,12 +12,12 @@ from hpack import Decoder, Encoder
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import PREFACE
 from rsocket_trio.transports.http2.http2_client import SharedHttp2, share_http2
 from rsocket_trio.transports.http2.http2_server import AcceptedHttp2, accept_http2
-from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, parse_uri
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -97,7 +97,7 @@ class Peer:
 
     stream: Stream
     accepted: AcceptedHttp2 | None = None
-    streams: list[Http2Stream] = attrs.field(factory=list)
+    streams: list[ByteStreamTransport] = attrs.field(factory=list)
     """The streams that the server granted."""
     answers: dict[int, list[tuple[str, str]]] = attrs.field(factory=dict)
     """The headers of the last answer on each stream."""
@@ -164,7 +164,7 @@ async def raw_client(
     if size is not None:
         bound_by(theirs, ours, size)
 
-    async def echo(stream: Http2Stream) -> None:
+    async def echo(stream: Transport) -> None:
         try:
             while chunks := await stream.receive():
                 await stream.send([bytes(chunk) for chunk in chunks])

@@ -8,10 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.http2.http2_client import share_http2
 from rsocket_trio.transports.http2.http2_server import accept_http2
-from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions
 from tests.reliability.cancelling import MOST_STEPS, STRIDE, CancelAtStep
 from tests.transports.http2.raw_http2 import ENDPOINT, Stream
@@ -32,7 +31,7 @@ async def client(stream: Stream, *, alone: bool) -> None:
                 await lane.finish()
 
 
-async def receive(lane: Http2Stream, size: int) -> None:
+async def receive(lane: Transport, size: int) -> None:
     """Receive so many bytes."""
     while size > 0:
         size -= sum(map(len, await lane.receive()))
@@ -41,7 +40,7 @@ async def receive(lane: Http2Stream, size: int) -> None:
 async def server(stream: Stream) -> None:
     """Echo on every stream."""
 
-    async def echo(lane: Http2Stream) -> None:
+    async def echo(lane: Transport) -> None:
         try:
             while chunks := await lane.receive():
                 await lane.send([bytes(chunk) for chunk in chunks])

@@ -9,10 +9,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.mux.framing import Framing24
-from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.http2.http2_server import LAST_STREAMS_TIMEOUT
-from rsocket_trio.transports.http2.http2_stream import Http2Stream
-from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, TURN
+from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW
+from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW
+from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, TURN
 from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
     ACK,
@@ -41,7 +42,7 @@ from tests.transports.http2.raw_http2 import (
 WIDE = settings((4, 0x7FFFFFFF)) + window(0, 0x7FFFFFFF - 65535)
 
 
-async def open_streams(peer: Peer, number: int = 1) -> list[Http2Stream]:
+async def open_streams(peer: Peer, number: int = 1) -> list[ByteStreamTransport]:
     """Have the client open streams, and return the server's ends."""
     await peer.send(*(request(stream_id) for stream_id in range(1, 2 * number, 2)))
     await peer.rest()
@@ -54,7 +55,7 @@ def sizes(frames: list[Frame], stream_id: int = 1) -> list[int]:
     return [len(each.body) for each in frames if each.kind == DATA and each.stream_id == stream_id]
 
 
-async def take(stream: Http2Stream, size: int) -> None:
+async def take(stream: ByteStreamTransport, size: int) -> None:
     """Receive so many bytes, and no more."""
     while size:
         size -= len(b"".join(await stream.receive()))
@@ -129,7 +130,9 @@ async def test_the_window_of_the_connection_is_opened_by_streams_that_ended_too(
 
 async def test_a_stream_that_nobody_reads_does_not_stop_the_others(autojump_clock: MockClock) -> None:
     async with raw_client(echoes=False) as peer:
-        slow, quick = await open_streams(peer, 2)
+        _, quick = await open_streams(peer, 2)
+        assert peer.accepted is not None
+        slow = peer.accepted.connection.streams[1]
         await peer.send(data(1, bytes(65536)) * 16)
         for _ in range(40):
             await peer.send(data(3, bytes(65536)) * 8)
@@ -189,7 +192,7 @@ async def test_a_write_that_is_cancelled_gives_its_turn_away(autojump_clock: Moc
         assert [(each.stream_id, each.code) for each in await peer.rest() if each.kind == RST_STREAM] == [(1, CANCEL)]
 
 
-async def cancelled_send(stream: Http2Stream, scope: trio.CancelScope) -> None:
+async def cancelled_send(stream: ByteStreamTransport, scope: trio.CancelScope) -> None:
     """Send more than windows take, in a scope."""
     with scope:
         await stream.send([bytes(100_000)])
@@ -206,16 +209,6 @@ async def test_a_receive_that_is_cancelled_loses_nothing(autojump_clock: MockClo
             scope.cancel()
             await stream.receive()
         assert await stream.receive() == [b"here"]
-
-
-async def test_a_stream_takes_one_reader_at_a_time(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
-        [stream] = await open_streams(peer)
-        nursery.start_soon(stream.receive)
-        await wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
-            await stream.receive()
-        nursery.cancel_scope.cancel()
 
 
 async def test_frames_are_cut_wherever_data_frames_end(autojump_clock: MockClock) -> None:

@@ -20,7 +20,6 @@ from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
-from rsocket_trio.transports.websocket.upgrade import INTERIM, is_key
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455, 1.3
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -77,41 +76,35 @@ async def test_connection_headers_are_one_list(lines: tuple[bytes, ...]) -> None
     assert (await answered(request(*lines, without=(b"Connection",)))).startswith(b"HTTP/1.1 101 ")
 
 
-async def test_upgrade_headers_are_one_list() -> None:
-    said = request(b"Upgrade: h2c", b"Upgrade: WebSocket", without=(b"Upgrade",))
-
-    assert (await answered(said)).startswith(b"HTTP/1.1 101 ")
-
-
 @pytest.mark.parametrize(
-    "said",
+    ("said", "status"),
     [
-        request(b"Connection: keep-alive", b"Connection: close", without=(b"Connection",)),
-        request(b"Connection: Upgrades", without=(b"Connection",)),
-        request(without=(b"Connection",)),
-        request(without=(b"Upgrade",)),
-        request(without=(b"Host",)),
-        request(without=(b"Sec-WebSocket-Version",)),
-        request(first=b"GET /chat HTTP/1.0"),
-        request(first=b"POST /chat HTTP/1.1"),
-        request(b"Host: other.example"),
-        b"GET /chat HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n",
+        (request(b"Connection: keep-alive", b"Connection: close", without=(b"Connection",)), b"426"),
+        (request(b"Connection: Upgrades", without=(b"Connection",)), b"426"),
+        (request(without=(b"Connection",)), b"426"),
+        (request(without=(b"Upgrade",)), b"426"),
+        (request(without=(b"Host",)), b"400"),
+        (request(without=(b"Sec-WebSocket-Version",)), b"400"),
+        (request(first=b"GET /chat HTTP/1.0"), b"505"),
+        (request(first=b"POST /chat HTTP/1.1"), b"405"),
+        (request(b"Host: other.example"), b"400"),
+        (b"GET /chat HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n", b"400"),
     ],
     ids=[
         *("no upgrade", "another word", "no connection", "no upgrade header", "no host", "no version", "1.0", "post"),
         *("two hosts", "bad header"),
     ],
 )
-async def test_what_is_no_handshake_gets_400(said: bytes) -> None:
-    assert (await answered(said)).startswith(b"HTTP/1.1 400 ")
+async def test_what_is_no_handshake_is_refused(said: bytes, status: bytes) -> None:
+    assert (await answered(said)).startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize("versions", [(b"8",), (b"13, 8",), (b"13", b"13")])
-async def test_another_version_gets_426_and_hears_of_ours(versions: tuple[bytes, ...]) -> None:
+async def test_another_version_gets_400_and_hears_of_ours(versions: tuple[bytes, ...]) -> None:
     lines = [b"Sec-WebSocket-Version: " + version for version in versions]
     answer = await answered(request(*lines, without=(b"Sec-WebSocket-Version",)))
 
-    assert answer.startswith(b"HTTP/1.1 426 ")
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"sec-websocket-version: 13\r\n" in answer.lower()
 
 
@@ -135,11 +128,6 @@ async def test_a_key_that_is_not_16_bytes_gets_400(keys: tuple[bytes, ...]) -> N
     lines = [b"Sec-WebSocket-Key: " + key for key in keys]
 
     assert (await answered(request(*lines, without=(b"Sec-WebSocket-Key",)))).startswith(b"HTTP/1.1 400 ")
-
-
-def test_a_key_is_the_base64_of_16_bytes() -> None:
-    assert is_key(KEY)
-    assert all(is_key(base64.b64encode(bytes([number] * 16))) for number in range(256))
 
 
 @pytest.mark.parametrize(
@@ -216,30 +204,23 @@ async def answering(*pieces: bytes) -> AsyncIterator[str]:
         nursery.cancel_scope.cancel()
 
 
-HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: ACCEPT\r\nX-More: yes\r\n\r\n"
 )
 FRAME = b"\x82\x05hello"
-BYTES = tuple(bytes([byte]) for byte in HINTS)
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
         (SWITCHING + FRAME,),
-        (HINTS + SWITCHING + FRAME,),
-        (HINTS, SWITCHING, FRAME),
-        (CONTINUE, HINTS + HINTS + SWITCHING[:20], SWITCHING[20:] + FRAME),
-        (*BYTES[:-1], BYTES[-1] + SWITCHING + FRAME),
-        (HINTS * INTERIM + SWITCHING + FRAME,),
+        (SWITCHING[:20], SWITCHING[20:] + FRAME),
         (SWITCHING.replace(b"Connection: Upgrade", b"Connection: Upgrade\r\nConnection: keep-alive") + FRAME,),
     ],
-    ids=["alone", "together", "apart", "several", "in bytes", "as many as there may be", "two connections"],
+    ids=["together", "apart", "two connections"],
 )
-async def test_answers_below_200_are_skipped_until_the_one_that_counts(pieces: tuple[bytes, ...]) -> None:
+async def test_frames_may_come_with_the_answer(pieces: tuple[bytes, ...]) -> None:
     async with answering(*pieces) as uri, open_transport(uri) as transport:
         with trio.fail_after(5):
             assert await transport.receive() == [b"hello"]
@@ -249,15 +230,14 @@ async def test_answers_below_200_are_skipped_until_the_one_that_counts(pieces: t
 @pytest.mark.parametrize(
     ("pieces", "why"),
     [
-        ((HINTS * (INTERIM + 1) + SWITCHING,), "17 answers below 200"),
-        ((HINTS, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"), "the server answered HTTP 403"),
-        ((SWITCHING.replace(b"ACCEPT", b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),), "Bad accept token"),
-        ((SWITCHING.replace(b"Connection: Upgrade", b"Connection: close"),), "'Connection: Upgrade'"),
-        ((SWITCHING.replace(b"Upgrade: websocket", b"Upgrade: h2c"),), "'Upgrade: websocket'"),
-        ((SWITCHING.replace(b"X-More: yes", b"Sec-WebSocket-Protocol: mqtt"),), "'mqtt' was not offered"),
+        ((b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",), "the server answered HTTP 403"),
+        ((SWITCHING.replace(b"ACCEPT", b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),), "Sec-WebSocket-Accept"),
+        ((SWITCHING.replace(b"Connection: Upgrade", b"Connection: close"),), "invalid Connection header"),
+        ((SWITCHING.replace(b"Upgrade: websocket", b"Upgrade: h2c"),), "invalid Upgrade header"),
+        ((SWITCHING.replace(b"X-More: yes", b"Sec-WebSocket-Protocol: mqtt"),), "no subprotocols supported"),
         (
             (SWITCHING.replace(b"X-More: yes", b"Sec-WebSocket-Extensions: permessage-deflate"),),
-            "'permessage-deflate' was not offered",
+            "no extensions supported",
         ),
     ],
 )
@@ -270,9 +250,9 @@ async def test_an_answer_that_agrees_to_something_else_is_a_lost_connection(
                 pass
 
 
-async def test_answers_below_200_without_end_are_a_lost_connection() -> None:
-    large = HINTS[:-2] + b"X: " + b"x" * 10_000 + b"\r\n\r\n"
-    async with answering(*[large] * 10) as uri:
+async def test_an_answer_without_end_is_a_lost_connection() -> None:
+    large = b"X: " + b"x" * 5_000 + b"\r\n"
+    async with answering(SWITCHING[:-2], *[large] * 20) as uri:
         with trio.fail_after(5), pytest.raises(ConnectionLost, match="did no WebSocket handshake"):
             async with open_transport(uri):
                 pass
@@ -280,7 +260,7 @@ async def test_answers_below_200_without_end_are_a_lost_connection() -> None:
 
 # Any bytes
 
-SAID = {True: request(), False: HINTS + SWITCHING + FRAME}
+SAID = {True: request(), False: SWITCHING + FRAME}
 MUTATIONS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 8), st.binary(max_size=8)), max_size=4)
 
 
