@@ -131,7 +131,7 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "lease":                {("async generator", 1): Kind.GENERATOR},
     "extension":            {("plain function", 2): Kind.INLINE},
     "extension_entry":      {("plain function", 2): Kind.INLINE},
-    "on_error":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
+    "on_error":             {("plain function", 2): Kind.INLINE},
     "authenticate":         {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
     "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE,
                              ("class", 1): Kind.INLINE},

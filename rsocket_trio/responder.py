@@ -277,10 +277,10 @@ class Responder:
     def on_error(
         self, function: OnErrorHandler | None = None
     ) -> OnErrorHandler | Callable[[OnErrorHandler], OnErrorHandler]:
-        """Report every failure of a handler to ``function``, a plain or async function of ``(error, call)``.
+        """Report every failure of a handler to ``function``, a plain function of ``(error, call)``.
 
         ``call`` is a ``Call``: the request, and its connection. Functions are called in the order in which they were
-        registered; a plain one runs at once and inline, an async one in a task. An exception that one raises is logged.
+        registered, inline: they must not take long. An exception that one raises is logged.
         An error that a handler raises to inform its peer is no failure.
         """
 

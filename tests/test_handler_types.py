@@ -147,7 +147,7 @@ def report(error: Exception, call: Call) -> str | None:
 
 
 @responder.on_error()
-async def report_later(error: BaseException, call: object) -> None:
+def report_all(error: BaseException, call: object) -> None:
     return
 
 
@@ -402,7 +402,7 @@ def report(error: Exception) -> None:
 
 
 @responder.on_error()  # wrong
-async def report_route(error: Exception, route: str) -> None:
+def report_route(error: Exception, route: str) -> None:
     return
 
 

@@ -38,7 +38,7 @@ from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder, split_name
 from rsocket_trio.server.processes.messages import Run
-from rsocket_trio.server.serve import serve_inherited, serve_named
+from rsocket_trio.server.serve import serve_inherited
 from rsocket_trio.server.signals import Stop
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
@@ -207,9 +207,11 @@ async def _supervise(
     *,
     task_status: trio.TaskStatus[list[str]],
 ) -> None:
+    from rsocket_trio.server.processes.supervisor import serve_in_processes
+
     look_here_first()
     try:
-        await serve_named(target, uris, worker, options, on_routes=on_routes, task_status=task_status)
+        await serve_in_processes(target, uris, worker, options, on_routes=on_routes, task_status=task_status)
     except ImportError as error:
         raise Failure(str(error), FAILED) from error
 

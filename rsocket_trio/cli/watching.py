@@ -87,9 +87,8 @@ def watched(
     transport: Transport, dialect: Dialect | None, watch: Watch, secrets: Secrets, length: int = 0
 ) -> RecordedTransport:
     """Return a transport around another one that shows each frame as it passes."""
-    result = RecordedTransport(transport, Watcher(dialect, watch, secrets, length), "client")
-    result.begin(dialect.name if dialect is not None else "")
-    return result
+    name = dialect.name if dialect is not None else ""
+    return RecordedTransport(transport, Watcher(dialect, watch, secrets, length), "client", name)
 
 
 class Secrets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
@@ -13,25 +13,24 @@ import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.connection.connection import Connection, checked_entries
+from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.hooks import PLAIN, CallTerms
 from rsocket_trio.connection.protocols import (
     ProtocolFactory,
-    bare_client_protocol,
     client_protocol,
     metadata_mime_of_setup,
 )
 from rsocket_trio.connection.recording import (
+    RecordedTransport,
     dial_with_lengths,
     recorded_dial,
-    recorder_of,
     recording_into,
-    session_over,
     wrapped_dial,
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
-from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
+from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder, check_users
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.signatures import completed, shows_options
@@ -228,21 +227,19 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
         raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
-    plain = (options["data_mime"], options["metadata_mime"], keepalive, options["lease"], options["strict"])
-    if (
-        (payload is EMPTY and credentials is None and options["responder"] is None)
-        and (options["streamux"] is None and options["resume"] is None)
-        and (options["quirks"] == () and options["extension_entries"] == ())
-    ):
-        with suppress(TypeError):  # something that can't be looked up is said below
-            return bare_client_protocol(
-                options["dialect"], *plain, options["limits"], options["fragment_size"], options["peer"]
-            )
     if credentials is not None:
         from rsocket_trio.services.calls.access import with_credentials
 
         payload = with_credentials(payload, credentials)
-    terms = ClientTerms(payload, *plain, checked_entries(options["extension_entries"]))
+    terms = ClientTerms(
+        payload,
+        options["data_mime"],
+        options["metadata_mime"],
+        keepalive,
+        options["lease"],
+        options["strict"],
+        checked_entries(options["extension_entries"]),
+    )
     return client_protocol(
         options["dialect"],
         terms,
@@ -333,14 +330,16 @@ async def _run_client(
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         if factory.length_on_messages:
             dial = dial_with_lengths(dial)
-        dial = recorded_dial(dial, recording, factory.name)
+        if recording is not None:
+            dial = recorded_dial(dial, recording, factory.name)
         async with dial(time_limit) as transport:
             begun = factory.begin(trio.current_time())
             reconnector = None
             if begun.resumable is not None and factory.resume is not None:
                 reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, factory.framing, factory.resume)
+            failures = FailureLog()
             connection = Connection(
-                begun.session, responder or NO_HANDLERS, begun.setup, transport.handshake, reconnector, None, calls
+                begun.session, responder or NO_HANDLERS, begun.setup, transport.handshake, reconnector, failures, calls
             )
             transport.use_framing(factory.framing())
             try:
@@ -359,7 +358,9 @@ async def _run_client(
                 leaf = only_leaf(group)
                 raise leaf from leaf.__cause__
             finally:
-                session_over(recorder_of(transport), connection._engine.ended)
+                failures.log_repeats()
+                if isinstance(transport, RecordedTransport):
+                    transport.session_over(connection._engine.ended)
             if error is not None:
                 try:
                     raise error

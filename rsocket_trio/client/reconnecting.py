@@ -14,10 +14,10 @@ import trio
 
 from rsocket_trio.client.open import call_terms, check_auth_of_setup, open_connection, open_uri
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.client.reopened_streams import Reopened, ReopenedChannel, ReopenedIncoming
+from rsocket_trio.client.reopened_streams import Reopened, ReopenedChannel
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.protocols import checked_peer
+from rsocket_trio.connection.protocols import peer_and_dialect
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
@@ -56,7 +56,7 @@ R = TypeVar("R")
 BACKOFF = Backoff()
 RESEND_DELAY = 1.0
 """Seconds within which a refused request is sent at most twice, and a connection that drains counts as a failed try."""
-REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: ReopenedIncoming, Channel: ReopenedChannel}
+REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: Reopened, Channel: ReopenedChannel}
 """The streams that follow the client to its next connection, by those of one connection."""
 USABLE = ("open", "suspended")
 """States in which a connection takes new requests."""
@@ -116,7 +116,6 @@ class ReconnectingClient(
         self._connection: Connection | None = None
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
-        self._nursery: trio.Nursery | None = None
         self._drained_at = self._resend_at = -math.inf
         self._changes = ParkingLot()
 
@@ -174,17 +173,11 @@ class ReconnectingClient(
     @asynccontextmanager
     async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:
         engine = await self._ready()
-        # The streams of a dialect in which no peer says that it drains are never refused so.
-        if engine.session.close_announcement is None or kind not in REOPENED:
-            opening = new_stream(engine, kind, *request)
-        else:
-            opening = new_stream(engine, REOPENED[kind], *request)._open_by(self)
+        opening = new_stream(engine, REOPENED.get(kind, kind), *request)
+        if isinstance(opening, Reopened):
+            opening._open_by(self)
         async with opening as stream:
             yield stream
-
-    def _start_task(self, function: Callable[[], Awaitable[object]]) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(function)
 
     async def _next(self, wait: bool) -> Connection:
         """Return the connection for a new request. There is no checkpoint after it was found."""
@@ -204,7 +197,6 @@ class ReconnectingClient(
 
     async def _run(self, nursery: trio.Nursery) -> None:
         """Connect in a loop, until a connection is refused or the task is cancelled."""
-        self._nursery = nursery
         tries = 0
         while True:
             # Returns when the next connection is due: this one is over, or drains in its own task beside the next.
@@ -391,7 +383,7 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     inspect.signature(open_connection).bind(uri, **terms)
     given: dict[str, Any] = dict(completed(open_connection, terms))
     if given["peer"] is not None:
-        checked_peer(given["peer"], given["dialect"])
+        peer_and_dialect(given["peer"], given["dialect"])
     for name, fit in (("headers", as_headers), ("quirks", tuple), ("extension_entries", tuple), ("around", tuple)):
         if not callable(given[name]):
             given[name] = fit(given[name])

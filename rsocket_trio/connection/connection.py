@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import trio
 
@@ -18,21 +18,21 @@ from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.hooks import (
     PLAIN,
     CallTerms,
-    HandlerTable,
     RequestCalls,
     current_call_variable,
     current_connection_variable,
 )
-from rsocket_trio.connection.plain_requests import PAYLOAD_TYPES, needs_call, routed
-from rsocket_trio.connection.request_queue import supported
-from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
+from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed, supported
+from rsocket_trio.connection.resumption import Reconnector
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Drained, RSocketError
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes
+from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio, no_trio
 from rsocket_trio.transports.base import Handshake, Transport
@@ -45,13 +45,12 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import Contract, ServiceT
+    from rsocket_trio.connection.hooks import Contract, Responder, ServiceT
     from rsocket_trio.connection.link import RefusedClients
     from rsocket_trio.connection.typed_streams import Stream, TypedChannel
     from rsocket_trio.metadata.authentication import Auth
     from rsocket_trio.metadata.composite import MetadataPair
     from rsocket_trio.rsocket.frames import ExtensionEntry
-    from rsocket_trio.rsocket.session import Session as RSocketSession
 
 
 def current_connection() -> Connection:
@@ -76,19 +75,19 @@ ChannelT = TypeVar("ChannelT")
 
 
 class RequestTerms(TypedDict, total=False):
-    """The arguments of every request, for the type checker."""
+    """The arguments of every request."""
 
-    route: str | None
-    extension_entries: Iterable[object]
-    auth: Auth | None
-    metadata: Iterable[MetadataPair]
+    route: Annotated[str | None, None]
+    extension_entries: Annotated[Iterable[object], ()]
+    auth: Annotated[Auth | None, None]
+    metadata: Annotated[Iterable[MetadataPair], ()]
 
 
 class ItemTerms(RequestTerms, total=False):
-    """The arguments of every request for a stream, for the type checker."""
+    """The arguments of every request for a stream."""
 
-    initial_request_n: int
-    refill: bool
+    initial_request_n: Annotated[int, INITIAL_REQUEST_N]
+    refill: Annotated[bool, True]
 
 
 class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
@@ -187,56 +186,23 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @overload
     def request_stream(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: None = None,
-        **options: Unpack[ItemTerms],
+        self, payload: object = b"", *, pushes: Literal[False] = False, items: None = None, **options: Unpack[ItemTerms]
     ) -> StreamT: ...
 
     @overload
     def request_stream(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[True],
-        items: None = None,
-        **options: Unpack[ItemTerms],
+        self, payload: object = b"", *, pushes: Literal[True], items: None = None, **options: Unpack[ItemTerms]
     ) -> PushesT: ...
 
     @overload
-    def request_stream(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: type[R],
-        **options: Unpack[ItemTerms],
-    ) -> Stream[R]: ...
+    def request_stream(self, payload: object = b"", *, items: type[R], **options: Unpack[ItemTerms]) -> Stream[R]: ...
 
     @overload
-    def request_stream(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: object,
-        **options: Unpack[ItemTerms],
-    ) -> Stream[Any]: ...
+    def request_stream(self, payload: object = b"", *, items: object, **options: Unpack[ItemTerms]) -> Stream[Any]: ...
 
+    @shows_options
     def request_stream(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        extension_entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        pushes: bool = False,
-        items: Any = None,
-        auth: Auth | None = None,
-        metadata: Iterable[MetadataPair] = (),
+        self, payload: object = b"", *, pushes: bool = False, items: Any = None, **options: Unpack[ItemTerms]
     ) -> Any:
         """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
@@ -252,94 +218,29 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         metadata.
         """
         kind = IncomingWithPushes if pushes else Incoming
-        stream = self._open(
-            kind,
-            Interaction.REQUEST_STREAM,
-            payload,
-            route,
-            extension_entries,
-            initial_request_n,
-            refill,
-            items,
-            auth,
-            metadata,
-        )
-        if items is None:
-            return stream
-        # Imported here, so that programs of bytes do not load it.
-        from rsocket_trio.connection.typed_streams import Stream
-
-        return Stream[Any](stream, items)
+        terms = completed(Requester.request_stream, options)
+        return self._opening(kind, Interaction.REQUEST_STREAM, payload, items, terms)
 
     @overload
     def request_subscription(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: None = None,
-        **options: Unpack[ItemTerms],
+        self, payload: object = b"", *, pushes: Literal[False] = False, **options: Unpack[ItemTerms]
     ) -> StreamT: ...
 
     @overload
     def request_subscription(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[True],
-        items: None = None,
-        **options: Unpack[ItemTerms],
+        self, payload: object = b"", *, pushes: Literal[True], **options: Unpack[ItemTerms]
     ) -> PushesT: ...
 
-    @overload
-    def request_subscription(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: type[R],
-        **options: Unpack[ItemTerms],
-    ) -> Stream[R]: ...
-
-    @overload
-    def request_subscription(
-        self,
-        payload: object = b"",
-        *,
-        pushes: Literal[False] = False,
-        items: object,
-        **options: Unpack[ItemTerms],
-    ) -> Stream[Any]: ...
-
-    def request_subscription(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        extension_entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        pushes: bool = False,
-        items: Any = None,
-        auth: Auth | None = None,
-        metadata: Iterable[MetadataPair] = (),
-    ) -> Any:
+    @shows_options
+    def request_subscription(self, payload: object = b"", *, pushes: bool = False, **options: Unpack[ItemTerms]) -> Any:
         """Return a stream that never completes, of ReactiveSocket 0.0 and 0.1, for use under ``async with``.
 
-        ``payload``, ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items``,
-        ``auth`` and ``metadata`` are those of ``request_stream``.
+        ``payload``, ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``pushes``, ``auth`` and
+        ``metadata`` are those of ``request_stream``.
         """
         kind = IncomingWithPushes if pushes else Incoming
-        interaction = Interaction.REQUEST_SUBSCRIPTION
-        stream = self._open(
-            kind, interaction, payload, route, extension_entries, initial_request_n, refill, items, auth, metadata
-        )
-        if items is None:
-            return stream
-        # Imported here, so that programs of bytes do not load it.
-        from rsocket_trio.connection.typed_streams import Stream
-
-        return Stream[Any](stream, items)
+        terms = completed(Requester.request_subscription, options)
+        return self._open(kind, Interaction.REQUEST_SUBSCRIPTION, payload, None, terms)
 
     @overload
     def request_channel(
@@ -356,41 +257,28 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self, payload: object = b"", *, items: object, **options: Unpack[ItemTerms]
     ) -> TypedChannel[Any, Any]: ...
 
-    def request_channel(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        extension_entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        items: Any = None,
-        auth: Auth | None = None,
-        metadata: Iterable[MetadataPair] = (),
-    ) -> Any:
+    @shows_options
+    def request_channel(self, payload: object = b"", *, items: Any = None, **options: Unpack[ItemTerms]) -> Any:
         """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
 
         ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``auth`` and ``metadata`` are those of
         ``request_stream``. With ``items``, the type to decode items as, the channel is a ``TypedChannel``, which sends
         objects.
         """
-        channel = self._open(
-            Channel,
-            REQUEST_CHANNEL,
-            payload,
-            route,
-            extension_entries,
-            initial_request_n,
-            refill,
-            items,
-            auth,
-            metadata,
-        )
-        if items is None:
-            return channel
-        from rsocket_trio.connection.typed_streams import TypedChannel
+        terms = completed(Requester.request_channel, options)
+        return self._opening(Channel, REQUEST_CHANNEL, payload, items, terms)
 
-        return TypedChannel[Any, Any](channel, items)
+    def _opening(
+        self, kind: type[Incoming], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
+    ) -> Any:
+        """Return a new stream or channel for use under ``async with``, of objects if ``items`` is their type."""
+        stream = self._open(kind, interaction, payload, items, terms)
+        if items is None:
+            return stream
+        # Imported here, so that programs of bytes do not load it.
+        from rsocket_trio.connection.typed_streams import Stream, TypedChannel
+
+        return TypedChannel[Any, Any](stream, items) if kind is Channel else Stream[Any](stream, items)
 
     async def fire_and_forget(
         self,
@@ -503,17 +391,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @abstractmethod
     def _open(
-        self,
-        kind: type[Incoming],
-        interaction: Interaction,
-        payload: object,
-        route: str | None,
-        extension_entries: Iterable[object],
-        initial_request_n: int,
-        refill: bool,
-        items: Any,
-        auth: Auth | None,
-        metadata: Iterable[MetadataPair],
+        self, kind: type[Incoming], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
     ) -> Any:
         """Return a new stream for use under ``async with``; ``new_stream`` makes it."""
 
@@ -522,24 +400,16 @@ T = TypeVar("T", bound=Incoming)
 
 
 def new_stream(
-    engine: Engine,
-    kind: type[T],
-    interaction: Interaction,
-    payload: object,
-    route: str | None,
-    extension_entries: Iterable[object],
-    initial_request_n: int,
-    refill: bool,
-    items: Any,
-    auth: Auth | None,
-    metadata: Iterable[MetadataPair],
+    engine: Engine, kind: type[T], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
 ) -> T:
     """Return a stream of a connection, which its block opens. Raise ``ValueError`` for an impossible credit."""
-    if type(initial_request_n) is UnsaidNumber:
+    credit, refill, route = terms["initial_request_n"], terms["refill"], terms["route"]
+    if type(credit) is UnsaidNumber:
         credit = engine.session.dialect.initial_request_n
     else:
-        credit = checked_request_n(initial_request_n)
-    extensions = checked_entries(extension_entries)
+        credit = checked_request_n(credit)
+    extensions = checked_entries(terms["extension_entries"])
+    auth, metadata = terms["auth"], terms["metadata"]
     if needs_call(engine, payload, items, auth, metadata):
         calls = engine.request_calls or engine.attach_request_calls()
         life = calls.client_call(engine, interaction, payload, route, auth, items, metadata)
@@ -589,7 +459,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def __init__(
         self,
         session: Session,
-        responder: HandlerTable,
+        responder: Responder,
         setup: Setup,
         handshake: Handshake,
         reconnector: Reconnector | None = None,
@@ -619,10 +489,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Send an EXT frame of type ``ext_type`` with ``body``; a peer that does not know it skips it, if ``ignore``
         is true.
         """
-        engine = self._engine
-        need_trio()
-        await trio.lowlevel.checkpoint()
-        engine.check_open()
+        engine = await self._checked_open()
         extensions = supported(engine.session, engine.session.extensions, "extension frames")
         extensions.extension(ext_type, as_bytes(body), ignore=ignore)
         engine.wake()
@@ -632,14 +499,17 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
         A peer that cannot read them skips all, unless ``ignore`` is false. Raise ``Unsupported`` in another dialect.
         """
-        engine = self._engine
         content = checked_entries(entries)
-        need_trio()
-        await trio.lowlevel.checkpoint()
-        engine.check_open()
+        engine = await self._checked_open()
         extension = supported(engine.session, engine.session.extension_entries, "extension entries")
         extension.entries(content, ignore=ignore)
         engine.wake()
+
+    async def _checked_open(self) -> Engine:
+        need_trio()
+        await trio.lowlevel.checkpoint()
+        self._engine.check_open()
+        return self._engine
 
     def _calls(self) -> RequestCalls:
         return self._engine.request_calls or self._engine.attach_request_calls()
@@ -647,8 +517,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     async def _ready(self) -> Engine:
         return self._engine
 
-    def _open(self, kind: type[T], *request: Any) -> T:
-        return new_stream(self._engine, kind, *request)
+    def _open(self, kind: type[T], interaction: Interaction, payload: object, items: Any, terms: ItemTerms) -> T:
+        return new_stream(self._engine, kind, interaction, payload, items, terms)
 
     # The connection itself
 
@@ -720,13 +590,13 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         It is called when the transport is lost, when the session goes on over another one, when the connection drains,
         and at the end.
         """
-        engine = self._engine
+        engine, handler = self._engine, Handler(function, Kind.INLINE, interaction="on_state")
 
         def tell() -> None:
             try:
                 function(self.status)
             except Exception as error:
-                engine.faults.state_function_failed(function, error)
+                engine.faults.handler_failed(handler, error)
 
         engine.on_state += (tell,)
 
@@ -783,10 +653,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             context.run(current_call_variable.set, None)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines, refused_clients)
-
-    def _resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
-        """Return this connection as a server handles it when its client comes back."""
-        return ResumableConnection(self._engine, session, reconnector)
 
     async def _wait_for_answer(self, time_limit: ConnectTimeout) -> None:
         """Wait until the server has answered a SETUP that asked for an answer. Raise its refusal, or why none came."""

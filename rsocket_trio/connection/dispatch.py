@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from contextvars import Context
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from rsocket_trio.connection.fault_log import failures_told_to, is_failure, is_the_end
-from rsocket_trio.connection.handler_tasks import HandlerCall, NoStream, Unfinished
+from rsocket_trio.connection.handler_tasks import HandlerCall, NoStream, is_failure, is_the_end
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -50,7 +50,7 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, StreamState
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
-from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.exception_groups import failures_told_to, only_leaf
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -153,15 +153,15 @@ class Dispatcher:
         Raise ``StreamError`` if a hook refuses a request that has something round it.
         """
         # Imported here, so that programs without the extension draft do not load it.
-        from rsocket_trio.connection.entries import HookFailed, with_entries
+        from rsocket_trio.connection.entries import AT_STREAM, HookFailed, offer, with_entries
 
         try:
-            self._engine.entry_hooks.offer_request(entries)
+            offer(self._engine, AT_STREAM, entries)
         except HookFailed as failed:
             if handler.counts and isinstance(failed.error, StreamError):
                 raise failed.error from None  # inside of the interceptors
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                self._engine.faults.count_dropped()
+                self._engine.faults.dropped += 1
             else:
                 HandlerCall(self._engine, stream, failed.hook, payload).fail(failed.error)
             return None
@@ -184,7 +184,7 @@ class Dispatcher:
             if is_answered:
                 engine.fail_stream(stream, error)
             else:
-                engine.faults.count_dropped()
+                engine.faults.dropped += 1
             return None
         calls = engine.responder._served_calls or engine.responder._attach_served_calls()
         handler = calls.unmatched(stream.interaction) if registered is None else registered
@@ -192,7 +192,7 @@ class Dispatcher:
         if registered is None and isinstance(error, Invalid):
             stand_in.call._drop_entries()  # its metadata is malformed
         if not is_answered and not isinstance(error, Invalid):
-            engine.faults.count_dropped()  # as an ``Invalid`` is in every case
+            engine.faults.dropped += 1  # as an ``Invalid`` is in every case
         return stand_in
 
     def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
@@ -209,19 +209,17 @@ class Dispatcher:
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         engine = self._engine
-        context = engine.copy_context()
+        context = engine.workers.context.copy()
         try:
             result = context.run(handler.function, payload)
+            if isawaitable(result):
+                # A wrapper or a lambda around an async function: it must still be awaited.
+                self._finish_in_task(stream, handler, payload, result, context)
+                return
             if stream.interaction is FIRE_AND_FORGET:
-                if result is not None and isawaitable(result):
-                    self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             if isinstance(result, PAYLOAD_LIKE):
                 reply = as_payload(result)
-            elif isawaitable(result):
-                # No payload yet: a wrapper or a lambda around an async function must still be awaited.
-                self._finish_in_task(stream, handler, payload, Unfinished(result, context))
-                return
             else:
                 reply = HandlerCall(engine, stream, handler, payload)._as_payload(result)
             if engine.session.outbox.has_room(reply):
@@ -232,21 +230,25 @@ class Dispatcher:
             HandlerCall(engine, stream, handler, payload).fail(error)
             return
 
-        held = [reply]
+        async def late() -> Payload:
+            return reply
 
-        async def late(request: Payload) -> Payload:
-            return held.pop()
-
-        del reply  # the worker keeps its last handler, which keeps no answer
         # The outbox is full: the answer waits in a task, and the receive task does not.
-        self._finish_in_task(stream, handler, payload, late)
+        self._finish_in_task(stream, handler, payload, late(), context)
 
     def _finish_in_task(
-        self, stream: StreamState, handler: Handler, payload: object, function: Callable[[Any], Awaitable[object]]
+        self, stream: StreamState, handler: Handler, payload: object, result: Awaitable[object], context: Context
     ) -> None:
-        """Let a worker finish a request whose plain function has returned."""
-        engine = self._engine
-        remaining = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
+        """Let a worker await what the plain function of a request has returned, in the function's context."""
+        engine, unfinished = self._engine, [(result, context)]
+
+        async def finish(request: object) -> object:
+            waiting, called_in = unfinished.pop()  # the worker keeps its last handler, which keeps no answer
+            for variable, content in called_in.items():
+                variable.set(content)
+            return await waiting
+
+        remaining = attrs.evolve(handler, function=finish, kind=Kind.ASYNC, origin=handler.registered)
         call = HandlerCall(engine, stream, remaining, payload)
         if stream.interaction is FIRE_AND_FORGET:
             engine.workers.detach(call)
@@ -280,11 +282,17 @@ class Dispatcher:
         engine = self._engine
         if engine.ended is not None:
             return
-        entries: tuple[ExtensionEntry, ...] = engine.connection.setup.extension_entries
-        granted = engine.entry_hooks.grants(entries, self._refuse_client) if entries else ()
-        if granted is not None:
-            self.start_lease_policy()
-            engine.let_in(granted)
+        granted: tuple[ExtensionEntry, ...] = ()
+        if engine.connection.setup.extension_entries:
+            from rsocket_trio.connection.entries import AT_SETUP, HookFailed, offer
+
+            try:
+                granted = offer(engine, AT_SETUP, engine.connection.setup.extension_entries)
+            except HookFailed as failed:
+                self._refuse_client(failed.hook, failed.error)
+                return
+        self.start_lease_policy()
+        engine.let_in(granted)
 
     def _refuse_client(self, handler: Handler, error: Exception) -> None:
         """Refuse the client, because its setup handler or a hook raised ``error``."""
@@ -321,7 +329,12 @@ class Dispatcher:
         self.start_lease_policy()
 
     def _on_entries(self, event: EntriesReceived) -> None:
-        self._engine.entry_hooks.offer_connection(event.entries, self._hook_failed)
+        from rsocket_trio.connection.entries import AT_EXT, HookFailed, offer
+
+        try:
+            offer(self._engine, AT_EXT, event.entries)
+        except HookFailed as failed:
+            self._hook_failed(failed.hook, failed.error)
 
     def _hook_failed(self, handler: Handler, error: Exception) -> None:
         if is_failure(only_leaf(error), self._engine.ended):
@@ -331,7 +344,7 @@ class Dispatcher:
         engine = self._engine
         handler = engine.responder._metadata_push_handler
         if handler is None or engine.workers.detached >= engine.session.limits.pending_handlers:
-            engine.faults.count_dropped()
+            engine.faults.dropped += 1
             return
         stream = NoStream()
         if handler.kind is Kind.INLINE:
@@ -344,7 +357,7 @@ class Dispatcher:
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
         if owner is None or not owner._on_push(event.push):
-            self._engine.faults.count_dropped()
+            self._engine.faults.dropped += 1
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         engine = self._engine
@@ -356,9 +369,6 @@ class Dispatcher:
         except Exception as error:
             self._hook_failed(handler, error)
 
-    def _on_silent(self, event: TransportSilent) -> None:
-        self._engine.replace_link(event.error)
-
     def _on_ended(self, event: SessionEnded) -> None:
         engine = self._engine
         if isinstance(event.error, ConnectionLost) and not event.ordinary:
@@ -367,22 +377,6 @@ class Dispatcher:
             # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
             engine.faults.lost(event.error)
         engine.end(event.error, refuses=event.refuses)
-
-    def _on_lease(self, event: LeaseReceived) -> None:
-        self._engine.request_queue.grant_next()
-
-    def _on_pong(self, event: Pong) -> None:
-        event.token.set()
-
-    def _on_peer_fault(self, event: PeerFault) -> None:
-        faults = self._engine.faults
-        if event.ignored:
-            faults.ignored_frame(event.text)
-        else:
-            faults.peer_fault(event.text)
-
-    def _on_peer_draining(self, event: PeerDraining) -> None:
-        self._engine.on_peer_draining(closing=event.closing)
 
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
@@ -395,14 +389,14 @@ ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
     SendingCancelled: Dispatcher._on_credit,
     MetadataPushed: Dispatcher._on_metadata_push,
     StreamMetadataPushed: Dispatcher._on_stream_push,
-    LeaseReceived: Dispatcher._on_lease,
-    Pong: Dispatcher._on_pong,
+    LeaseReceived: lambda self, event: self._engine.request_queue.grant_next(),
+    Pong: lambda self, event: event.token.set(),
     ExtensionReceived: Dispatcher._on_extension,
     SetupReceived: Dispatcher._on_setup,
     SetupAccepted: Dispatcher._on_accepted,
     EntriesReceived: Dispatcher._on_entries,
-    PeerFault: Dispatcher._on_peer_fault,
-    PeerDraining: Dispatcher._on_peer_draining,
-    TransportSilent: Dispatcher._on_silent,
+    PeerFault: lambda self, event: self._engine.faults.peer_fault(event.text),
+    PeerDraining: lambda self, event: self._engine.on_peer_draining(closing=event.closing),
+    TransportSilent: lambda self, event: self._engine.replace_link(event.error),
     SessionEnded: Dispatcher._on_ended,
 }

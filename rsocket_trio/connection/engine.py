@@ -7,16 +7,16 @@ import math
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
-from rsocket_trio.connection.deadlines import ConnectionTimer, Deadlines, Timeout
+from rsocket_trio.connection.deadlines import Deadlines, Timeout, Timer
 from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.handler_tasks import HandlerCall, Workers
-from rsocket_trio.connection.hooks import PLAIN, CallTerms, HandlerTable, RequestCalls, View
+from rsocket_trio.connection.hooks import PLAIN, CallTerms, RequestCalls
 from rsocket_trio.connection.inbox import ReceiveBudget
 from rsocket_trio.connection.link import Link, NoLink, RefusedClients
 from rsocket_trio.connection.request_queue import RequestQueue
@@ -32,7 +32,6 @@ from rsocket_trio.errors import (
     StreamError,
     fresh_copy,
 )
-from rsocket_trio.forms import Handler
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
@@ -42,7 +41,8 @@ from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.entries import EntryHooks
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.hooks import Responder
     from rsocket_trio.rsocket.frames import ExtensionEntry
 
 DETACHED_TIMEOUT = 1.0
@@ -52,18 +52,7 @@ STALL_CHECKS = 9
 NO_LINK = NoLink()
 
 
-class Verdict(Enum):
-    """The finding about a connection at one of its deadlines."""
-
-    GO_ON = auto()
-    NO_SETUP = auto()
-    EXPIRED = auto()
-    """The session's deadline has come."""
-    STALLED = auto()
-    """Half a frame, or a pause of reading, has lasted too long."""
-
-
-class Engine:
+class Engine(Timer):
     """Drives one session: the tasks, the waiting, the end.
 
     ``ended`` is why nothing goes on any more, ``receive_budget`` what was received and
@@ -87,6 +76,7 @@ class Engine:
         "_view",
         "calls",
         "changes",
+        "deadlines",
         "ended",
         "faults",
         "is_suspended",
@@ -104,7 +94,6 @@ class Engine:
         "responder",
         "session",
         "setup_deadline",
-        "timer",
         "workers",
     )
 
@@ -113,32 +102,33 @@ class Engine:
 
     def __init__(
         self,
-        connection: View,
+        connection: Connection,
         session: Session,
-        responder: HandlerTable,
+        responder: Responder,
         reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
         calls: CallTerms = PLAIN,
     ) -> None:
-        self._view: View | weakref.ref[View] = connection
+        super().__init__()
+        self._view: Connection | weakref.ref[Connection] = connection
         self.session = session
         self.responder = responder
         self.ended: RSocketError | None = None
-        self.faults = FaultLog(self, failure_log)
+        self.faults: FaultLog = FaultLog(self, failure_log or FailureLog())
         no_credit = not session.dialect.keeps_credit
         self.receive_budget = ReceiveBudget(
             session.limits.inbox_size,
             counts_items=no_credit,
             pauses=no_credit and session.dialect.message_budget is None,
         )
-        self.timer = ConnectionTimer(self)
+        self.deadlines: Deadlines | None = None
         self.setup_deadline = math.inf
         self.changes = ParkingLot()
         self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
         self._dispatcher = Dispatcher(self)
-        self.request_queue = RequestQueue(self, session)
+        self.request_queue: RequestQueue = RequestQueue(self, session)
         self.calls = calls
         self.plain_requests = not calls.around and not calls.deadlines
         self.request_calls: RequestCalls | None = None
@@ -181,7 +171,8 @@ class Engine:
                     if deadlines is None:
                         deadlines = own = Deadlines()
                         nursery.start_soon(deadlines.run)
-                    self.timer.start(deadlines)
+                    self.deadlines = deadlines
+                    self.reset_deadline()
                     if self.session.client and not self.session.awaits_answer:
                         self._dispatcher.start_lease_policy()
                     self.link = link = Link(transport, self.session, self, first)
@@ -195,10 +186,10 @@ class Engine:
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                         self.end(ConnectionLost("the connection failed on this side"))
                 self._outbox.clear()  # a reference to this connection need not keep what it sent
-                if self.workers.has_detached:
+                if self.workers.detached:
                     with trio.move_on_after(DETACHED_TIMEOUT):
                         await self.workers.wait_detached()
-                await self.workers.cancel_detached()
+                self.workers.cancel_detached()
                 # Tasks that only wait for something to do are woken to end: to cancel them takes longer.
                 going = self.workers.stop_idle()
                 if own is not None:
@@ -207,7 +198,6 @@ class Engine:
                 if len(nursery.child_tasks) > going:
                     nursery.cancel_scope.cancel()
         finally:
-            self.faults.log_repeats()
             self._release()
 
     def _release(self) -> None:
@@ -220,12 +210,12 @@ class Engine:
         self.request_queue.release()
         self.receive_budget.resume_reading()
         self.on_state = ()
-        self._on_growth = self._nursery = self.timer.deadlines = None
+        self._on_growth = self._nursery = self.deadlines = None
         self._view = weakref.ref(self.connection)
         del self.workers, self._dispatcher
 
     @property
-    def connection(self) -> View:
+    def connection(self) -> Connection:
         """The connection as its users see it. Raise why it ended, if nobody has it any more."""
         view = self._view
         if isinstance(view, weakref.ref):
@@ -241,15 +231,6 @@ class Engine:
         """The nursery of all tasks of this connection."""
         assert self._nursery is not None
         return self._nursery
-
-    @property
-    def deadlines(self) -> Deadlines | None:
-        """The deadlines among which those of this connection are; ``None`` before it runs."""
-        return self.timer.deadlines
-
-    def copy_context(self) -> contextvars.Context:
-        """Return a fresh copy of the context in which the application's functions run."""
-        return self.workers.context.copy()
 
     def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
         """Call a function of the application in a fresh copy of the context."""
@@ -270,16 +251,6 @@ class Engine:
         return calls
 
     @property
-    def error_handlers(self) -> tuple[Handler, ...]:
-        """The functions of ``on_error``."""
-        return self.responder._error_handlers
-
-    def failed_call(self, interaction: str, route: str | None, pattern: str | None) -> object:
-        """Return the argument of ``on_error`` functions for a handler's call."""
-        calls = self.responder._served_calls or self.responder._attach_served_calls()
-        return calls.failed_call(self.connection, interaction, route, pattern)
-
-    @property
     def metadata_mime(self) -> str | int:
         """The MIME type of metadata that the SETUP names."""
         return self.connection.setup.metadata_mime
@@ -298,7 +269,7 @@ class Engine:
         outbox, budget = self._outbox, self.receive_budget
         if self.session.attention or budget.size > budget.pause_above:
             self.request_queue.grant_next()
-            self.timer.reset()
+            self.reset_deadline()
             self._attend()
             return True
         if outbox.entries or outbox.has_urgent:
@@ -368,7 +339,7 @@ class Engine:
         """Have the link resumed once readers have made room for more."""
         if self.receive_budget.is_exceeded:
             self.receive_budget.pause_reading(self._on_readers_progress)
-            self.timer.reset()  # the check for readers that take nothing may be due before the next deadline
+            self.reset_deadline()  # the check for readers that take nothing may be due before the next deadline
         else:
             self.receive_budget.resume_reading()  # readers have no part in what reading pauses for
 
@@ -468,10 +439,6 @@ class Engine:
             self._commands.request_n(stream, amount)
             self.wake()
 
-    def count_dropped(self) -> None:
-        """Count a message that was refused."""
-        self.faults.count_dropped()
-
     def wake(self) -> None:
         """Wake the send task, after something was queued."""
         link = self.link
@@ -507,39 +474,24 @@ class Engine:
     def note_setup(self, setup: Setup) -> Setup:
         """Keep the SETUP of a client, with the facts of its transport, and return it so."""
         facts = self.connection.handshake
-        # Every field by name: ``attrs.evolve`` costs three times as much, once for each connection.
-        self.connection.setup = setup = Setup(
-            dialect=setup.dialect,
+        self.connection.setup = setup = attrs.evolve(
+            setup,
             payload=EMPTY if setup.payload == EMPTY else setup.payload,
             data_mime=_shared(mime_name(setup.data_mime)),
             metadata_mime=_shared(mime_name(setup.metadata_mime)),
-            keepalive_interval=setup.keepalive_interval,
-            max_lifetime=setup.max_lifetime,
-            lease=setup.lease,
-            strict=setup.strict,
-            resume=setup.resume,
-            extension_entries=setup.extension_entries,
             transport=facts.transport,
             peer_address=facts.peer_address,
             certificate=facts.certificate,
             path=facts.path,
             headers=facts.headers,
         )
-        self.timer.reset()
+        self.reset_deadline()
         return setup
-
-    @property
-    def entry_hooks(self) -> EntryHooks:
-        """The application's hooks for extension entries."""
-        # Imported here, so that programs without the extension draft do not load it.
-        from rsocket_trio.connection.entries import EntryHooks
-
-        return EntryHooks(self.responder._entry_hooks, self.run_in_context, self.session.limits.setup_size)
 
     def let_in(self, granted: tuple[ExtensionEntry, ...]) -> None:
         """Open the session to the client, and grant it these extension entries."""
         self._dispatcher.act(self.session.accept(trio.current_time(), granted))
-        self.timer.reset()
+        self.reset_deadline()
         self._attend()
         self.link.resume()  # reading may pause because the gate held enough
         if self.is_suspended:
@@ -549,13 +501,20 @@ class Engine:
         """Go on as the client that the server lets in, and whose extension entries it grants."""
         self.connection.granted = entries
         self.changes.wake_all()
-        self.timer.reset()
+        self.reset_deadline()
 
     # Deadlines: the session names them
 
+    def reset_deadline(self) -> None:
+        """Look whether the deadline came nearer. One that moved away is looked at when it would have come."""
+        if self.deadlines is not None and self.ended is None:
+            deadline = self._next_deadline
+            if deadline < self.due:
+                self.deadlines.set(self, deadline)
+
     @property
-    def next_deadline(self) -> float:
-        """The time at which ``on_deadline`` has something to do, as far as is known now."""
+    def _next_deadline(self) -> float:
+        """The time at which ``expire`` has something to do, as far as is known now."""
         if self.session.awaits_setup:
             return self.setup_deadline
         deadline = self.session.deadline
@@ -566,19 +525,20 @@ class Engine:
 
     @property
     def has_unread(self) -> bool:
-        """Return whether bytes of the peer may be here, and wait to be read."""
         return self.link.has_unread
 
     def overdue_since(self, now: float) -> float:
-        """Return the time at which the peer's time was over; infinite while it is not."""
-        _, over = self._verdict(now)
+        if self.ended is not None:
+            return math.inf
+        _, over = self._judge(now)
         return over if over <= now else math.inf
 
-    def on_deadline(self, now: float) -> None:
-        """Act on a deadline that has come, noticed at ``now``: frames that were read since are later, and count."""
+    def expire(self, now: float) -> None:
+        if self.ended is not None:
+            return  # by another connection, whose deadline came at the same time
         try:
             self._act_on_deadline(now)
-            self.timer.reset()
+            self.reset_deadline()
         except Exception as error:
             # A fault of ours costs this connection, and not all those that the same task looks after.
             self.nursery.start_soon(_fail, error)
@@ -586,38 +546,31 @@ class Engine:
     def _act_on_deadline(self, now: float) -> None:
         waits_for_readers = self._waits_for_readers
         if waits_for_readers:
-            # Before the verdict, which leaves the peer's silence out of account then, but not the keepalive.
+            # Before the judgement, which leaves the peer's silence out of account then, but not the keepalive.
             self._forgive_silence(now)
-        verdict, _ = self._verdict(now)
-        if verdict is Verdict.GO_ON or waits_for_readers:
+        act, _ = self._judge(now)
+        if act is None or waits_for_readers:
             self.link.observe_progress(now)
-        if verdict is Verdict.NO_SETUP:
-            missing = f"no {self.session.dialect.first_message} came in time"
-            self.faults.peer_fault(missing)
-            self.end(ConnectionLost(missing))
-        elif verdict is Verdict.STALLED:
-            self._end_stall(self.session.limits.silence)
-        elif verdict is Verdict.EXPIRED:
-            self._expire(now)
+        if act is not None:
+            act(now)
         self._on_idle()
 
-    def _verdict(self, now: float) -> tuple[Verdict, float]:
-        """Return what has to be done at ``now``, and the time at which the peer's time was over.
+    def _judge(self, now: float) -> tuple[Callable[[float], None] | None, float]:
+        """Return what has to be done at ``now``, if anything, and the time at which the peer's time was over.
 
         The time is infinite, or later than ``now``, where the peer is not given up.
         """
         session = self.session
         if session.awaits_setup:
-            deadline = self.setup_deadline
-            return (Verdict.NO_SETUP if now >= deadline else Verdict.GO_ON), deadline
+            return (self._end_without_setup if now >= self.setup_deadline else None), self.setup_deadline
         expired, waits_for_readers = now >= session.deadline, self._waits_for_readers
         if expired and not waits_for_readers:
-            return Verdict.EXPIRED, session.patience_until
+            return self._expire, session.patience_until
         beyond = self.link.stalled_for(now) - session.limits.silence
         if beyond >= 0:
-            return Verdict.STALLED, now - beyond
+            return self._end_stall, now - beyond
         # Nothing is read because readers here take nothing: that is no silence of the peer's.
-        return (Verdict.EXPIRED if expired else Verdict.GO_ON), math.inf
+        return (self._expire if expired else None), math.inf
 
     @property
     def _waits_for_readers(self) -> bool:
@@ -633,7 +586,13 @@ class Engine:
         if not link.is_awake:
             link.flush()
 
-    def _end_stall(self, seconds: float) -> None:
+    def _end_without_setup(self, now: float) -> None:
+        missing = f"no {self.session.dialect.first_message} came in time"
+        self.faults.peer_fault(missing)
+        self.end(ConnectionLost(missing))
+
+    def _end_stall(self, now: float) -> None:
+        seconds = self.session.limits.silence
         if self.receive_budget.pauses_reading or (self.is_congested and not self._outbox.reply_frames):
             lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
             self.faults.fatal(lost)
@@ -693,7 +652,7 @@ class Engine:
                         # From here on what is queued wakes the new link's send task again.
                         self.is_suspended = False
                         self.link = link
-                        self.timer.reset()
+                        self.reset_deadline()
                         self.notify_state()
                     await link.run(nursery, context)
             except ResumeFailed as failed:
@@ -724,12 +683,12 @@ class Engine:
 
     def drain(self, *, announce: bool) -> None:
         """Take and send no new requests from now on, and tell the peer."""
-        session = self.session
+        session, announcement = self.session, self.session.close_announcement
         session.drain()
-        if announce:
-            self._announce_close(last=False)
-        elif session.close_announcement is not None and not session.is_quiet:
-            session.close_announcement.announce_drain()
+        if announcement is not None and announce:
+            announcement.announce_close(last=False)
+        elif announcement is not None and not session.is_quiet:
+            announcement.announce_drain()
         self._wake_waiters()
         self._notify_drain()
         self.wake()
@@ -760,15 +719,9 @@ class Engine:
         if self.ended is not None:
             return
         self._cancel_streams(closed)
-        if announce:
-            self._announce_close(last=True)
+        if announce and self.session.close_announcement is not None:
+            self.session.close_announcement.announce_close(last=True)
         self.end(closed)
-
-    def _announce_close(self, *, last: bool) -> None:
-        """Tell the peer that the connection ends, if the dialect can."""
-        announcement = self.session.close_announcement
-        if announcement is not None:
-            announcement.announce_close(last=last)
 
     def lose(self, error: ConnectionLost) -> None:
         """End the session without its peer."""
@@ -784,20 +737,15 @@ class Engine:
             return
         # First, so that every task that is woken below finds the reason when it runs.
         self.ended = error
-        self.timer.stop()
+        if self.deadlines is not None:
+            self.deadlines.clear(self)
         self.session.close(error)
         self.session.attention = True  # the link reads no more
-        calls: list[HandlerCall] = []
         for stream in self.session.open_streams():
             owner, stream.owner = stream.owner, None
-            if isinstance(owner, HandlerCall):
-                calls.append(owner)
-            elif owner is not None:
+            if owner is not None:
                 unsent = self.peer_draining and stream.requester and not stream.left
                 owner._on_error(Drained(str(error)) if unsent else fresh_copy(error))
-        if calls:
-            self.workers.end(calls, error)
-        self.faults.limit_reports()
         self.receive_budget.clear()
         # Tasks that wait for room, a permit or the end itself look again; those of streams were woken by their owners.
         self._wake_waiters()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
 from rsocket_trio.rsocket.frames import ExtensionEntry
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
 
 # The names of the places where a block of entries may stand.
 AT_SETUP, AT_STREAM, AT_EXT = "SETUP", "REQUEST", "EXT"
@@ -47,76 +50,30 @@ def with_entries(handler: Handler, entries: tuple[ExtensionEntry, ...]) -> Handl
     return attrs.evolve(handler, function=call, origin=handler.registered)
 
 
-@attrs.frozen
-class EntryHooks:
-    """The application's hooks for extension entries.
+def offer(engine: Engine, point: str, entries: Iterable[ExtensionEntry]) -> tuple[ExtensionEntry, ...]:
+    """Show entries to the hooks of the application. Return the answers to those of a SETUP that ask for one.
 
-    ``hooks`` are the functions by the entry that each takes, ``call`` calls one in a context of the connection's, and
-    ``limit`` is the largest answer in bytes.
+    Raise ``HookFailed`` for the first hook that raises, or whose answer is none.
     """
-
-    hooks: Mapping[int | str, Handler]
-    call: Callable[..., Any]
-    limit: int
-
-    def grants(
-        self, entries: Iterable[ExtensionEntry], failed: Callable[[Handler, Exception], object]
-    ) -> tuple[ExtensionEntry, ...] | None:
-        """Return the answers to the entries of a SETUP that ask for one.
-
-        ``failed`` is called for the first hook that raises; then return ``None``.
-        """
-        granted: list[ExtensionEntry] = []
-        for entry, hook, content in self._hooked(AT_SETUP, entries):
-            try:
-                answer = self._call(hook, AT_SETUP, content)
-                if answer is not None and entry.ack and isinstance(entry.ext, str):
-                    granted.append(ExtensionEntry(entry.ext, ignore=True, payload=self._checked(answer)))
-            except Exception as error:
-                failed(hook, error)
-                return None
-        return tuple(granted)
-
-    def offer_request(self, entries: Iterable[ExtensionEntry]) -> None:
-        """Show the entries of a request. Raise ``HookFailed``: then the request is not served."""
-        for _, hook, content in self._hooked(AT_STREAM, entries):
-            try:
-                self._call(hook, AT_STREAM, content)
-            except Exception as error:
-                raise HookFailed(hook, error) from error
-
-    def offer_connection(
-        self, entries: Iterable[ExtensionEntry], failed: Callable[[Handler, Exception], object]
-    ) -> None:
-        """Show the entries of an EXT frame; ``failed`` is called for each hook that raises."""
-        for _, hook, content in self._hooked(AT_EXT, entries):
-            try:
-                self._call(hook, AT_EXT, content)
-            except Exception as error:
-                failed(hook, error)
-
-    def _hooked(
-        self, point: str, entries: Iterable[ExtensionEntry]
-    ) -> Iterator[tuple[ExtensionEntry, Handler, object]]:
-        """Yield the entries that a hook takes, with its argument: the content of a broker's entry, or the entry."""
-        for entry in entries:
-            hook = self.hooks.get(entry.ext)
-            if hook is not None:
-                content = _content(entry, point)
-                yield entry, hook, entry if content is None else content
-
-    def _call(self, hook: Handler, point: str, content: object) -> Any:
-        answer = self.call(hook.function, point, content)
-        if inspect.isawaitable(answer):
-            wanted = "bytes or nothing: it is a plain function, run inline"
-            raise unfit(hook.interaction, hook.registered, answer, wanted)
-        return answer
-
-    def _checked(self, answer: Any) -> bytes:
-        content = as_bytes(answer)
-        if len(content) > self.limit:
-            raise ValueError(f"answer of {len(content)} bytes to an extension entry, limit {self.limit}")
-        return content
+    granted: list[ExtensionEntry] = []
+    for entry in entries:
+        hook = engine.responder._entry_hooks.get(entry.ext)
+        if hook is None:
+            continue
+        content = _content(entry, point)
+        try:
+            answer = engine.run_in_context(hook.function, point, entry if content is None else content)
+            if inspect.isawaitable(answer):
+                required = "bytes or nothing: it is a plain function, run inline"
+                raise unfit(hook.interaction, hook.registered, answer, required)
+            if point == AT_SETUP and answer is not None and entry.ack and isinstance(entry.ext, str):
+                payload, limit = as_bytes(answer), engine.session.limits.setup_size
+                if len(payload) > limit:
+                    raise ValueError(f"answer of {len(payload)} bytes to an extension entry, limit {limit}")
+                granted.append(ExtensionEntry(entry.ext, ignore=True, payload=payload))
+        except Exception as error:
+            raise HookFailed(hook, error) from error
+    return tuple(granted)
 
 
 def _content(entry: ExtensionEntry, point: str) -> object:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextvars
-import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from rsocket_trio.connection.fault_log import is_failure
-from rsocket_trio.connection.request_queue import Wakeable
 from rsocket_trio.connection.sender import CountingSender, Sender
-from rsocket_trio.connection.stream_port import StreamPort
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
 from rsocket_trio.errors import (
     ApplicationError,
+    ConnectionClosed,
+    ConnectionLost,
     Invalid,
     RemoteProtocolError,
     RSocketError,
@@ -30,8 +28,21 @@ from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import HandlerTable, View
+    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
+
+
+def is_failure(error: BaseException, ended: RSocketError | None) -> bool:
+    """Return whether an exception is a fault of its handler: not meant for the peer, nor the end of the connection.
+
+    ``ended`` says why the connection is over, if it is.
+    """
+    return error.is_fault if isinstance(error, StreamError) else not is_the_end(error, ended)
+
+
+def is_the_end(error: BaseException, ended: RSocketError | None) -> bool:
+    """Return whether an exception says only that the connection is over; ``ended`` says why it is, if it is."""
+    return ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
 
 
 class NoStream:
@@ -68,7 +79,7 @@ class HandlerCall(StreamObserver):
         "stream",
     )
 
-    def __init__(self, port: HandlerPort, stream: StreamState, handler: Handler, payload: Any) -> None:
+    def __init__(self, port: Engine, stream: StreamState, handler: Handler, payload: Any) -> None:
         self.port = port
         self.stream = stream
         self.handler = handler
@@ -105,7 +116,7 @@ class HandlerCall(StreamObserver):
         if not isinstance(told, StreamError):
             told = ApplicationError("internal error")
         elif isinstance(told, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
-            self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
+            self.port.faults.dropped += 1  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, told)
 
     @property
@@ -160,63 +171,6 @@ class HandlerCall(StreamObserver):
             self.channel._on_credit()
         elif self.sender is not None:
             self.sender.on_credit()
-
-
-class Pausable(Wakeable, Protocol):
-    """The part of a link that handlers see."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether nothing is read."""
-        ...
-
-
-class HandlerPort(StreamPort, Protocol):
-    """The side of a connection that the tasks of handlers see."""
-
-    workers: Workers
-    responder: HandlerTable
-
-    @property
-    def connection(self) -> View:
-        """The connection as its users see it."""
-        ...
-
-    @property
-    def link(self) -> Pausable:
-        """The link of the current transport."""
-        ...
-
-    def reconsider_pause(self) -> None:
-        """Have the link read on if nothing is left that reading pauses for."""
-        ...
-
-
-class Unfinished:
-    """The awaitable that a plain function returned, awaited in the context in which the function was called.
-
-    A coroutine that is never awaited, because its request was cancelled first, is closed.
-    """
-
-    __slots__ = ("_context", "_waiting")
-
-    def __init__(self, waiting: Awaitable[object], context: contextvars.Context) -> None:
-        self._waiting: Awaitable[object] | None = waiting
-        self._context: contextvars.Context | None = context
-
-    async def __call__(self, _: object) -> Any:
-        assert self._context is not None
-        assert self._waiting is not None
-        for variable, content in self._context.items():
-            variable.set(content)
-        # The worker keeps its last handler, which must not keep the request.
-        waiting, self._waiting = self._waiting, None
-        self._context = None
-        return await waiting
-
-    def __del__(self) -> None:
-        if inspect.iscoroutine(self._waiting):
-            self._waiting.close()
 
 
 async def _respond(call: HandlerCall) -> None:
@@ -303,10 +257,6 @@ CALLS_IN_A_ROW = 32
 """Calls in line that a task runs without letting other tasks run, if no handler waits."""
 
 
-BATCH = 256
-"""Handlers that the end of a connection cancels in one go: ten thousand at once would hold up all other tasks."""
-
-
 class Workers:
     """Runs calls in the connection's nursery, each under a cancel scope that stands for its stream.
 
@@ -322,7 +272,6 @@ class Workers:
         "_coming",
         "_detached",
         "_done",
-        "_ending",
         "_idle",
         "_idle_limit",
         "_in_a_row",
@@ -335,7 +284,7 @@ class Workers:
         "finished",
     )
 
-    def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context) -> None:
+    def __init__(self, port: Engine, nursery: trio.Nursery, context: contextvars.Context) -> None:
         self.context = context
         self._variables = tuple(context.items())
         self._port = port
@@ -348,7 +297,6 @@ class Workers:
         self._in_a_row = 0
         self.finished = 0
         self._detached: dict[HandlerCall, None] = {}  # no set: an empty one costs 216 bytes
-        self._ending = False
         self._done = ParkingLot()
 
     def start(self, call: HandlerCall) -> None:
@@ -402,44 +350,16 @@ class Workers:
         """The number of running handlers without an answer."""
         return len(self._detached)
 
-    def end(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
-        """Cancel these handlers because the connection is over, the first of them at once."""
-        for call in calls[:BATCH]:
-            call._on_error(error)
-        if len(calls) > BATCH:
-            later = calls[BATCH:]
-            for call in later:
-                # Nothing more begins, or is said, until its turn comes.
-                call.cancelled = True
-                call.stream.open = NEITHER
-            self._ending = True
-            self._nursery.start_soon(self._end_in_batches, later, error)
-
-    @property
-    def has_detached(self) -> bool:
-        """Return whether handlers without an answer are running, or others have still to be cancelled."""
-        return bool(self._detached) or self._ending
-
     async def wait_detached(self) -> None:
-        """Wait for the handlers without an answer, and until all others were cancelled."""
-        while self.has_detached:
+        """Wait for the handlers without an answer."""
+        while self._detached:
             await self._done.park()
 
-    async def cancel_detached(self) -> None:
+    def cancel_detached(self) -> None:
         """Cancel the handlers without an answer that did not end; calls that wait for a task never begin."""
         self._line = ()
-        for number, call in enumerate(list(self._detached), 1):
+        for call in self._detached:
             call.cancel()
-            if number % BATCH == 0:
-                await trio.lowlevel.checkpoint()
-
-    async def _end_in_batches(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
-        for start in range(0, len(calls), BATCH):
-            await trio.lowlevel.checkpoint()
-            for call in calls[start : start + BATCH]:
-                call._on_error(error)
-        self._ending = False
-        self._done.wake_all()
 
     async def _work(self, worker: Worker) -> None:
         # One coroutine on purpose, of few locals: every frame on the way to a waiting handler, and every slot of it,

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -16,23 +16,8 @@ from rsocket_trio.mux.flow_control import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.streams import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-
-
-class InboxPort(Protocol):
-    """The side of a connection that an inbox sees. None of these waits."""
-
-    def request_n(self, stream: StreamState, amount: int) -> None:
-        """Grant the peer credit for so many more items."""
-        ...
-
-    def cancel_stream(self, stream: StreamState) -> None:
-        """Cancel a stream, if it has not ended."""
-        ...
-
-    def count_dropped(self) -> None:
-        """Count a message that was refused."""
-        ...
 
 
 class ReceiveBudget:
@@ -150,7 +135,7 @@ class Inbox:
     )
 
     def __init__(
-        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool
+        self, port: StreamPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool
     ) -> None:
         self._port = port
         self._budget = budget
@@ -336,7 +321,7 @@ class BudgetedInbox(Inbox):
     __slots__ = ("_message_budget", "_refused", "_waiting")
 
     def __init__(
-        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, message_budget: int
+        self, port: StreamPort, budget: ReceiveBudget, stream: StreamState, credit: int, message_budget: int
     ) -> None:
         super().__init__(port, budget, stream, credit, refill=False)
         self._message_budget = message_budget
@@ -350,7 +335,7 @@ class BudgetedInbox(Inbox):
         self._waiting += payload.size
         # The first one may be as large as it is: a reader that waits for it is not slow.
         if self._items and (self._waiting > self._message_budget or self._budget.is_full):
-            self._port.count_dropped()
+            self._port.faults.dropped += 1
             self._port.cancel_stream(self._stream)
             # Even where its end came in the same read and was told already.
             self._refused = self._ended = True
@@ -385,7 +370,7 @@ class PushInbox(Inbox):
     _items: deque[Payload | MetadataPush]  # type: ignore[assignment]
 
     def __init__(
-        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool, limit: int
+        self, port: StreamPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool, limit: int
     ) -> None:
         super().__init__(port, budget, stream, credit, refill=refill)
         self._limit = limit

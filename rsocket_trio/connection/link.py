@@ -1,4 +1,4 @@
-"""Moves the frames of one transport: a loop that reads, and one writer at a time."""
+"""Moves the frames of one transport: a loop that reads, in turn with those of other connections, and one writer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Protocol
 
 import trio
 
-from rsocket_trio.connection.turns import turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.limits import charged
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.session import Session
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
@@ -28,6 +27,10 @@ REFUSED_TIMEOUT = 0.3
 """Seconds that a refused client gets to close first. rsocket-kotlin loses an ERROR with the end of stream behind it."""
 MAX_REFUSED = 256
 """Refused clients of one server that get this time at once. A further one has the end of stream behind its ERROR."""
+FRAMES_IN_TURN = 512
+"""Frames that the connections of one run act on before other tasks run: what these begin fits into a cache."""
+FEW = 4
+"""Connections that let no other tasks run first when they have filled a turn."""
 
 
 class RefusedClients:
@@ -52,17 +55,6 @@ class RefusedClients:
             return  # nothing that follows can be read
         finally:
             self._waiting -= 1
-
-
-class LinkSession(Protocol):
-    """The session whose frames a link moves.
-
-    ``attention`` says that ``after_write`` has to be called: something rare goes on.
-    """
-
-    client: bool
-    outbox: Outbox
-    attention: bool
 
 
 class LinkOwner(Protocol):
@@ -119,6 +111,68 @@ class LinkOwner(Protocol):
     def resume_reading(self) -> None:
         """Note that reading goes on."""
         ...
+
+
+class Turns:
+    """The turns in which the connections of one run act on what they read, about ``FRAMES_IN_TURN`` frames in each.
+
+    Without them a thousand connections that become readable together would all begin what their frames ask for before
+    any of it is finished: each further step finds its memory in no cache, and the garbage collector finds it alive.
+    Where ``FEW`` connections or fewer read all that much, none waits.
+    """
+
+    __slots__ = ("_goes_on", "_lot", "left", "takers")
+
+    def __init__(self) -> None:
+        self.left = FRAMES_IN_TURN
+        """Frames that may still be acted on in this turn: each connection takes off what it acts on."""
+        self.takers: set[int] = set()
+        """The connections that acted in this turn, by their ``id()``."""
+        self._lot = ParkingLot()
+        self._goes_on = False
+
+    def begin_at_once(self) -> bool:
+        """Begin the next turn now, once nothing is left of this one. Return False if ``wait`` has to come first."""
+        if self._goes_on or len(self.takers) > FEW:
+            return False
+        self.left = FRAMES_IN_TURN
+        self.takers.clear()
+        return True
+
+    async def wait(self, frames: int) -> None:
+        """Wait for a turn to act on so many frames, behind the connections that wait already."""
+        if not self._goes_on:
+            # Other tasks run first, then this one begins the next turn, also if it is cancelled: others may wait by
+            # then.
+            self._goes_on = True
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            self._begin()
+            self.left -= frames
+        elif await self._lot.park(frames):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Wake the connections of the next turn. If they fill it, the last of them begins the one after it."""
+        lot, left = self._lot, FRAMES_IN_TURN
+        while left > 0 and lot.first is not None:
+            left -= lot.first.size
+            # It gets the value for certain: no cancel comes between.
+            lot.wake_one(left <= 0)
+        self.left = left
+        self._goes_on = left <= 0
+        self.takers.clear()
+
+
+def turns_of_run() -> Turns:
+    """Return the turns that all connections of this run share."""
+    try:
+        return _TURNS.get()
+    except LookupError:
+        _TURNS.set(turns := Turns())
+        return turns
+
+
+_TURNS: trio.lowlevel.RunVar[Turns] = trio.lowlevel.RunVar("rsocket_trio.turns")
 
 
 class NoLink:
@@ -195,9 +249,7 @@ class Link:
         "is_paused",
     )
 
-    def __init__(
-        self, transport: Transport, session: LinkSession, owner: LinkOwner, first: Sequence[bytes] = ()
-    ) -> None:
+    def __init__(self, transport: Transport, session: Session, owner: LinkOwner, first: Sequence[bytes] = ()) -> None:
         self._transport = transport
         self._session = session
         self._outbox = session.outbox

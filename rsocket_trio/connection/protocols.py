@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -29,7 +29,7 @@ from rsocket_trio.terms import Keepalive, ResumeOptions, Setup
 from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import HandlerTable
+    from rsocket_trio.connection.hooks import Responder
     from rsocket_trio.rsocket.detection import Undecided
     from rsocket_trio.rsocket.peers import Peer
     from rsocket_trio.streamux.options import StreamuxOptions
@@ -107,54 +107,6 @@ class NewSession:
     resumable: RSocketSession | None = None
 
 
-class ProtocolFactory(Protocol):
-    """One side of future connections, with checked terms. A client begins once, a server for each client."""
-
-    @property
-    def name(self) -> str:
-        """The dialect's name."""
-        ...
-
-    @property
-    def resume(self) -> ResumeOptions | None:
-        """The options of resumption, or ``None`` without resumption."""
-        ...
-
-    def framing(self) -> Framing:
-        """Return the framing that cuts bytes into frames."""
-        ...
-
-    @property
-    def length_on_messages(self) -> bool:
-        """Return whether a client's messages keep the length of byte streams."""
-        ...
-
-    def begin(self, now: float) -> NewSession:
-        """Return a new session, with its first frame queued if this side speaks first."""
-        ...
-
-
-class ServerProtocolFactory(ProtocolFactory, Protocol):
-    """The server's side, which also handles clients that resume a session."""
-
-    @property
-    def lengths_are_learnt(self) -> bool:
-        """Return whether a client's first message shows if messages keep the length of byte streams."""
-        ...
-
-    def framing(self, *, first: bool = False) -> Framing:
-        """Return the framing; with ``first`` it starts at the first frame, which has a limit of its own."""
-        ...
-
-    def resume_request(self, first: bytes) -> ResumeRequest | None:
-        """Return the resume request in a client's first frame; ``None`` for a new client."""
-        ...
-
-    def refusal(self, refusal: RejectedResume) -> bytes:
-        """Return the frame that refuses to resume a session."""
-        ...
-
-
 @attrs.frozen
 class ClientSetup:
     """The SETUP of a client: as a frame, as bytes, and as the application sees it."""
@@ -180,24 +132,33 @@ def _bare_client_setup(
 
 
 @attrs.frozen
-class RSocketClient:
-    """A client of the RSocket family."""
+class RSocketEnd:
+    """A side of future connections of the RSocket family, with checked terms."""
 
     dialect: Dialect
-    terms: ClientTerms
     limits: Limits
     fragment_size: int
-    responder: HandlerTable | None
     resume: ResumeOptions | None
-    setup: ClientSetup
-    """The SETUP of sessions without resumption."""
-    length_on_messages: bool
-    """True if messages keep the length of byte streams."""
 
     @property
     def name(self) -> str:
         """The dialect's name."""
         return self.dialect.name
+
+
+@attrs.frozen
+class RSocketClient(RSocketEnd):
+    """A client of the RSocket family."""
+
+    responder: Responder | None
+    terms: ClientTerms
+    setup: ClientSetup
+    """The SETUP of sessions without resumption."""
+
+    @property
+    def length_on_messages(self) -> bool:
+        """Return whether messages keep the length of byte streams."""
+        return self.dialect.length_on_messages
 
     def framing(self) -> Framing:
         """Return the framing that cuts bytes into frames."""
@@ -225,14 +186,10 @@ class RSocketClient:
 
 
 @attrs.frozen
-class RSocketServer:
+class RSocketServer(RSocketEnd):
     """A server of one dialect of the family."""
 
-    dialect: Dialect
-    limits: Limits
-    fragment_size: int
-    responder: HandlerTable
-    resume: ResumeOptions | None
+    responder: Responder
     own_size: bool
     """True if the application chose the fragment size, which then holds for every client."""
     setup_to_come: Setup = attrs.field(init=False)
@@ -241,13 +198,6 @@ class RSocketServer:
     @setup_to_come.default
     def _setup_to_come(self) -> Setup:
         return Setup(dialect=self.dialect.name, metadata_mime=COMPOSITE_METADATA)
-
-    length_on_messages = False
-
-    @property
-    def name(self) -> str:
-        """The dialect's name."""
-        return self.dialect.name
 
     def framing(self, *, first: bool = False) -> Framing:
         """Return the framing that cuts bytes into frames."""
@@ -294,7 +244,7 @@ class StreamuxPeer:
     client: bool
     limits: Limits
     fragment_size: int
-    responder: HandlerTable | None
+    responder: Responder | None
 
     name = STREAMUX
     length_on_messages = lengths_are_learnt = False
@@ -306,20 +256,12 @@ class StreamuxPeer:
 
         return Unframed()
 
-    def resume_request(self, first: bytes) -> ResumeRequest | None:
-        """Return ``None``: Streamux has no resumption."""
-        return None
-
-    def refusal(self, refusal: RejectedResume) -> bytes:
-        """Return no bytes: Streamux has no such message."""
-        return b""
-
     def begin(self, now: float) -> NewSession:
         """Return a session that sends the initialize message, or with a quick init has it ready."""
         from rsocket_trio.streamux.options import StreamuxOptions
         from rsocket_trio.streamux.session import Session as StreamuxSession
 
-        handles = self.responder._has_default if self.responder is not None else _handles_nothing
+        handles = (lambda interaction: False) if self.responder is None else self.responder._has_default
         session = StreamuxSession(
             StreamuxOptions(qa=not self.client) if self.options is None else self.options,
             client=self.client,
@@ -332,6 +274,12 @@ class StreamuxPeer:
         return NewSession(session, Setup(dialect=STREAMUX))
 
 
+ProtocolFactory: TypeAlias = RSocketClient | StreamuxPeer
+"""The client's side of future connections, with checked terms."""
+ServerProtocolFactory: TypeAlias = RSocketServer | StreamuxPeer
+"""The server's side, which also handles clients that resume a session."""
+
+
 def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
     """Return the terms, with well-known MIME types as numbers if the dialect has those."""
     if not dialect.mime_fields:
@@ -340,29 +288,22 @@ def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
     return attrs.evolve(terms, data_mime=data_mime, metadata_mime=metadata_mime)
 
 
-def _handles_nothing(interaction: Interaction) -> bool:
-    return False
-
-
 T = TypeVar("T")
 LONGEST_CHUNK = 2**30 - 1
 
 
-def checked_peer(name: str, dialect: str) -> Peer:
-    """Return the peer of that name. Raise ``ValueError`` for an unknown name, or a dialect that is not the peer's."""
+def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
+    """Return the peer of that name, if any, and the full name of its dialect or of ``dialect``.
+
+    Raise ``ValueError`` for an unknown name, or a dialect that is not the peer's.
+    """
+    if name is None:
+        return None, full_name(dialect)
     from rsocket_trio.rsocket.peers import peer_named
 
     peer = peer_named(name)
     if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
         raise ValueError(f"peer {name!r} speaks {peer.dialect}, not {full_name(dialect)}")
-    return peer
-
-
-def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
-    """Return the peer of that name, if any, and the full name of its dialect or of ``dialect``."""
-    if name is None:
-        return None, full_name(dialect)
-    peer = checked_peer(name, dialect)
     return peer, peer.dialect
 
 
@@ -380,7 +321,7 @@ def client_protocol(
     terms: ClientTerms,
     limits: Limits,
     fragment_size: int,
-    responder: HandlerTable | None,
+    responder: Responder | None,
     quirks: Iterable[str],
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
@@ -390,16 +331,17 @@ def client_protocol(
 
     The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
     """
-    known = None if peer is None else checked_peer(peer, dialect)
-    if known is None:
-        dialect = full_name(dialect)
-    else:
-        dialect = known.dialect
-        terms = _as_needed(known, terms)
+    known, dialect = peer_and_dialect(peer, dialect)
+    if known is not None:
+        terms = attrs.evolve(
+            terms,
+            data_mime=_needed(known.mime, terms.data_mime),
+            metadata_mime=_needed(known.mime, terms.metadata_mime),
+            keepalive=_needed(known.keepalive, terms.keepalive),
+        )
         fragment_size = _needed(known.fragment_size, fragment_size)
         quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
-    _check_limits(limits)
-    _check_options(streamux)
+    _check_types(limits, streamux)
     if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
@@ -435,37 +377,7 @@ def client_protocol(
     if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
         fragment_size = UNCUT
     size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, terms, limits, size, responder, resume, setup, record.length_on_messages)
-
-
-@lru_cache(maxsize=32, typed=True)
-def bare_client_protocol(
-    dialect: str,
-    data_mime: str | int,
-    metadata_mime: str | int,
-    keepalive: Keepalive,
-    lease: bool,
-    strict: bool,
-    limits: Limits,
-    fragment_size: int,
-    peer: str | None,
-) -> ProtocolFactory:
-    """Return a client end with nothing of the application's in it. Programs that connect often use the same one again.
-
-    Raise ``TypeError`` for what can't be a key, and the errors of ``client_protocol``.
-    """
-    terms = ClientTerms(EMPTY, data_mime, metadata_mime, keepalive, lease, strict)
-    return client_protocol(dialect, terms, limits, fragment_size, None, (), None, None, peer)
-
-
-def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
-    """Return the terms with the needs of the peer in place of terms that were not given."""
-    return attrs.evolve(
-        terms,
-        data_mime=_needed(peer.mime, terms.data_mime),
-        metadata_mime=_needed(peer.mime, terms.metadata_mime),
-        keepalive=_needed(peer.keepalive, terms.keepalive),
-    )
+    return RSocketClient(record, limits, size, resume, responder, terms, setup)
 
 
 def _needed(need: T | None, given: T) -> T:
@@ -474,7 +386,7 @@ def _needed(need: T | None, given: T) -> T:
 
 def server_protocols(
     dialects: Iterable[str],
-    responder: HandlerTable,
+    responder: Responder,
     limits: Limits,
     fragment_size: int,
     quirks: Iterable[str],
@@ -482,8 +394,7 @@ def server_protocols(
     resume: ResumeOptions | None,
 ) -> dict[str, ServerProtocolFactory]:
     """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
-    _check_limits(limits)
-    _check_options(streamux)
+    _check_types(limits, streamux)
     names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
     if not names:
         raise ValueError("no dialect to serve")
@@ -493,7 +404,7 @@ def server_protocols(
     factories: dict[str, ServerProtocolFactory] = {}
     for record in map(spoken, _with_quirks(family, quirks)):
         resumes = resume if record.resumes else None
-        factories[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
+        factories[record.name] = RSocketServer(record, limits, fragment_size, resumes, responder, own_size)
     if resume is not None and not any(record.resumes for record in family):
         raise Unsupported(f"resumption of {', '.join(names)}: there is none")
     largest = min((record.largest_frame for record in family), default=LONGEST_CHUNK)
@@ -539,15 +450,12 @@ def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None
     return size
 
 
-def _check_limits(limits: object) -> None:
+def _check_types(limits: object, streamux: object) -> None:
+    """Raise ``TypeError`` for what are no ``Limits``, or no ``StreamuxOptions``."""
     if not isinstance(limits, Limits):
         raise TypeError(f"limits are Limits, not {type(limits).__name__}")
+    if streamux is not None:
+        from rsocket_trio.streamux.options import StreamuxOptions
 
-
-def _check_options(options: object) -> None:
-    if options is None:
-        return
-    from rsocket_trio.streamux.options import StreamuxOptions
-
-    if not isinstance(options, StreamuxOptions):
-        raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")
+        if not isinstance(streamux, StreamuxOptions):
+            raise TypeError(f"streamux options are StreamuxOptions, not {type(streamux).__name__}")

@@ -1,19 +1,24 @@
-"""Queues new requests until the outbox has room, the lease has a permit and a stream id is free."""
+"""Requests of bytes, text and payloads, and the queue of those that wait for room, a permit or a stream id."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsupported, fresh_copy
+from rsocket_trio.metadata.mime import NO_MIME, mime_name
+from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction, StreamState
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.connection.link import Link, NoLink
     from rsocket_trio.rsocket.frames import ExtensionEntry
 
 T = TypeVar("T")
@@ -26,35 +31,49 @@ def supported(session: Session, capability: T | None, what: str) -> T:
     return capability
 
 
-class Wakeable(Protocol):
-    """The part of a link that is told when something was queued."""
-
-    @property
-    def is_awake(self) -> bool:
-        """Return whether the send task finds by itself what is queued."""
-        ...
-
-    def wake(self) -> None:
-        """Wake the send task."""
-        ...
-
-    def flush(self) -> None:
-        """Write here and now what was queued, or wake the send task."""
-        ...
+PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
+"""The types that are sent as they are."""
 
 
-class QueuePort(Protocol):
-    """The side of a connection that the queue of requests sees."""
+def needs_call(port: Engine, payload: object, kind: object, auth: object, metadata: object) -> bool:
+    """Return whether a request needs more than its bytes.
 
-    ended: RSocketError | None
-    """The error that ended the connection, or ``None``."""
-    peer_draining: bool
-    """True if the peer takes no new requests."""
+    ``payload`` may be an object, ``kind`` the type of answers, ``auth`` credentials, and ``metadata`` entries; the
+    connection of ``port`` may have interceptors, and the call that the running handler serves may carry a trace.
+    """
+    if (
+        kind is not None
+        or auth is not None
+        or metadata
+        or type(payload) not in PAYLOAD_TYPES
+        or port.calls.around
+        or port.calls.deadlines
+    ):
+        return True
+    serving = current_call_variable.get(None)
+    return serving is not None and bool(serving._travelling)
 
-    @property
-    def link(self) -> Wakeable:
-        """The link of the current transport."""
-        ...
+
+def routed(port: Engine, payload: Any, route: str | None) -> Payload:
+    """Return the payload of a request, with the route in its metadata if there is one."""
+    request = payload if type(payload) is Payload else as_payload(payload)
+    if route is None:
+        return request
+    if not isinstance(route, str):
+        raise TypeError(f"a route is a str, not {type(route).__name__}")
+    dialect = port.session.dialect
+    if not dialect.routes:
+        supported(port.session, None, "routes")
+    mime = port.connection.setup.metadata_mime
+    if request.metadata_mime not in NO_MIME and dialect.mime_fields:
+        mime = mime_name(request.metadata_mime)
+    return Payload(
+        request.data,
+        with_route(route, request.metadata, mime),
+        metadata_type=request.metadata_type,
+        data_mime=request.data_mime,
+        metadata_mime=request.metadata_mime,
+    )
 
 
 class EndedPort:
@@ -62,10 +81,10 @@ class EndedPort:
 
     __slots__ = ("ended", "link", "peer_draining")
 
-    def __init__(self, port: QueuePort) -> None:
-        self.ended = port.ended
-        self.link = port.link
-        self.peer_draining = port.peer_draining
+    def __init__(self, port: Engine | EndedPort) -> None:
+        self.ended: RSocketError | None = port.ended
+        self.link: Link | NoLink = port.link
+        self.peer_draining: bool = port.peer_draining
 
 
 class RequestQueue:
@@ -77,8 +96,8 @@ class RequestQueue:
 
     __slots__ = ("_commands", "_handed", "_line", "_outbox", "_port", "_room", "_session")
 
-    def __init__(self, port: QueuePort, session: Session) -> None:
-        self._port: QueuePort = port
+    def __init__(self, port: Engine, session: Session) -> None:
+        self._port: Engine | EndedPort = port
         self._session = session
         self._commands = session.commands
         self._outbox = session.outbox

@@ -7,26 +7,20 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import trio
 
-from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume, RemoteProtocolError, RSocketError
-from rsocket_trio.limits import charged
+from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import Framing
-from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
-    from rsocket_trio.rsocket.resume_positions import ResumeRequest
-    from rsocket_trio.rsocket.session import Session
 
 Dial = Callable[[ConnectTimeout], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""
@@ -65,16 +59,6 @@ class ResumeFailed(Exception):
     def __init__(self, error: RSocketError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-class Reconnector(Protocol):
-    """The source of the next transport of a session."""
-
-    options: ResumeOptions
-
-    def next(self) -> AbstractAsyncContextManager[ResumedTransport]:
-        """Provide the next transport, open during the block. Raise ``ResumeFailed``; the caller bounds the time."""
-        ...
 
 
 class ResumeDialer:
@@ -188,100 +172,5 @@ class ResumeListener:
             resumed.done.set()
 
 
-STREAM = 4096
-"""Bytes that an open stream with its handler counts."""
-
-
-class ResumableConnection:
-    """A server's connection whose client may come back, with ``token`` once it has one."""
-
-    __slots__ = ("_engine", "_listener", "_session", "token")
-
-    def __init__(self, engine: Engine, session: Session, listener: ResumeListener) -> None:
-        self.token: bytes | None = None
-        self._engine = engine
-        self._session = session
-        self._listener = listener
-
-    @property
-    def is_suspended(self) -> bool:
-        """Return whether it waits for its client, without a transport and with none to come."""
-        return self._engine.is_suspended and not self._listener.is_offered and not self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether it is not to be resumed any more, although its handlers may still finish."""
-        return self._engine.ended is not None
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that the session keeps while its client is away: the SETUP with the token, frames to be sent (again),
-        received data that is held, not whole or not read, the cost of each entry, and the open streams."""
-        session, handshake = self._session, self._session.resume_handshake
-        resumption, outbox = handshake.positions, session.outbox
-        sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
-        kept = resumption.store.size if resumption is not None else 0
-        streams = session.open_streams()
-        unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
-        pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
-        unfinished = charged(session.table.reassembling, pieces)
-        received = session.held_size + unfinished + charged(self._engine.receive_budget.size, unread)
-        return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes that it is known to keep to send (again) while its client is connected."""
-        return self._outbox.counted
-
-    def share(self, shared: Shared) -> None:
-        """Share a limit of what is kept to send (again) with the others whose clients are connected."""
-        self._outbox.share(shared, self)
-
-    def ask(self) -> None:
-        """Ask the client for its position: a sender waits until less is kept."""
-        if self._outbox.ask():
-            self._engine.wake()
-
-    def on_room(self) -> None:
-        """Wake the senders, which may go on."""
-        self._engine.request_queue.on_written()
-
-    @property
-    def _outbox(self) -> RetainingOutbox:
-        outbox = self._session.outbox
-        assert isinstance(outbox, RetainingOutbox)
-        return outbox
-
-    @property
-    def is_accepted(self) -> bool:
-        """Return whether the application has taken the client."""
-        return self._session.is_open
-
-    def check(self, back: ResumeRequest) -> None:
-        """Raise ``RejectedResume`` for a client that can't go on from its positions."""
-        self._session.resume_handshake.check(back)
-
-    def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
-        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
-
-        Raise ``RejectedResume`` if an ``on_state`` function that heard of the loss ended the session.
-        """
-        # Offered first: the session does not wait for a client that is here.
-        self._listener.offer(resumed)
-        self._engine.replace_link(ConnectionLost("the client came back on another transport"))
-        if self.is_over:
-            self._listener.let_go()
-            raise RejectedResume("unknown resume token")
-        self._session.resume_handshake.take(back, trio.current_time())
-
-    def watch(self, grown: Callable[[ResumableConnection], object]) -> None:
-        """Have a function called whenever something is queued while it waits for its client."""
-        self._engine.watch_growth(partial(grown, self))
-
-    def lose(self, error: ConnectionLost) -> None:
-        """End the session, whose client does not come back."""
-        self._engine.lose(error)
-
-    def leave(self, closed: ConnectionClosed) -> None:
-        """End the session from this side; its client can't be told."""
-        self._engine.end(closed)
+Reconnector: TypeAlias = ResumeDialer | ResumeListener
+"""The source of the next transport of a session."""

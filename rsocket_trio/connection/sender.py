@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -14,18 +14,9 @@ from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.stream_port import StreamPort
+    from rsocket_trio.connection.hooks import Call
+    from rsocket_trio.connection.streams import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-
-
-class CountedCall(Protocol):
-    """A call that interceptors look at: what comes and goes is counted for it."""
-
-    deadline: float
-
-    def _count_sent(self, payload: Payload) -> None:
-        """Add ``payload`` to what was sent."""
-        ...
 
 
 def as_item(stream: StreamState, item: Any) -> Payload:
@@ -140,13 +131,14 @@ class Sender:
             for payload in payloads:
                 item = payload if type(payload) is Payload else as_item(stream, payload)
                 turn -= 1
-                if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(item):
+                if turn and stream.room > 0 and stream.open & SENDING and has_room(item):
+                    put(stream, item)
+                else:
                     # What was put goes out while this waits: a wake for each item would cost as much as a send.
                     port.link.wake()
                     turn = ITEMS_PER_TURN
                     await trio.lowlevel.checkpoint()
-                    await self._wait_to_send(item)
-                put(stream, item)
+                    await self.send(item)
         finally:
             port.link.wake()
 
@@ -195,17 +187,6 @@ class Sender:
                 raise fresh_copy(self.error)
             raise Canceled("the peer wants no more items")
 
-    async def _wait_to_send(self, item: Payload) -> None:
-        """Wait for credit and room."""
-        stream = self._stream
-        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
-            await trio.lowlevel.checkpoint_if_cancelled()
-            self._check()
-            if stream.room <= 0:
-                await self._waiters().park()
-            else:
-                await self._wait_for_room(item.size)
-
     async def _wait_for_room(self, size: int) -> None:
         """Wait among all that wait for room on this connection; remembered here, for the stream may end first."""
         if self._wants_room is None:
@@ -231,7 +212,7 @@ class CountingSender(Sender):
 
     __slots__ = ("_call",)
 
-    def __init__(self, port: StreamPort, stream: StreamState, call: CountedCall | None) -> None:
+    def __init__(self, port: StreamPort, stream: StreamState, call: Call | None) -> None:
         super().__init__(port, stream)
         self._call = call
 

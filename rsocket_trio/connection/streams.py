@@ -10,19 +10,73 @@ import outcome
 import trio
 
 from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
-from rsocket_trio.connection.sender import CountedCall, CountingSender, Sender
+from rsocket_trio.connection.sender import CountingSender, Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.tools.event_loop_checks import need_trio
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.stream_port import StreamPort
+    from rsocket_trio.connection.fault_log import FaultLog
+    from rsocket_trio.connection.hooks import Call, ClientCall
+    from rsocket_trio.connection.inbox import ReceiveBudget
+    from rsocket_trio.connection.link import Link, NoLink
+    from rsocket_trio.connection.request_queue import RequestQueue
+    from rsocket_trio.errors import StreamError
+    from rsocket_trio.mux.session import Session
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.rsocket.frames import ExtensionEntry
 
 
 ResultT = TypeVar("ResultT")
+
+
+class StreamPort(Protocol):
+    """The side of a connection that streams and handlers see. None of its methods waits."""
+
+    ended: RSocketError | None
+    """The error that ended the connection, or ``None``."""
+    faults: FaultLog
+    receive_budget: ReceiveBudget
+    request_queue: RequestQueue
+    session: Session
+
+    @property
+    def link(self) -> Link | NoLink:
+        """The link of the current transport; its send task is woken after something was queued."""
+        ...
+
+    def check_open(self) -> None:
+        """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
+        ...
+
+    def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
+        """Send one item; the caller has checked credit and room."""
+        ...
+
+    def answer(self, stream: StreamState, payload: Payload) -> None:
+        """Send a handler's one answer, from the task that ran the handler; the caller has checked the room."""
+        ...
+
+    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
+        """Send metadata for one stream; the caller has checked the room."""
+        ...
+
+    def complete_stream(self, stream: StreamState) -> None:
+        """Complete this side's half, if it is still open."""
+        ...
+
+    def fail_stream(self, stream: StreamState, error: StreamError) -> None:
+        """End a stream with an error if this side's half is open; else cancel the peer's half."""
+        ...
+
+    def cancel_stream(self, stream: StreamState) -> None:
+        """Cancel a stream, if it has not ended. Never waits and never raises."""
+        ...
+
+    def request_n(self, stream: StreamState, amount: int) -> None:
+        """Grant credit."""
+        ...
 
 
 class StreamObserver:
@@ -70,47 +124,17 @@ class StreamObserver:
         """Handle the completion of our half, whose user goes on."""
 
 
-class StreamLife(Protocol):
-    """The surroundings of a stream that needs more than its bytes: the call, its interceptors and its codec."""
+class Sending:
+    """Sends the items of this side's half. Each ``send`` waits for the peer's credit."""
 
-    async def begin(self) -> Payload:
-        """Enter what is round the stream, and return its request."""
-        ...
+    __slots__ = ()
 
-    @property
-    def renewed(self) -> Callable[[], Payload] | None:
-        """The function that returns the request as it is after a wait, ``None`` if waiting makes no difference."""
-        ...
-
-    def observe(self, stream: Incoming) -> None:
-        """Count what comes and goes on a stream that was opened, if anything looks at the counts."""
-        ...
-
-    async def leave(self, error: BaseException | None, *, over: bool = True) -> None:
-        """Leave what is round the stream, which came to an end if it is ``over``."""
-        ...
-
-    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
-        """Return the function that turns items into ``kind``."""
-        ...
-
-    def item_encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
-        """Return the function that turns objects of type ``kind`` into items to send."""
-        ...
-
-
-class Outgoing:
-    """Sends the items of a handler. Each ``send`` waits for the peer's credit."""
-
-    __slots__ = ("_sender",)
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+    _sender: Sender | None
 
     @property
     def room(self) -> int:
         """Number of items that the peer's credit allows right now, without waiting."""
-        return self._sender.room
+        return self._sending().room
 
     async def wait_room(self, beyond: int = 0) -> int:
         """Wait until the peer's credit allows more than ``beyond`` items, and return how many it allows: ``room``.
@@ -119,16 +143,18 @@ class Outgoing:
         Waits for credit alone, not for room in the outbox. Raise as ``send`` does when nothing more can be sent. If the
         protocol has no credit (Streamux) ``room`` is always 2^31-1.
         """
-        return await self._sender.wait_room(beyond)
+        return await self._sending().wait_room(beyond)
 
     def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
         """Send ``payload`` as one item.
 
         Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was sent.
-        Raise ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when the
-        connection is over.
+        Raise ``Canceled`` after the peer cancelled this half, ``LocalProtocolError`` after ``send_eof`` of a channel,
+        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over.
         """
-        return self._sender.send(payload)
+        # No coroutine of its own: there is one for every item.
+        sender = self._sender
+        return self._sending().send(payload) if sender is None else sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send ``payloads`` in order, at a lower cost than one ``send`` for each.
@@ -136,14 +162,28 @@ class Outgoing:
         Waits and raises as ``send`` does, before the item that must wait or cannot be sent; the items before it were
         sent.
         """
-        await self._sender.send_many(payloads)
+        await self._sending().send_many(payloads)
+
+    def _sending(self) -> Sender:
+        if self._sender is None:
+            raise LocalProtocolError("the channel is not open: use it under 'async with'")
+        return self._sender
+
+
+class Outgoing(Sending):
+    """Sends the items of a handler. Each ``send`` waits for the peer's credit."""
+
+    __slots__ = ("_sender",)
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send ``metadata`` that concerns this stream, in order with its items; it takes no credit.
 
         ``metadata_type`` is its type byte. Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
-        await self._sender.push(MetadataPush(as_bytes(metadata), metadata_type))
+        await self._sending().push(MetadataPush(as_bytes(metadata), metadata_type))
 
 
 class Incoming(StreamObserver):
@@ -153,7 +193,10 @@ class Incoming(StreamObserver):
     the items that came before it.
     """
 
-    __slots__ = ("_credit", "_entries", "_inbox", "_interaction", "_life", "_port", "_refill", "_stream", "request")
+    __slots__ = (
+        *("_credit", "_entries", "_inbox", "_interaction", "_life", "_port", "_refill", "_sender", "_stream"),
+        "request",
+    )
 
     def __init__(
         self,
@@ -164,7 +207,7 @@ class Incoming(StreamObserver):
         *,
         refill: bool,
         entries: tuple[ExtensionEntry, ...] = (),
-        life: StreamLife | None = None,
+        life: ClientCall | None = None,
     ) -> None:
         self._life = life
         self._port = port
@@ -174,6 +217,7 @@ class Incoming(StreamObserver):
         self._entries = entries
         self._stream: StreamState | None = None
         self._inbox: Inbox | None = None
+        self._sender: Sender | None = None  # of a channel
         self.request = request
 
     async def __aenter__(self) -> Self:
@@ -201,7 +245,7 @@ class Incoming(StreamObserver):
         if self._life is not None:
             await self._life.leave(error, over=over)
 
-    async def _opened_within(self, life: StreamLife) -> Self:
+    async def _opened_within(self, life: ClientCall) -> Self:
         """Open the stream inside of what its call needs."""
         self.request = await life.begin()
         try:
@@ -328,57 +372,13 @@ class IncomingWithPushes(Incoming):
         return PushInbox(port, port.receive_budget, stream, self._credit, refill=self._refill, limit=limit)
 
 
-class Channel(Incoming):
+class Channel(Sending, Incoming):
     """Both directions of a channel: iterate to receive, ``send`` to send; each half ends by itself.
 
     ``request`` is the payload that opened the channel; iterating yields those that follow it.
     """
 
-    __slots__ = ("_sender",)
-
-    _sender: Sender | None
-
-    def __init__(
-        self,
-        port: StreamPort,
-        interaction: Interaction,
-        request: Payload,
-        credit: int,
-        *,
-        refill: bool,
-        entries: tuple[ExtensionEntry, ...] = (),
-        life: StreamLife | None = None,
-    ) -> None:
-        super().__init__(port, interaction, request, credit, refill=refill, entries=entries, life=life)
-        self._sender = None
-
-    @property
-    def room(self) -> int:
-        """Number of items that the peer's credit allows right now, without waiting."""
-        return self._sending().room
-
-    async def wait_room(self, beyond: int = 0) -> int:
-        """Wait until the peer's credit allows more than ``beyond`` items, and return the number: ``room``.
-
-        For handlers that forward credit instead of buffering. Waits for credit alone, not for room in the outbox. Raise
-        as ``send`` does when nothing more can be sent. Without credit, in Streamux, ``room`` is always 2^31-1.
-        """
-        return await self._sending().wait_room(beyond)
-
-    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
-        """Send ``payload`` as one item.
-
-        Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was sent.
-        Raise ``Canceled`` after the peer cancelled this half, ``LocalProtocolError`` after ``send_eof``,
-        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over.
-        """
-        # No coroutine of its own: there is one for every item.
-        sender = self._sender
-        return self._sending().send(payload) if sender is None else sender.send(payload)
-
-    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
-        """Send ``payloads`` in order, at a lower cost than one ``send`` for each; see ``Outgoing.send_many``."""
-        await self._sending().send_many(payloads)
+    __slots__ = ()
 
     async def wait_send_closed(self) -> None:
         """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer.
@@ -433,7 +433,7 @@ class Channel(Incoming):
         assert self._life is not None
         return self._life.item_encoder(kind)
 
-    def _count_sent(self, call: CountedCall | None) -> None:
+    def _count_sent(self, call: Call | None) -> None:
         """Count the items that are sent from now on for ``call``."""
         self._sender = CountingSender(self._port, self._opened()[0], call)
 
@@ -448,11 +448,6 @@ class Channel(Incoming):
         sender = self._sending()
         sender.completed = True
         sender.on_credit()
-
-    def _sending(self) -> Sender:
-        if self._sender is None:
-            raise LocalProtocolError("the channel is not open: use it under 'async with'")
-        return self._sender
 
 
 class AcceptedChannel(Channel):

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from rsocket_trio.connection.streams import Channel, Incoming
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload, PayloadLike
 
 T = TypeVar("T")
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
-Carrier = TypeVar("Carrier", bound="PayloadStream")
+Carrier = TypeVar("Carrier", bound="Incoming")
 Decode = Callable[[Payload], Any]
 Encode = Callable[[Any], PayloadLike]
 NOT_OPEN = "the stream is not open: use it under 'async with'"
-
-
-class PayloadStream(Protocol):
-    """A stream of payloads, under its objects."""
-
-    def __anext__(self) -> Awaitable[Payload]: ...
-    async def receive_batch(self) -> list[Payload]: ...
-    def request_n(self, request_n: int) -> None: ...
-    def _decoder(self, kind: Any) -> Decode: ...
-
-
-class PayloadChannel(PayloadStream, Protocol):
-    """A channel of payloads, under its objects."""
-
-    request: Payload
-
-    @property
-    def room(self) -> int: ...
-    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]: ...
-    async def send_many(self, payloads: Iterable[PayloadLike]) -> None: ...
-    async def send_eof(self) -> None: ...
-    async def wait_send_closed(self) -> None: ...
-    def _encoder(self, kind: Any) -> Encode: ...
 
 
 class Decoding(Generic[T, Carrier]):
@@ -91,7 +69,7 @@ class Decoding(Generic[T, Carrier]):
         return self._carrier
 
 
-class Receiving(Decoding[T, PayloadChannel]):
+class Receiving(Decoding[T, Channel]):
     """The items of a channel, as its handler reads them: ``async for``. One that does not fit raises ``Invalid``.
 
     The payload that opened the channel is the first item, if it has data.
@@ -99,11 +77,11 @@ class Receiving(Decoding[T, PayloadChannel]):
 
     __slots__ = ()
 
-    def __init__(self, channel: PayloadChannel, decode: Decode, *, with_request: bool = True) -> None:
+    def __init__(self, channel: Channel, decode: Decode, *, with_request: bool = True) -> None:
         super().__init__(channel, decode, with_request=channel.request if with_request else None)
 
 
-class Stream(Decoding[T, PayloadStream]):
+class Stream(Decoding[T, Incoming]):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
 
     Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
@@ -112,7 +90,7 @@ class Stream(Decoding[T, PayloadStream]):
 
     __slots__ = ("_opening",)
 
-    def __init__(self, opening: AbstractAsyncContextManager[PayloadStream], items: Any) -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[Incoming], items: Any) -> None:
         super().__init__(None, items)
         self._opening = opening
 
@@ -127,7 +105,7 @@ class Stream(Decoding[T, PayloadStream]):
         return await self._opening.__aexit__(kind, error, trace)
 
 
-class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
+class TypedChannel(Decoding[Received, Channel], Generic[Received, Sent]):
     """Both directions of a channel of objects: ``async for`` receives, ``send`` sends; each half ends by itself.
 
     The responder's handler gets one that is open; on the requester's side ``async with`` opens it. The payload that
@@ -139,10 +117,10 @@ class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
 
     def __init__(
         self,
-        opening: AbstractAsyncContextManager[PayloadChannel] | None,
+        opening: AbstractAsyncContextManager[Channel] | None,
         items: Any,
         *,
-        channel: PayloadChannel | None = None,
+        channel: Channel | None = None,
         encode: Encode | None = None,
         with_request: bool = True,
     ) -> None:

@@ -141,13 +141,9 @@ class Pong:
 
 @value
 class PeerFault:
-    """The peer broke a rule without consequences: it is only logged.
-
-    ``ignored`` says that a frame had no effect at all, for its stream id.
-    """
+    """The peer broke a rule without consequences: it is only logged."""
 
     text: str
-    ignored: bool = False
 
 
 @value

@@ -216,7 +216,7 @@ class StreamReceiver:
         elif not self.dialect.pushes_on_streams:
             self.ignored += 1  # RS10-UNX-13
             text = f"metadata pushed on stream {frame.stream_id} is ignored: {self.dialect.name} has it on stream 0"
-            self.events.append(PeerFault(text, ignored=True))
+            self.events.append(PeerFault(text))
         elif stream is None or stream.open == NEITHER:
             self.ignored += 1
         else:
@@ -252,7 +252,7 @@ class StreamReceiver:
         self.ignored += 1
         if reason is None:
             reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
-        self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}", ignored=True))
+        self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}"))
 
     def _admit(self, interaction: Interaction, frame: RequestFrame | None) -> tuple[int, str] | None:
         """Admit a new request of the peer. Return the code and text that refuse it, ``None`` if it is admitted.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import trio
 
@@ -17,6 +17,7 @@ from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.link import RefusedClients
 from rsocket_trio.connection.protocols import (
     Detected,
+    RSocketServer,
     ServerProtocolFactory,
     detect_protocol,
     framing_for,
@@ -25,19 +26,15 @@ from rsocket_trio.connection.protocols import (
 )
 from rsocket_trio.connection.recording import (
     RecordedTransport,
-    abandon_recording,
-    begin_recording,
-    recorder_of,
-    session_over,
     with_lengths,
 )
-from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport, ResumeListener
+from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame
-from rsocket_trio.server.session_registry import SessionRegistry
+from rsocket_trio.server.session_registry import ResumableConnection, SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
@@ -55,8 +52,8 @@ logger = logging.getLogger("rsocket_trio")
 CLOSE_TIMEOUT = 1.0
 """Seconds that a refusal and the end of a transport may take."""
 
-AcceptedClient = tuple[ServerProtocolFactory, Transport, Sequence[bytes]] | ResumedTransport
-"""The protocol, the transport and the first frames of a new client, or the next transport of one that resumes."""
+Serving: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""Serves a new client to its end, or keeps the transport of one that resumes; the result is awaited at once."""
 
 
 class Server:
@@ -99,17 +96,17 @@ class Server:
                 await self._accept_after_handshake(cast("Accepted", accepted), deadline)
                 return
             del accepted
-            transport = self._with_recorder(plain)
-            client: AcceptedClient | None = None
+            transport: Transport = plain
+            serve: Serving | None = None
             try:
                 # One read, as a rule: Trio reads what a socket holds before it looks at the deadline.
                 with trio.CancelScope(deadline=deadline):
-                    client = await self._accept_client(transport)
-                if client is not None:
+                    serve = await self._accept_client(transport, deadline)
+                if serve is not None:
                     # As few coroutines as possible, and no reference that only the beginning needs: both cost memory
                     # for as long as the connection lives.
-                    serving = self._serve(client, deadline)
-                    del transport, client
+                    serving = serve()
+                    del transport, serve
                     await serving
             finally:
                 plain.cut()  # returns False for a stream that is no socket: its listener closes that one
@@ -126,12 +123,11 @@ class Server:
                     timeout.lift()
                     await self._accept_each(carrying, accepted.endpoint)
                 return
-            async with accepted.open(self.limits) as opened:
-                transport = self._with_recorder(opened)
-                client = await self._accept_client(transport)
+            async with accepted.open(self.limits) as transport:
+                serve = await self._accept_client(transport, deadline)
                 timeout.lift()
-                if client is not None:
-                    await self._serve(client, deadline)
+                if serve is not None:
+                    await serve()
 
     async def _accept_each(self, carrying: AcceptedConnection, endpoint: Endpoint) -> None:
         """Serve the transports of a connection that carries many, until its client opens no more and all are over."""
@@ -147,14 +143,8 @@ class Server:
 
     async def serve_one(self, transport: Transport, served: trio.Event) -> None:
         """Serve one transport that needs no handshake, and close it."""
-        deadline = trio.current_time() + self.limits.setup_timeout
-        transport = self._with_recorder(transport)
-        client: AcceptedClient | None = None
         try:
-            with trio.CancelScope(deadline=deadline):
-                client = await self._accept_client(transport)
-            if client is not None:
-                await self._serve(client, deadline)
+            await self.accept(AcceptedTransport("stream", transport))
         finally:
             served.set()
             with trio.CancelScope(shield=True):
@@ -227,44 +217,32 @@ class Server:
         with trio.CancelScope(shield=True):
             await connection._drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
 
-    def log_repeats(self) -> None:
-        """Log the failures that were not logged yet, once no connection is left."""
-        self.failure_log.log_repeats(trio.current_time())
+    async def _accept_client(self, transport: Transport, deadline: float) -> Serving | None:
+        """Detect the dialect and the session. Return ``None`` if no dialect matches or the client disconnected.
 
-    async def _accept_client(self, transport: Transport) -> AcceptedClient | None:
-        """Detect the dialect and the session. Return ``None`` if no dialect matches or the client disconnected."""
-        client: AcceptedClient | None = None
+        The connection times the SETUP, which has to come before the ``deadline``.
+        """
+        serve: Serving | None = None
         try:
             found = await self._protocol_of(transport)
             if found is None:
                 return None
             protocol, transport = found
-            begin_recording(transport, protocol.name)
-            client = (
-                (protocol, transport, ())
-                if protocol.resume is None
-                else await self._read_first_frames(transport, protocol)
-            )
+            if self._recording is not None:
+                transport = RecordedTransport(transport, self._recording, "server", protocol.name)
+            if not isinstance(protocol, RSocketServer) or protocol.resume is None:
+                serve = partial(self.run, transport, protocol, deadline)
+            else:
+                serve = await self._read_first_frames(transport, protocol, deadline)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
         except RemoteProtocolError as error:
             logger.debug("a client sent what is no frame: %s", error)
             await self._finish(transport)
         finally:
-            if client is None:
-                abandon_recording(transport, "no session came of it")
-        return client
-
-    def _with_recorder(self, transport: Transport) -> Transport:
-        """Return the transport, wrapped by a recorder if this server records."""
-        return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
-
-    def _serve(self, client: AcceptedClient, deadline: float) -> Coroutine[Any, Any, None]:
-        """Return the coroutine that serves this client to the end; await it at once. The connection times its SETUP."""
-        if isinstance(client, ResumedTransport):
-            return _wait_done(client)
-        protocol, transport, first = client
-        return self.run(transport, protocol, deadline, first)
+            if serve is None and isinstance(transport, RecordedTransport):
+                transport.end("no session came of it", is_over=True)
+        return serve
 
     async def run(
         self, transport: Transport, protocol: ServerProtocolFactory, setup_deadline: float, first: Sequence[bytes] = ()
@@ -281,7 +259,7 @@ class Server:
             deadlines=self.deadlines,
             refused_clients=self._refused_clients,
         )
-        recorder = recorder_of(transport)
+        recorded = transport if isinstance(transport, RecordedTransport) else None
         del transport, first
         self.connections.add(connection)
         if self._draining is not None:
@@ -290,7 +268,8 @@ class Server:
             await running
         finally:
             self.connections.discard(connection)
-            session_over(recorder, connection._engine.ended)
+            if recorded is not None:
+                recorded.session_over(connection._engine.ended)
             if self.sessions is not None and resumable is not None and listener is not None:
                 self.sessions.release(resumable)
                 listener.let_go()
@@ -312,28 +291,30 @@ class Server:
         connection = Connection(
             begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
         )
-        resumable = connection._resumable(session, listener)
+        resumable = ResumableConnection(connection._engine, session, listener)
         session.resume_handshake.claim = partial(sessions.claim, resumable)
         resumable.watch(sessions.on_growth)
         resumable.share(sessions.live)
         connection.on_state(lambda _: sessions.on_state(resumable))
         return connection, resumable, listener
 
-    async def _read_first_frames(self, transport: Transport, protocol: ServerProtocolFactory) -> AcceptedClient | None:
+    async def _read_first_frames(
+        self, transport: Transport, protocol: RSocketServer, deadline: float
+    ) -> Serving | None:
         """Read the first frames of a client. A RESUME hands its transport to the session that it names."""
         transport.use_framing(protocol.framing(first=True))
         try:
             frames = await transport.receive()
         except RemoteProtocolError:
-            return protocol, transport, ()  # the session reads it again, and answers
+            return partial(self.run, transport, protocol, deadline)  # the session reads it again, and answers
         if not frames:
             return None
         back = protocol.resume_request(frames[0])
         if back is None:
-            return protocol, transport, frames
+            return partial(self.run, transport, protocol, deadline, frames)
         assert self.sessions is not None
         try:
-            return self.sessions.resume(back, transport, frames[1:])
+            return partial(_wait_done, self.sessions.resume(back, transport, frames[1:]))
         except RejectedResume as refusal:
             await self._refuse(transport, protocol.refusal(refusal))
             return None
@@ -404,4 +385,5 @@ async def _wait_done(resumed: ResumedTransport) -> None:
     """Keep the transport open for as long as its session goes on over it, and while that drains."""
     with trio.CancelScope(shield=True):
         await resumed.done.wait()
-    abandon_recording(resumed.transport, "closed by this side")
+    if isinstance(resumed.transport, RecordedTransport):
+        resumed.transport.end(is_over=True)

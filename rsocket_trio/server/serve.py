@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import trio
 
@@ -25,9 +25,6 @@ from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners, server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
-
-if TYPE_CHECKING:
-    from rsocket_trio.server.processes.messages import Run
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -175,7 +172,7 @@ async def serve_here(
         server = Server(responder, options, recording)
         listeners = await open_listeners()
         async with AsyncExitStack() as stack:
-            stack.callback(server.log_repeats)
+            stack.callback(server.failure_log.log_repeats)
             for listener in listeners:
                 stack.push_async_callback(listener.aclose)
             try:
@@ -228,39 +225,10 @@ async def _serve_by_workers(
         raise TypeError("with workers ssl_context is a function of a module that makes it: each process needs its own")
     if options["capture"] is not None and hasattr(options["capture"], "opened"):
         raise TypeError("with workers capture is a directory: each process writes files of its own")
-    await serve_named(name, uris, partial(serve_inherited, options), options, task_status=task_status)
-
-
-async def serve_named(
-    name: Any,
-    uris: Sequence[Any],
-    run: Run,
-    options: ServeOptions,
-    *,
-    on_routes: Callable[[int], object] = lambda routes: None,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Have worker processes call ``run`` with the responder of this name and the listeners of all URIs.
-
-    ``on_routes`` is called with the number of their routes, before the URIs are reported.
-    """
     # Imported only here: a program of one process does not load it.
     from rsocket_trio.server.processes.supervisor import serve_in_processes
 
-    workers = options["workers"]
-    assert workers is not None
-    await serve_in_processes(
-        name,
-        uris,
-        run,
-        workers=workers,
-        grace=options["grace"],
-        ssl_context=options["ssl_context"],
-        unix_mode=options["unix_mode"],
-        resumes=options["resume"] is not None,
-        on_routes=on_routes,
-        task_status=task_status,
-    )
+    await serve_in_processes(name, uris, partial(serve_inherited, options), options, task_status=task_status)
 
 
 @shows_options
@@ -294,4 +262,4 @@ async def serve_stream(
             leaf = only_leaf(group)
             raise leaf from leaf.__cause__
         finally:
-            server.log_repeats()
+            server.failure_log.log_repeats()

@@ -3,15 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import trio
 
-from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport
+from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
-from rsocket_trio.mux.retransmission import Shared
+from rsocket_trio.limits import charged
+from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.rsocket.resume_positions import ReplayedResume, ResumeRequest
+from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
+
+STREAM = 4096
+"""Bytes that an open stream with its handler counts."""
+
+
+class ResumableConnection:
+    """A server's connection whose client may come back, with ``token`` once it has one."""
+
+    __slots__ = ("_listener", "_session", "engine", "token")
+
+    def __init__(self, engine: Engine, session: Session, listener: ResumeListener) -> None:
+        self.token: bytes | None = None
+        self.engine = engine
+        self._session = session
+        self._listener = listener
+
+    @property
+    def is_suspended(self) -> bool:
+        """Return whether it waits for its client, without a transport and with none to come."""
+        return self.engine.is_suspended and not self._listener.is_offered and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it is not to be resumed any more, although its handlers may still finish."""
+        return self.engine.ended is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that the session keeps while its client is away: the SETUP with the token, frames to be sent (again),
+        received data that is held, not whole or not read, the cost of each entry, and the open streams."""
+        session, handshake = self._session, self._session.resume_handshake
+        resumption, outbox = handshake.positions, session.outbox
+        sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
+        kept = resumption.store.size if resumption is not None else 0
+        streams = session.open_streams()
+        unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
+        pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
+        unfinished = charged(session.table.reassembling, pieces)
+        received = session.held_size + unfinished + charged(self.engine.receive_budget.size, unread)
+        return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes that it is known to keep to send (again) while its client is connected."""
+        return self._outbox.counted
+
+    def share(self, shared: Shared) -> None:
+        """Share a limit of what is kept to send (again) with the others whose clients are connected."""
+        self._outbox.share(shared, self)
+
+    def ask(self) -> None:
+        """Ask the client for its position: a sender waits until less is kept."""
+        if self._outbox.ask():
+            self.engine.wake()
+
+    def on_room(self) -> None:
+        """Wake the senders, which may go on."""
+        self.engine.request_queue.on_written()
+
+    @property
+    def _outbox(self) -> RetainingOutbox:
+        outbox = self._session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        return outbox
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return whether the application has taken the client."""
+        return self._session.is_open
+
+    def check(self, back: ResumeRequest) -> None:
+        """Raise ``RejectedResume`` for a client that can't go on from its positions."""
+        self._session.resume_handshake.check(back)
+
+    def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
+        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
+
+        Raise ``RejectedResume`` if an ``on_state`` function that heard of the loss ended the session.
+        """
+        # Offered first: the session does not wait for a client that is here.
+        self._listener.offer(resumed)
+        self.engine.replace_link(ConnectionLost("the client came back on another transport"))
+        if self.is_over:
+            self._listener.let_go()
+            raise RejectedResume("unknown resume token")
+        self._session.resume_handshake.take(back, trio.current_time())
+
+    def watch(self, grown: Callable[[ResumableConnection], object]) -> None:
+        """Have a function called whenever something is queued while it waits for its client."""
+        self.engine.watch_growth(partial(grown, self))
 
 
 class SessionRegistry:
@@ -53,7 +147,7 @@ class SessionRegistry:
         """End the sessions that wait for their clients, and from now on each one that loses its client."""
         self._closed = True
         for waiting in list(self._waiting):
-            waiting.leave(self._stopped())
+            waiting.engine.end(self._stopped())
 
     def on_state(self, connection: ResumableConnection) -> None:
         """Act on a session that lost or got its transport, or is over. Above the bounds end those that wait longest."""
@@ -61,7 +155,7 @@ class SessionRegistry:
         if connection.is_over:
             self.release(connection)
         elif connection.is_suspended and self._closed:
-            connection.leave(self._stopped())
+            connection.engine.end(self._stopped())
         elif connection.is_suspended:
             self._waiting[connection] = 0
             self._grown.add(connection)
@@ -83,7 +177,7 @@ class SessionRegistry:
             # A client that was never let in must not push out one that was.
             oldest = next((one for one in self._waiting if not one.is_accepted), next(iter(self._waiting)))
             self._forget(oldest)
-            oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
+            oldest.engine.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
 
     def _measure(self, connections: Iterable[ResumableConnection]) -> None:
         """Look anew what these sessions keep, of which the sum is known."""
@@ -115,7 +209,7 @@ class SessionRegistry:
             connection.check(back)
         except RejectedResume as refusal:
             if connection.is_suspended and not isinstance(refusal, ReplayedResume):
-                connection.lose(ConnectionLost(f"the client could not resume: {refusal}"))
+                connection.engine.lose(ConnectionLost(f"the client could not resume: {refusal}"))
             raise
         resumed = ResumedTransport(transport, rest)
         self._forget(connection)

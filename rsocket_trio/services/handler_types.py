@@ -103,13 +103,7 @@ class EntryTaker(Protocol):
     def __call__(self, point: str, content: Any, /) -> BytesLike | None: ...
 
 
-class AsyncReport(Protocol):
-    """``on_error``: an async function of the exception and what the handler was called for."""
-
-    def __call__(self, error: Exception, call: Call, /) -> Awaitable[object]: ...
-
-
-class PlainReport(Protocol):
+class OnError(Protocol):
     """``on_error``: a plain function of the exception and what the handler was called for."""
 
     def __call__(self, error: Exception, call: Call, /) -> object: ...
@@ -141,5 +135,4 @@ RequestStream: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
 RequestChannel: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
 MetadataPush: TypeAlias = AsyncMetadataPush | PlainMetadataPush
 SetupHandler: TypeAlias = AsyncSetup | PlainSetup
-OnError: TypeAlias = AsyncReport | PlainReport
 Interceptor: TypeAlias = Around | ContextAround

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired
 import attrs
 
 from rsocket_trio.codecs import Codec, DecodeError, convert_text, decode_error
-from rsocket_trio.connection.hooks import CallInContext, current_call_variable
+from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.streams import Channel, Outgoing
-from rsocket_trio.connection.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
+from rsocket_trio.connection.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.errors import Invalid
 from rsocket_trio.forms import (
     Function,
@@ -192,7 +192,7 @@ class TypedCall:
             current_call_variable.reset(token)
             raise
 
-    def _items(self, items: Any, token: Token[CallInContext | None] | None = None) -> EncodedItems:
+    def _items(self, items: Any, token: Token[Call | None] | None = None) -> EncodedItems:
         if not hasattr(items, "__aiter__"):
             raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
         return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded, token)
@@ -206,7 +206,7 @@ class TypedCall:
         finally:
             current_call_variable.reset(token)
 
-    async def converse(self, channel: PayloadChannel) -> None:
+    async def converse(self, channel: Channel) -> None:
         """Await the handler of a ``channel``, or send the items that it yields."""
         token = current_call_variable.set(self._call)
         try:
@@ -243,7 +243,7 @@ class TypedCall:
             raise unencodable(codec, handler.decorator, handler.function, result, error) from error
 
     def _arguments(
-        self, request: Payload, channel: PayloadChannel | None = None, out: object | None = None
+        self, request: Payload, channel: Channel | None = None, out: object | None = None
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments of the function, by position and by name. Raise ``Invalid`` for what does not fit."""
         handler = self._handler
@@ -273,7 +273,7 @@ class TypedCall:
         return self._decode(request, handler.body)
 
     def _argument(
-        self, parameter: Parameter, request: Payload, body: Any, channel: PayloadChannel | None, out: object | None
+        self, parameter: Parameter, request: Payload, body: Any, channel: Channel | None, out: object | None
     ) -> Any:
         source = parameter.source
         if source is Source.BODY:
@@ -315,9 +315,7 @@ class EncodedItems:
 
     __slots__ = ("_encode", "_items", "_token")
 
-    def __init__(
-        self, items: Any, encode: Callable[[Any], PayloadLike], token: Token[CallInContext | None] | None
-    ) -> None:
+    def __init__(self, items: Any, encode: Callable[[Any], PayloadLike], token: Token[Call | None] | None) -> None:
         self._items = items
         self._encode = encode
         self._token = token

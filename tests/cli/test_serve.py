@@ -272,8 +272,6 @@ WRONG = {
     "'app.py' names a file: write app:responder\n": (2, ["app.py"]),
     "'./app.py:Space.inner' names a file: write app:Space.inner\n": (2, ["./app.py:Space.inner"]),
     "'shop/app.py:responder' names a file: write shop.app:responder\n": (2, ["shop/app.py:responder"]),
-    "names a file: write app:responder, in the directory /srv\n": (2, ["/srv/app.py:responder"]),
-    "names a file: write app:responder, in the directory ../x\n": (2, ["../x/app.py:responder"]),
     "while it was imported: failing.py line 2: ZeroDivisionError: division by zero": (1, ["failing:responder"]),
     "while it was imported: refused.py line 2: TypeError: request_response takes an": (1, ["refused:responder"]),
     "while it was imported: typo.py line 1: SyntaxError": (1, ["typo:responder"]),

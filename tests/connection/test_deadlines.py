@@ -10,17 +10,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.connection.deadlines import BATCH, LATE_READ_LIMIT, SLACK, Deadlines, Timeout
+from rsocket_trio.connection.deadlines import BATCH, LATE_READ_LIMIT, SLACK, Deadlines, Timeout, Timer
 from tests.connection.pairs import settle
 from tests.each_row import each_row
 
 
-class Bell:
+class Bell(Timer):
     """Remembers when it rang, and may want to ring again."""
 
     def __init__(self, deadlines: Deadlines, started: float, every: float = 0.0) -> None:
+        super().__init__()
         self._started = started
-        self.due = math.inf
         self.rang: list[float] = []
         self._deadlines = deadlines
         self._every = every
@@ -130,37 +130,6 @@ async def test_connections_that_come_and_go_leave_no_entries_for_deadlines_that_
         assert len(deadlines._heap) <= SLACK + 1
 
 
-class Fault:
-    """Fails to ring."""
-
-    due = math.inf
-    has_unread = False
-
-    def overdue_since(self, now: float) -> float:
-        raise KeyError("it could not say")
-
-    def expire(self, now: float) -> None:
-        raise KeyError("it could not ring")
-
-
-async def test_one_that_fails_silences_no_other_and_the_log_hears(
-    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
-    async with running() as (deadlines, started):
-        fault = Fault()
-        bells = [Bell(deadlines, started) for _ in range(3)]
-        deadlines.set(bells[0], started + 1)
-        deadlines.set(fault, started + 1)
-        deadlines.set(bells[1], started + 1)
-        deadlines.set(bells[2], started + 2)
-        await trio.sleep(5)
-
-        assert [[round(at, 6) for at in bell.rang] for bell in bells] == [[1], [1], [2]]
-        assert len(deadlines) == 0
-    assert "it could not ring" in caplog.text
-    assert "it could not say" in caplog.text
-
-
 # Judgements
 
 
@@ -171,9 +140,13 @@ class PeerTimer(Bell):
         super().__init__(deadlines, started)
         self.heard = started
         self.patience = patience
-        self.has_unread = False
+        self.unread = False
         self.judged: list[float] = []
         deadlines.set(self, started + patience)
+
+    @property
+    def has_unread(self) -> bool:
+        return self.unread
 
     def overdue_since(self, now: float) -> float:
         over = self.heard + self.patience
@@ -245,7 +218,7 @@ async def test_of_who_has_more_to_be_read_a_late_judgement_waits_but_not_for_eve
 ) -> None:
     async with running() as (deadlines, started):
         judge = PeerTimer(deadlines, started)
-        judge.has_unread = True
+        judge.unread = True
         autojump_clock.jump(1 + late)
         await trio.sleep(5)
 
@@ -256,10 +229,10 @@ async def test_of_who_has_more_to_be_read_a_late_judgement_waits_but_not_for_eve
 async def test_who_was_read_to_the_end_meanwhile_is_not_given_up(autojump_clock: MockClock) -> None:
     async with running() as (deadlines, started):
         judge = PeerTimer(deadlines, started, patience=2)
-        judge.has_unread = True
+        judge.unread = True
         autojump_clock.jump(4)
         await trio.sleep(0.5)
-        judge.heard, judge.has_unread = trio.current_time(), False
+        judge.heard, judge.unread = trio.current_time(), False
         await trio.sleep(1.9)
         assert judge.judged == []
         await trio.sleep(1)
@@ -271,7 +244,7 @@ async def test_who_was_read_to_the_end_meanwhile_is_not_given_up(autojump_clock:
 async def test_of_who_ended_while_it_was_put_off_nothing_is_kept(autojump_clock: MockClock) -> None:
     async with running() as (deadlines, started):
         judge = PeerTimer(deadlines, started)
-        judge.has_unread = True
+        judge.unread = True
         autojump_clock.jump(3)
         await settle()
         assert judge in deadlines._put_off

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
@@ -30,7 +29,6 @@ from rsocket_trio import (
     Setup,
     current_connection,
 )
-from rsocket_trio.connection.handler_tasks import Unfinished
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.services.answer_payloads import ANSWERS
@@ -448,16 +446,6 @@ async def test_a_coroutine_of_a_plain_function_goes_on_in_its_context_and_can_be
         assert pair.server.faults.handler_errors == 0
 
 
-def test_a_coroutine_whose_request_never_gets_its_turn_is_closed() -> None:
-    waiting = echo(Payload())
-    unfinished = Unfinished(waiting, contextvars.copy_context())
-    assert inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
-
-    del unfinished
-
-    assert inspect.getcoroutinestate(waiting) == inspect.CORO_CLOSED
-
-
 @each_row("wrap", [in_async, in_plain, as_lambda_of_two, as_partial])
 async def test_the_setup_handler_may_be_wrapped(wrap: Decorator, autojump_clock: MockClock) -> None:
     async def meet(setup: Setup, connection: Connection) -> None:
@@ -491,11 +479,11 @@ async def test_a_lease_policy_may_be_wrapped(wrap: Decorator, autojump_clock: Mo
         assert lease.number_of_requests == 2
 
 
-@each_row("wrap", [in_async, in_plain, as_partial, staticmethod, as_lambda_of_two])
+@each_row("wrap", [in_plain, as_partial, staticmethod, as_lambda_of_two])
 async def test_a_function_of_on_error_may_be_wrapped(wrap: Decorator, autojump_clock: MockClock) -> None:
     heard: list[str] = []
 
-    async def report(error: Exception, call: object) -> None:
+    def report(error: Exception, call: object) -> None:
         heard.append(str(error))
 
     responder = Responder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Sequence
+from typing import Any, cast
 
 import trio
 import trio.testing
@@ -74,7 +75,7 @@ async def test_frames_that_came_with_a_transport_mean_nothing_once_it_is_given_u
     stream, _ = trio.testing.memory_stream_pair()
     owner = Owner()
     owner.is_congested = True
-    link = Link(ByteStreamTransport(stream), owner, owner, [b"the first"])
+    link = Link(ByteStreamTransport(stream), cast("Any", owner), owner, [b"the first"])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         await settle()
@@ -95,12 +96,11 @@ async def test_a_recorder_hears_of_the_end_behind_all_that_was_read(autojump_clo
 
     stream.send_stream.send_all_hook = break_off
     looker, owner = Looker(), Owner()
-    transport = RecordedTransport(ByteStreamTransport(stream), looker, "client")
-    transport.begin("rsocket/1.0")
+    transport = RecordedTransport(ByteStreamTransport(stream), looker, "client", "rsocket/1.0")
     transport.use_framing(Framing24())
     owner.outbox.put_urgent(b"hello!")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Link(transport, owner, owner).run, nursery, contextvars.copy_context())
+        nursery.start_soon(Link(transport, cast("Any", owner), owner).run, nursery, contextvars.copy_context())
         await settle()
         await peer.send_all(Framing24().join([b"parted"]))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from rsocket_trio.connection.resumption import STREAM
+from rsocket_trio.server.session_registry import STREAM
 from tests.conformance.raw import RS10, Log, ask
 from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
 from tests.connection.pairs import settle

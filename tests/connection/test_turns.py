@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio import Payload, Responder, open_connection, serve
-from rsocket_trio.connection.turns import FEW, FRAMES_IN_TURN, Turns
+from rsocket_trio.connection.link import FEW, FRAMES_IN_TURN, Turns
 from tests.each_row import each_row
 
 EIGHTH, NINTH, HALF = FRAMES_IN_TURN // 8, FRAMES_IN_TURN // 9 + 1, FRAMES_IN_TURN // 2

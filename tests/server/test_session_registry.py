@@ -9,11 +9,11 @@ import trio.testing
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, ResumeOptions
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport
+from rsocket_trio.connection.resumption import ResumedTransport
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.resume_positions import ResumeRequest
 from rsocket_trio.rsocket.stream_table import Stream
-from rsocket_trio.server.session_registry import SessionRegistry
+from rsocket_trio.server.session_registry import ResumableConnection, SessionRegistry
 from rsocket_trio.transports.memory import memory_pair
 
 
@@ -36,10 +36,14 @@ class Waiting:
         self.looked_at += 1
         return self.kept
 
+    @property
+    def engine(self) -> Waiting:
+        return self
+
     def lose(self, error: ConnectionLost) -> None:
         self.lost = error
 
-    def leave(self, closed: ConnectionClosed) -> None:
+    def end(self, closed: ConnectionClosed) -> None:
         self.left = closed
 
     def check(self, back: ResumeRequest) -> None:

@@ -28,19 +28,11 @@ def split_name(name: object) -> tuple[str, str]:
         raise TypeError(f"a responder's name is text like 'app:responder', not {_kind(name)}")
     module, colon, path = name.partition(":")
     if module.endswith(".py"):
-        raise NoSuchName(f"{name!r} names a file: {_as_module(module, path or 'responder')}")
+        as_module = os.path.normpath(module).removesuffix(".py").replace(os.sep, ".")
+        raise NoSuchName(f"{name!r} names a file: write {as_module}:{path or 'responder'}")
     if not module or module.startswith(".") or not colon or not path:
         raise NoSuchName(f"{name!r}: MODULE:RESPONDER is needed, as in app:responder")
     return module, path
-
-
-def _as_module(file: str, path: str) -> str:
-    """Return how the responder in a file is named."""
-    place = os.path.normpath(file).removesuffix(".py")
-    if place.startswith((os.sep, os.pardir)):
-        directory, place = os.path.split(place)
-        return f"write {place}:{path}, in the directory {directory}"
-    return f"write {place.replace(os.sep, '.')}:{path}"
 
 
 def find_responder(name: str) -> Responder:

@@ -119,8 +119,11 @@ def decode_run(content: bytes) -> Prepare:
     return run
 
 
-def check_workers(workers: object, name: object, schemes: Sequence[str], *, resumes: bool) -> None:
-    """Raise ``ValueError`` or ``TypeError`` for arguments that worker processes can't serve."""
+def check_workers(workers: object, name: object, schemes: Sequence[str], *, resumes: bool) -> int:
+    """Return the number of workers.
+
+    Raise ``ValueError`` or ``TypeError`` for arguments that worker processes can't serve.
+    """
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise TypeError(f"workers is a number of processes, not {workers!r}")
     if workers < 1:
@@ -134,3 +137,4 @@ def check_workers(workers: object, name: object, schemes: Sequence[str], *, resu
             raise ValueError(f"{scheme}{REGISTRY[scheme].separator} is within one process: workers can't share it")
     if resumes and workers > 1:
         raise ValueError("resume needs one process, for a client that comes back may reach another worker")
+    return workers

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -32,8 +32,11 @@ from rsocket_trio.server.processes.messages import (
     encode_run,
     prepare_serving,
 )
-from rsocket_trio.transports.listen import BoundListener, SSLContextLike, open_listeners
+from rsocket_trio.transports.listen import BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+
+if TYPE_CHECKING:
+    from rsocket_trio.server.options import ServeOptions
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -47,26 +50,21 @@ FAILURES = (ValueError, TypeError, ImportError, OSError)
 GOOD_LIFE = 10.0
 """Seconds after which a worker's death says nothing about the next one."""
 FIRST_PAUSE = 0.1
-"""Seconds before the first worker that died is replaced. They double with each one that follows."""
-LONGEST_PAUSE = 10.0
+"""Seconds before the first worker that died early is replaced. They double with each one that follows."""
 TRIES = 5
 """Deaths in a row, each of a worker that lived less than ``GOOD_LIFE``, after which the supervisor gives up."""
 
 
 async def serve_in_processes(
-    name: str,
-    uris: Iterable[str],
+    name: Any,
+    uris: Iterable[Any],
     run: Run,
+    options: ServeOptions,
     *,
-    workers: int,
-    grace: float,
-    ssl_context: SSLContextLike | None,
-    unix_mode: int | None = None,
-    resumes: bool = False,
     on_routes: Callable[[int], object] = lambda routes: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Have so many processes serve the named responder on all URIs, until cancelled.
+    """Have ``options["workers"]`` processes serve the named responder on all URIs, until cancelled.
 
     Each process imports the responder and calls ``run``. The addresses are bound here, once; the workers accept from
     the same sockets, so no client that connects is lost with one of them. Report the bound URIs once all workers
@@ -80,13 +78,14 @@ async def serve_in_processes(
     again.
     """
     wanted = list(uris)
-    check_workers(workers, name, [parse_uri(uri).scheme for uri in wanted], resumes=resumes)
+    schemes = [parse_uri(uri).scheme for uri in wanted]
+    workers = check_workers(options["workers"], name, schemes, resumes=options["resume"] is not None)
     encoded = encode_run(partial(prepare_serving, name, run))
-    listeners = await open_listeners(wanted, ssl_context=ssl_context, unix_mode=unix_mode)
+    listeners = await open_listeners(wanted, ssl_context=options["ssl_context"], unix_mode=options["unix_mode"])
     async with AsyncExitStack() as stack:
         for listener in listeners:
             stack.push_async_callback(listener.aclose)
-        message = StartMessage(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
+        message = StartMessage(name, tuple(listener.to_inherit() for listener in listeners), options["grace"], encoded)
         try:
             async with _hangups() as hangups, trio.open_nursery() as nursery:
                 nursery.start_soon(_close_when_cancelled, listeners)
@@ -169,7 +168,7 @@ async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers:
     Return the event that retires them when it is set, and the number of their routes.
     """
     retired = trio.Event()
-    slot = Slot(start, RestartBackoff(), retired)
+    slot = Slot(start, retired)
     failures: list[Exception] = []
     routes: list[int] = []
 
@@ -195,32 +194,13 @@ async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers:
 
 
 @attrs.define
-class RestartBackoff:
-    """The count of short lives in a row, shared by all workers of one generation."""
-
-    deaths: int = 0
-
-    def record_death(self, lived: float) -> float | None:
-        """Count the end of a worker that ``lived`` so many seconds.
-
-        Return the seconds to wait before the next one; ``None`` to give up.
-        """
-        if lived >= GOOD_LIFE:
-            self.deaths = 0
-            return 0.0
-        self.deaths += 1
-        if self.deaths >= TRIES:
-            return None
-        return min(FIRST_PAUSE * 2.0 ** (self.deaths - 1), LONGEST_PAUSE)
-
-
-@attrs.define
 class Slot:
-    """Keeps one worker running, by replacement, until its generation is retired."""
+    """Keeps each worker of a generation running, by replacement, until that is retired."""
 
     start: StartMessage
-    backoff: RestartBackoff
     retired: trio.Event
+    deaths: int = 0
+    """Short lives in a row."""
 
     async def keep(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep a worker running. The first one must start, the next ones may fail at that for a while.
@@ -252,9 +232,10 @@ class Slot:
                 await self._pause(why, trio.current_time() - started)
 
     async def _pause(self, why: str, lived: float) -> None:
-        pause = self.backoff.record_death(lived)
-        if pause is None:
+        self.deaths = self.deaths + 1 if lived < GOOD_LIFE else 0
+        if self.deaths >= TRIES:
             raise ChildProcessError(f"workers end again and again: {why}")
+        pause = FIRST_PAUSE * 2.0 ** (self.deaths - 1) if self.deaths else 0.0
         logger.error("%s; the next one is started in %g seconds", why, pause)
         await _first_of(partial(trio.sleep, pause), self.retired.wait)
 

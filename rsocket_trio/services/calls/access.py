@@ -97,7 +97,7 @@ async def user_of(authenticator: Handler, credentials: Credentials, where: Setup
     try:
         if isinstance(refusal, StreamError | SetupError):
             raise refusal from None
-        connection.faults.credentials_refused(authenticator, refusal)
+        connection.faults.log_failure(authenticator, refusal, is_secret=True)
         raise RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
     finally:
         del refusal  # its traceback refers to this frame

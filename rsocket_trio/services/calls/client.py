@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.hooks import current_call_variable
-from rsocket_trio.connection.plain_requests import routed
-from rsocket_trio.connection.request_queue import supported
+from rsocket_trio.connection.request_queue import routed, supported
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.metadata.authentication import Auth
@@ -42,11 +41,12 @@ from rsocket_trio.services.payload_types import Encode, decode_object, is_object
 from rsocket_trio.services.route_patterns import MethodRoute
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import CallPort, Contract, ServiceT
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.connection.hooks import Contract, ServiceT
     from rsocket_trio.mux.stream_state import Interaction
 
 
-def request_form(port: CallPort) -> RequestForm:
+def request_form(port: Engine) -> RequestForm:
     """Return how requests carry objects. Raise ``ValueError`` if no codec covers the MIME type of the connection."""
     form = port.request_form
     if not isinstance(form, RequestForm):
@@ -56,7 +56,7 @@ def request_form(port: CallPort) -> RequestForm:
     return form
 
 
-def object_request(port: CallPort, payload: Any, route: str | None, kind: Any) -> Payload:
+def object_request(port: Engine, payload: Any, route: str | None, kind: Any) -> Payload:
     """Return a request that needs a codec and nothing else, made in fewer steps than a ``ClientCall``.
 
     ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
@@ -96,7 +96,7 @@ def encoded(codec: Codec, item: Any) -> bytes:
         raise TypeError(f"{type(item).__name__} can't be encoded as {codec.mime}: {error}") from error
 
 
-def decoded(port: CallPort, payload: Payload, kind: Any) -> Any:
+def decoded(port: Engine, payload: Payload, kind: Any) -> Any:
     """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
     if kind is Payload:
         return payload
@@ -116,7 +116,7 @@ class ClientCall:
 
     def __init__(
         self,
-        port: CallPort,
+        port: Engine,
         interaction: Interaction,
         payload: object,
         route: str | None,

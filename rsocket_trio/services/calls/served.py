@@ -24,7 +24,8 @@ from rsocket_trio.services.calls.interceptors import ContextOf, intercepted
 from rsocket_trio.services.calls.time_left import deadline_of, within
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import CallPort, View
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.connection.streams import Channel, Outgoing
 
 __all__ = ["answer_payload", "failed_call", "served", "unmatched"]  # the hook of a responder: ``ServedCalls``
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 def served(
-    port: CallPort,
+    port: Engine,
     handler: Handler,
     request: Payload,
     metadata: RequestMetadata,
@@ -107,7 +108,7 @@ def unmatched(interaction: Interaction) -> Handler:
     return Handler(no_handler, Kind.INLINE, credit=1, interaction=interaction.value)
 
 
-def failed_call(connection: View, interaction: str, route: str | None, pattern: str | None) -> Call:
+def failed_call(connection: Connection, interaction: str, route: str | None, pattern: str | None) -> Call:
     """Return the argument of ``on_error`` functions for the call of a handler of bytes."""
     call = Call(route, interaction, "server", connection)
     call.pattern = pattern

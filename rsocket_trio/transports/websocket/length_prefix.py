@@ -8,49 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Framing32
-from rsocket_trio.transports.base import MessageTransport, Transport
+from rsocket_trio.mux.framing import EncodedFrame, Framing, Framing32
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.wrapped_transport import WrappedTransport
 
 LENGTH = Framing32.prefix
 """Bytes of the length, which counts them."""
 
 
-class LengthOnMessages(MessageTransport):
+class LengthOnMessages(WrappedTransport):
     """Another transport of messages, each of which is one frame behind its length.
 
     A message whose length contradicts its size is no frame: it holds more than one, or a part of one.
     """
 
-    __slots__ = ("_error", "_transport")
-
     def __init__(self, transport: Transport) -> None:
-        super().__init__(transport.handshake)
-        self._transport = transport
+        super().__init__(transport)
         self._error: RemoteProtocolError | None = None
         # The limit of a message is that of a frame, which the length does not belong to. Not every transport has one.
         allow = getattr(transport, "allow", None)
         if allow is not None:
             allow(LENGTH)
 
-    @property
-    def mid_frame(self) -> bool:
-        """Return whether a part of a message was received and its rest was not."""
-        return self._transport.mid_frame
-
-    @property
-    def has_unread(self) -> bool:
-        """Return whether something came that was not received, as far as the transport can tell."""
-        return getattr(self._transport, "has_unread", False)
-
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first message as it came, its length included."""
-        return await self._transport.peek()
+    def use_framing(self, framing: Framing) -> None:
+        """Do nothing: messages are frames."""
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames, each behind its length."""
         await self._transport.send([_behind_length(frame) for frame in frames])
 
-    async def _take(self) -> list[bytes]:
+    async def receive(self) -> Sequence[bytes]:
         """Return the frames that came next, without their lengths.
 
         A length that is wrong raises ``RemoteProtocolError`` once the frames before it were handed out.
@@ -67,18 +54,6 @@ class LengthOnMessages(MessageTransport):
                 raise self._error
             frames.append(message[LENGTH:])
         return frames
-
-    async def finish(self, code: int = 1000) -> None:
-        """Send the end of the stream, then wait for the peer to do the same."""
-        await self._transport.finish(code)
-
-    def cut(self) -> bool:
-        """Close at once if that takes no waiting. Return whether it closed."""
-        return self._transport.cut()
-
-    async def aclose(self) -> None:
-        """Close at once."""
-        await self._transport.aclose()
 
 
 def _behind_length(frame: EncodedFrame) -> EncodedFrame:

@@ -12,7 +12,6 @@ import trio.testing
 
 from qa.resume.abuse import KEPT, MIB, Raw, dialled, guess, leave_behind, nowhere, refusal, resuming_server
 from rsocket_trio import Connection, ResumeOptions, open_connection_over
-from rsocket_trio.connection.resumption import STREAM
 from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,
@@ -24,6 +23,7 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
 )
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE
+from rsocket_trio.server.session_registry import STREAM
 
 REJECTED_SETUP, REJECTED_RESUME = 0x003, 0x004
 STORE = 64 * 1024
