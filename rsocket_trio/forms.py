@@ -65,7 +65,7 @@ class CodecChoice(Protocol):
         ...
 
 
-class Pattern(Protocol):
+class RouteMatcher(Protocol):
     """A route with parameters, or a catch-all."""
 
     @property
@@ -105,7 +105,7 @@ class Handler:
     call: Any = None
     counts: bool = False
     typed: TypedForm | None = None
-    pattern: Pattern | None = None
+    pattern: RouteMatcher | None = None
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
@@ -118,102 +118,85 @@ class Handler:
         return self.function if self.origin is None else self.origin
 
 
-# What each decorator takes: the kinds by their number of arguments.
-# fmt: off
-FORMS: dict[str, dict[tuple[str, int], Kind]] = {
-    "request_response":     {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "fire_and_forget":      {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "request_stream":       {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
-    "request_subscription": {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
-    "request_channel":      {("async function", 1): Kind.ASYNC},
-    "metadata_push":        {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "setup":                {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
-    "lease":                {("async generator", 1): Kind.GENERATOR},
-    "extension":            {("plain function", 2): Kind.INLINE},
-    "extension_entry":      {("plain function", 2): Kind.INLINE},
-    "on_error":             {("plain function", 2): Kind.INLINE},
-    "authenticate":         {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
-    "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE,
-                             ("class", 1): Kind.INLINE},
-}
-ARGUMENTS = {
-    "request_stream": {1: "(request)", 2: "(request, out)"},
-    "request_subscription": {1: "(request)", 2: "(request, out)"},
-    "request_channel": {1: "(channel)"},
-    "metadata_push": {1: "(metadata)"},
-    "setup": {2: "(setup, connection)"},
-    "lease": {1: "(setup)"},
-    "extension": {2: "(stream_id, body)"},
-    "extension_entry": {2: "(point, content)"},
-    "on_error": {2: "(error, call)"},
-    "authenticate": {2: "(credentials, where)"},
-    "around": {1: "(call)"},
-}
-# fmt: on
+def _async_or_plain(arguments: str) -> dict[tuple[str, str], Kind]:
+    return {("async function", arguments): Kind.ASYNC, ("plain function", arguments): Kind.INLINE}
 
-# What a plain function may be annotated to return, to serve where only others do.
-ITERABLES = ("AsyncIterator", "AsyncGenerator", "AsyncIterable", "AsyncGeneratorType")
-AWAITABLES = ("Awaitable", "Coroutine", "CoroutineType")
-# The kinds that a plain function can stand in for, by the number of their arguments.
+
+ITEMS = {("async generator", "(request)"): Kind.GENERATOR, ("async function", "(request, out)"): Kind.PUSH}
+# What each decorator takes: the kinds by the look of the function.
+FORMS: dict[str, dict[tuple[str, str], Kind]] = {
+    "request_response": _async_or_plain("(request)"),
+    "fire_and_forget": _async_or_plain("(request)"),
+    "request_stream": ITEMS,
+    "request_subscription": ITEMS,
+    "request_channel": {("async function", "(channel)"): Kind.ASYNC},
+    "metadata_push": _async_or_plain("(metadata)"),
+    "setup": _async_or_plain("(setup, connection)"),
+    "lease": {("async generator", "(setup)"): Kind.GENERATOR},
+    "extension": {("plain function", "(stream_id, body)"): Kind.INLINE},
+    "extension_entry": {("plain function", "(point, content)"): Kind.INLINE},
+    "on_error": {("plain function", "(error, call)"): Kind.INLINE},
+    "authenticate": _async_or_plain("(credentials, where)"),
+    "around": {
+        ("async generator", "(call)"): Kind.GENERATOR,
+        ("plain function", "(call)"): Kind.INLINE,
+        ("class", "(call)"): Kind.INLINE,
+    },
+}
+
+# What a plain function is annotated to return, to serve where only others do.
 STAND_INS = {
-    ("async generator", 1): ITERABLES,
-    ("async function", 1): AWAITABLES,
-    ("async function", 2): AWAITABLES,
+    "async generator": ("AsyncIterator", "AsyncGenerator", "AsyncIterable", "AsyncGeneratorType"),
+    "async function": ("Awaitable", "Coroutine", "CoroutineType"),
 }
 
 
 def checked(decorator: str, function: object) -> Handler:
-    """The function with its kind. Raises ``TypeError`` naming both if the decorator does not take that kind."""
+    """Return the function with its kind. Raise ``TypeError`` naming both if the decorator does not take that kind."""
     if not callable(function):
         raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
-    shape = shape_of(function)
-    forms = FORMS[decorator]
-    if shape != "cached":
-        for (wanted, arguments), kind in forms.items():
-            if shape == wanted and takes(function, arguments):
-                return Handler(function, kind, interaction=decorator)
-        if shape == "plain function" and "plain function" not in {name for name, _ in forms}:
-            stand_in = _stand_in(decorator, function)
-            if stand_in is not None:
-                return stand_in
-    hints = ARGUMENTS.get(decorator, {})
-    allowed = " or ".join(
-        f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms
-    )
-    if shape == "cached":
-        # The cache hands the same coroutine or generator out again, which works once.
-        found = "a cache of coroutines or generators, each of which works once: cache what the function awaits"
-    else:
-        found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
-    raise TypeError(f"{decorator} takes {allowed}; {function_name(function)}{signature_text(function)} is {found}")
+    shape, forms = shape_of(function), FORMS[decorator]
+    for (name, arguments), kind in forms.items():
+        if shape == name and takes(function, arguments.count(",") + 1):
+            return Handler(function, kind, interaction=decorator)
+    if shape == "plain function":
+        stand_in = _stand_in(decorator, function)
+        if stand_in is not None:
+            return stand_in
+    allowed = " or ".join(f"{with_article(name)} {arguments}" for name, arguments in forms)
+    given = f"{function_name(function)}{signature_text(function)} is {with_article(shape)}"
+    raise TypeError(f"{decorator} takes {allowed}; {given}")
 
 
-# What a plain function stands in for: one that returns what an async one would
+def with_article(shape: str) -> str:
+    """Return what a function looks like behind its article."""
+    return f"a{'n' if shape[0] == 'a' else ''} {shape}"
+
+
+# Plain functions that return what an async one would
 
 
 def _stand_in(decorator: str, function: Function) -> Handler | None:
-    """The handler that a plain function makes which returns a coroutine or an async iterable; ``None`` if it may not.
+    """Return the handler for a plain function that returns a coroutine or an async iterable; ``None`` if it may not.
 
-    It may if it says so by what it is annotated to return, or if its looks can't tell: a lambda, and a wrapper, made
-    with ``functools.wraps`` or of any arguments. What it returns is judged when it is called.
+    It may if it is annotated so, or if its looks can't tell: a lambda, and a wrapper, made with ``functools.wraps`` or
+    of any arguments. What it returns is judged when it is called.
     """
-    forms = {form: kind for form, kind in FORMS[decorator].items() if form in STAND_INS and takes(function, form[1])}
-    said = _returns(function)
-    told = {form: kind for form, kind in forms.items() if said in STAND_INS[form]}
-    if told:
-        forms = told
-    elif not forms or not _may_be_anything(function):
-        return None
-    (form, kind), *others = forms.items()
-    if others:
-        # It takes any arguments and says nothing: then what it wraps is all that is left to tell.
+    forms = {
+        name: (arguments.count(",") + 1, kind)
+        for (name, arguments), kind in FORMS[decorator].items()
+        if name in STAND_INS and takes(function, arguments.count(",") + 1)
+    }
+    returns = _returns(function)
+    names = [name for name in forms if returns in STAND_INS[name]]
+    if not names and forms and _may_be_anything(function):
+        # A wrapper of any arguments may stand in for several: then what it wraps is all that is left to tell.
         inner = inspect.unwrap(function)
-        form, kind = next(
-            ((one, its) for one, its in forms.items() if one[0] == shape_of(inner) and takes(inner, one[1])),
-            (form, kind),
-        )
-    made = _generating if form[0] == "async generator" else _awaiting
-    return Handler(made(decorator, function), kind, interaction=decorator, origin=function)
+        names = [name for name in forms if name == shape_of(inner) and takes(inner, forms[name][0])] or [*forms]
+    if not names:
+        return None
+    made = _generating if names[0] == "async generator" else _awaiting
+    return Handler(made(decorator, function), forms[names[0]][1], interaction=decorator, origin=function)
 
 
 def _generating(decorator: str, function: Function) -> Function:
@@ -222,13 +205,14 @@ def _generating(decorator: str, function: Function) -> Function:
         if isinstance(result, AsyncGenerator):
             return result
         if hasattr(result, "__aiter__"):
-            return _generated(result)
+            return generated(result)
         raise unfit(decorator, function, result, "an async generator or another async iterable")
 
     return generate
 
 
-async def _generated(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+async def generated(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+    """Yield the items of an async iterable."""
     async for item in items:
         yield item
 
@@ -310,11 +294,6 @@ def bare(function: Any) -> Any:
 def shape_of(function: Function) -> str:
     """Return what a function looks like: ``"async generator"``, ``"async function"``, ``"plain function"``..."""
     function = bare(function)
-    cached = getattr(function, "__func__", function)
-    if isinstance(cached, _CACHE):
-        function = cached
-        shape = shape_of(function.__wrapped__)
-        return shape if shape in ("plain function", "class") else "cached"
     if inspect.isasyncgenfunction(function):
         return "async generator"
     if inspect.iscoroutinefunction(function):

@@ -125,6 +125,17 @@ def as_payload(content: PayloadLike) -> Payload:
     raise TypeError(f"a payload is Payload, bytes, bytearray, memoryview or str, not {type(content).__name__}")
 
 
+def with_metadata(payload: Payload, metadata: BytesLike | None) -> Payload:
+    """Return ``payload`` with other metadata, and all the rest of it."""
+    return Payload(
+        payload.data,
+        metadata,
+        metadata_type=payload.metadata_type,
+        data_mime=payload.data_mime,
+        metadata_mime=payload.metadata_mime,
+    )
+
+
 def without_metadata(payload: Payload) -> str:
     """Return the ``repr`` of ``payload`` with the size of its metadata only, which may be secret or a part of it."""
     return payload._shown(None if payload.metadata is None else shown_size(payload.metadata))

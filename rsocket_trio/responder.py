@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -16,7 +17,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin, overload
 
 import attrs
 import trio
@@ -26,7 +27,6 @@ from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.forms import (
     Function,
     Handler,
-    Kind,
     Requirement,
     checked,
     function_name,
@@ -60,12 +60,13 @@ NOUNS = {
 }
 """The interactions in a refusal."""
 F = TypeVar("F", bound=Function)
+T = TypeVar("T")
 # By their names the type checker says what a handler is not.
 RequestResponseHandler = TypeVar("RequestResponseHandler", bound="handler_types.RequestResponse")
 RequestStreamHandler = TypeVar("RequestStreamHandler", bound="handler_types.RequestStream")
 RequestChannelHandler = TypeVar("RequestChannelHandler", bound="handler_types.RequestChannel")
 FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="handler_types.FireAndForget")
-MetadataPushHandler = TypeVar("MetadataPushHandler", bound="handler_types.MetadataPush")
+MetadataPushHandler = TypeVar("MetadataPushHandler", bound="handler_types.MetadataPushHandler")
 SetupHandler = TypeVar("SetupHandler", bound="handler_types.SetupHandler")
 LeasePolicy = TypeVar("LeasePolicy", bound="handler_types.LeasePolicy")
 ExtensionHandler = TypeVar("ExtensionHandler", bound="handler_types.ExtensionTaker")
@@ -73,6 +74,7 @@ ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="handler_types.En
 Interceptor = TypeVar("Interceptor", bound="handler_types.Interceptor")
 Authenticator = TypeVar("Authenticator", bound="handler_types.Authenticator")
 OnErrorHandler = TypeVar("OnErrorHandler", bound="handler_types.OnError")
+Requires: TypeAlias = Requirement | None
 
 LONGEST_ROUTE = 255
 """Bytes of UTF-8 that a routing tag can hold."""
@@ -111,10 +113,16 @@ class Responder:
         self._entry_hooks: dict[int | str, Handler] = {}
         self._error_handlers: tuple[Handler, ...] = ()
         self._description: Handler | None = None
+        self._described: bytes | None = None
         if describe:
-            from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer
+            from rsocket_trio.services.description import DESCRIPTION_ROUTE, description
 
-            self.request_response(DESCRIPTION_ROUTE)(Describer(lambda: self.routes, self.codecs).answer)
+            def described(request: Payload) -> bytes:
+                if self._described is None:
+                    self._described = json.dumps(description(self.routes, self.codecs)).encode()
+                return self._described
+
+            self.request_response(DESCRIPTION_ROUTE)(described)
             self._description = self._handlers[Interaction.REQUEST_RESPONSE, DESCRIPTION_ROUTE]
 
     @functools.cached_property
@@ -125,17 +133,15 @@ class Responder:
 
         return DEFAULT_CODECS
 
-    # The decorators: bare, or called with or without a route.
+    # The decorators of requests: bare, or called with or without a route.
 
     @overload
     def request_response(self, route: RequestResponseHandler, /) -> RequestResponseHandler: ...
     @overload
     def request_response(
-        self, route: str | None = None, *, requires: Requirement | None = None
+        self, route: str | None = None, *, requires: Requires = None
     ) -> Callable[[RequestResponseHandler], RequestResponseHandler]: ...
-    def request_response(
-        self, route: RequestResponseHandler | str | None = None, *, requires: Requirement | None = None
-    ) -> RequestResponseHandler | Callable[[RequestResponseHandler], RequestResponseHandler]:
+    def request_response(self, route: object = None, *, requires: Requires = None) -> object:
         """Serve request/response on ``route``: an async function of the request, or a plain function, which runs
         inline.
 
@@ -143,110 +149,80 @@ class Responder:
         requests that carry none. The route ``**`` serves those that no other handler of the interaction matches.
         ``requires`` is a function of the user and the ``Call``: unless it is true the call is REJECTED.
         """
-        return self._decorator(Interaction.REQUEST_RESPONSE, route, requires=requires)
+        return self._decorator(Interaction.REQUEST_RESPONSE, route, requires)
 
     @overload
     def request_stream(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
     def request_stream(
-        self, route: str | None = None, *, requires: Requirement | None = None
+        self, route: str | None = None, *, requires: Requires = None
     ) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
-    def request_stream(
-        self, route: RequestStreamHandler | str | None = None, *, requires: Requirement | None = None
-    ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
+    def request_stream(self, route: object = None, *, requires: Requires = None) -> object:
         """Serve streams on ``route``: an async generator of the request, or an async function of it and an
         ``Outgoing``.
 
         Each ``yield`` waits for the credit of the requester; returning completes the stream. ``requires`` says which
         users may call it.
         """
-        return self._decorator(Interaction.REQUEST_STREAM, route, requires=requires)
+        return self._decorator(Interaction.REQUEST_STREAM, route, requires)
 
     @overload
     def request_subscription(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
     def request_subscription(
-        self, route: str | None = None, *, requires: Requirement | None = None
+        self, route: str | None = None, *, requires: Requires = None
     ) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
-    def request_subscription(
-        self, route: RequestStreamHandler | str | None = None, *, requires: Requirement | None = None
-    ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
+    def request_subscription(self, route: object = None, *, requires: Requires = None) -> object:
         """Serve subscriptions of ReactiveSocket 0.0 and 0.1 on ``route``, in the forms of ``request_stream``.
 
         A subscription has no completion: it ends by a CANCEL or an error. ``requires`` says which users may call it.
         """
-        return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route, requires=requires)
+        return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route, requires)
 
     @overload
     def request_channel(self, route: RequestChannelHandler, /) -> RequestChannelHandler: ...
     @overload
     def request_channel(
-        self,
-        route: str | None = None,
-        *,
-        initial_request_n: int = 256,
-        refill: bool = True,
-        requires: Requirement | None = None,
+        self, route: str | None = None, *, initial_request_n: int = 256, refill: bool = True, requires: Requires = None
     ) -> Callable[[RequestChannelHandler], RequestChannelHandler]: ...
     def request_channel(
-        self,
-        route: RequestChannelHandler | str | None = None,
-        *,
-        initial_request_n: int = 256,
-        refill: bool = True,
-        requires: Requirement | None = None,
-    ) -> RequestChannelHandler | Callable[[RequestChannelHandler], RequestChannelHandler]:
+        self, route: object = None, *, initial_request_n: int = 256, refill: bool = True, requires: Requires = None
+    ) -> object:
         """Serve channels on ``route``: an async function of a ``Channel``.
 
         ``initial_request_n`` is the credit that the requester gets, in items; it is topped up at half unless ``refill``
         is false. ``requires`` says which users may call it. Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
         """
         checked_request_n(initial_request_n)
-        return self._decorator(
-            Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill, requires=requires
-        )
+        return self._decorator(Interaction.REQUEST_CHANNEL, route, requires, credit=initial_request_n, refill=refill)
 
     @overload
     def fire_and_forget(self, route: FireAndForgetHandler, /) -> FireAndForgetHandler: ...
     @overload
     def fire_and_forget(
-        self, route: str | None = None, *, requires: Requirement | None = None
+        self, route: str | None = None, *, requires: Requires = None
     ) -> Callable[[FireAndForgetHandler], FireAndForgetHandler]: ...
-    def fire_and_forget(
-        self, route: FireAndForgetHandler | str | None = None, *, requires: Requirement | None = None
-    ) -> FireAndForgetHandler | Callable[[FireAndForgetHandler], FireAndForgetHandler]:
+    def fire_and_forget(self, route: object = None, *, requires: Requires = None) -> object:
         """Serve fire-and-forget on ``route``: an async or plain function of the request. No answer is sent.
 
         ``requires`` says which users may call it.
         """
-        return self._decorator(Interaction.FIRE_AND_FORGET, route, requires=requires)
+        return self._decorator(Interaction.FIRE_AND_FORGET, route, requires)
 
-    @overload
-    def metadata_push(self, function: MetadataPushHandler, /) -> MetadataPushHandler: ...
-    @overload
-    def metadata_push(self) -> Callable[[MetadataPushHandler], MetadataPushHandler]: ...
-    def metadata_push(
-        self, function: MetadataPushHandler | None = None
-    ) -> MetadataPushHandler | Callable[[MetadataPushHandler], MetadataPushHandler]:
+    # The decorators of what concerns connections, or all requests.
+
+    def metadata_push(self, function: MetadataPushHandler) -> MetadataPushHandler:
         """Serve metadata that concerns the connection: ``function`` is an async or plain function of the ``bytes``."""
         return self._special("metadata_push", function)
 
-    @overload
-    def setup(self, function: SetupHandler, /) -> SetupHandler: ...
-    @overload
-    def setup(self) -> Callable[[SetupHandler], SetupHandler]: ...
-    def setup(self, function: SetupHandler | None = None) -> SetupHandler | Callable[[SetupHandler], SetupHandler]:
+    def setup(self, function: SetupHandler) -> SetupHandler:
         """Admit or refuse connections: ``function`` is an async or plain function of ``(Setup, Connection)``.
 
         No request of the connection runs before it returns. Raising ``RejectedSetup`` refuses the connection.
         """
         return self._special("setup", function)
 
-    @overload
-    def lease(self, function: LeasePolicy, /) -> LeasePolicy: ...
-    @overload
-    def lease(self) -> Callable[[LeasePolicy], LeasePolicy]: ...
-    def lease(self, function: LeasePolicy | None = None) -> LeasePolicy | Callable[[LeasePolicy], LeasePolicy]:
+    def lease(self, function: LeasePolicy) -> LeasePolicy:
         """Grant leases: ``function`` is an async generator function of the ``Setup`` that yields ``Lease``.
 
         It runs once for each connection that agreed on leases.
@@ -270,54 +246,30 @@ class Responder:
 
         self.lease(fixed_rate)
 
-    @overload
-    def on_error(self, function: OnErrorHandler, /) -> OnErrorHandler: ...
-    @overload
-    def on_error(self) -> Callable[[OnErrorHandler], OnErrorHandler]: ...
-    def on_error(
-        self, function: OnErrorHandler | None = None
-    ) -> OnErrorHandler | Callable[[OnErrorHandler], OnErrorHandler]:
+    def on_error(self, function: OnErrorHandler) -> OnErrorHandler:
         """Report every failure of a handler to ``function``, a plain function of ``(error, call)``.
 
         ``call`` is a ``Call``: the request, and its connection. Functions are called in the order in which they were
         registered, inline: they must not take long. An exception that one raises is logged.
         An error that a handler raises to inform its peer is no failure.
         """
+        self._error_handlers += (checked("on_error", function),)
+        return function
 
-        def register(function: OnErrorHandler) -> OnErrorHandler:
-            self._error_handlers += (checked("on_error", function),)
-            return function
-
-        return register if function is None else register(function)
-
-    @overload
-    def around(self, function: Interceptor, /) -> Interceptor: ...
-    @overload
-    def around(self) -> Callable[[Interceptor], Interceptor]: ...
-    def around(self, function: Interceptor | None = None) -> Interceptor | Callable[[Interceptor], Interceptor]:
+    def around(self, function: Interceptor) -> Interceptor:
         """Run ``function`` round the life of every call that is served: an async generator function of the ``Call``
         that yields once, or a function of it that returns an async context manager.
 
         The first one registered is the outermost. What a handler raises is raised at the ``yield`` and passes through;
         another exception that is raised there replaces it. For a stream the block lasts as long as the stream.
         """
-
         from rsocket_trio.services.calls.interceptors import as_interceptor
 
-        def register(function: Interceptor) -> Interceptor:
-            self._interceptors += (as_interceptor("around", function),)
-            self._attach_served_calls()
-            return function
+        self._interceptors += (as_interceptor("around", function),)
+        self._attach_served_calls()
+        return function
 
-        return register if function is None else register(function)
-
-    @overload
-    def authenticate(self, function: Authenticator, /) -> Authenticator: ...
-    @overload
-    def authenticate(self) -> Callable[[Authenticator], Authenticator]: ...
-    def authenticate(
-        self, function: Authenticator | None = None
-    ) -> Authenticator | Callable[[Authenticator], Authenticator]:
+    def authenticate(self, function: Authenticator) -> Authenticator:
         """Turn credentials into a user: ``function`` is an async or plain function of ``(credentials, where)``.
 
         ``credentials`` is a ``Simple``, a ``Bearer`` or an ``OtherAuthentication``; ``where`` is the ``Setup``, or the
@@ -325,20 +277,14 @@ class Responder:
         refused, or the call REJECTED "not allowed"; a ``RejectedSetup`` or ``Rejected`` says so in its own words.
         ``None`` is no user, and refuses the credentials as well. Handlers find the user by ``current_user()``.
         """
+        handler = checked("authenticate", function)
+        if self._authenticator is not None:
+            raise ValueError(f"authenticate has a handler already: {name_of_function(self._authenticator)}")
+        self._authenticator = handler
+        self._attach_served_calls()
+        return function
 
-        def register(function: Authenticator) -> Authenticator:
-            handler = checked("authenticate", function)
-            if self._authenticator is not None:
-                raise ValueError(f"authenticate has a handler already: {name_of_function(self._authenticator)}")
-            self._authenticator = handler
-            self._attach_served_calls()
-            return function
-
-        return register if function is None else register(function)
-
-    def serve_as(
-        self, contract: Contract[ServiceT], implementation: ServiceT, *, requires: Requirement | None = None
-    ) -> None:
+    def serve_as(self, contract: Contract[ServiceT], implementation: ServiceT, *, requires: Requires = None) -> None:
         """Serve ``contract``, a ``Service``, by the methods of ``implementation``; its annotations decide the types.
 
         ``requires`` says which user may call which method, as for a single route. Raise ``TypeError`` for methods that
@@ -351,7 +297,7 @@ class Responder:
             for method, handler in implemented(contract, implementation, self._choices()):
                 text = _checked_route(method.pattern.text)
                 served = attrs.evolve(handler, requires=requires, codecs=self._choices)
-                self._add(served, Interaction(method.interaction), text, method.pattern)
+                self._add(served, Interaction(method.plan.interaction), text, method.pattern)
 
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
         """Serve EXT frames of type ``ext_type``, from 1 to 2^31-1: a plain function of ``(stream_id, body)``, run
@@ -363,12 +309,7 @@ class Responder:
             raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
 
         def register(function: ExtensionHandler) -> ExtensionHandler:
-            handler = checked("extension", function)
-            if ext_type in self._extensions:
-                raise ValueError(
-                    f"extension 0x{ext_type:X} has a handler already: {name_of_function(self._extensions[ext_type])}"
-                )
-            self._extensions[ext_type] = handler
+            _put(self._extensions, ext_type, checked("extension", function), f"extension 0x{ext_type:X} has a handler")
             return function
 
         return register
@@ -387,11 +328,8 @@ class Responder:
             raise ValueError(f"extension {extension!r} is not an application's")
 
         def register(function: ExtensionEntryHandler) -> ExtensionEntryHandler:
-            handler = checked("extension_entry", function)
-            taken = self._entry_hooks.get(extension)
-            if taken is not None:
-                raise ValueError(f"extension {name_of(extension)} has a handler already: {name_of_function(taken)}")
-            self._entry_hooks[extension] = handler
+            title = f"extension {name_of(extension)} has a handler"
+            _put(self._entry_hooks, extension, checked("extension_entry", function), title)
             return function
 
         return register
@@ -556,78 +494,67 @@ class Responder:
             raise
 
     def _decorator(
-        self,
-        interaction: Interaction,
-        route: F | str | None,
-        *,
-        credit: int = 256,
-        refill: bool = True,
-        requires: Requirement | None = None,
-    ) -> F | Callable[[F], F]:
+        self, interaction: Interaction, route: object, requires: Requires, *, credit: int = 256, refill: bool = True
+    ) -> object:
         _check_requires(requires)
-        terms = Handler(_nothing, Kind.INLINE, credit=credit, refill=refill, requires=requires)
+
+        def register(function: F) -> F:
+            pattern = _pattern_of(text)
+            parameters = () if pattern is None else pattern.parameters
+            handler = None
+            if parameters or not takes_bytes(function):
+                from rsocket_trio.services.typed_handlers import read
+
+                handler = read(interaction.value, function, parameters, self._choices())
+            handler = attrs.evolve(
+                handler or checked(interaction.value, function),
+                credit=credit,
+                refill=refill,
+                requires=requires,
+                codecs=self._choices,
+            )
+            self._add(handler, interaction, text, pattern)
+            return function
+
         if callable(route):
-            return self._register(interaction, None, terms, route)
-        return functools.partial(self._register, interaction, None if route is None else _checked_route(route), terms)
-
-    def _register(self, interaction: Interaction, route: str | None, terms: Handler, function: F) -> F:
-        pattern = _pattern_of(route)
-        parameters = () if pattern is None else pattern.parameters
-        handler = None
-        if parameters or not takes_bytes(function):
-            from rsocket_trio.services.typed_handlers import read
-
-            handler = read(interaction.value, function, parameters, self._choices())
-        if handler is None:
-            handler = checked(interaction.value, function)
-        handler = attrs.evolve(
-            handler,
-            credit=terms.credit,
-            refill=terms.refill,
-            requires=terms.requires,
-            interaction=interaction.value,
-            codecs=self._choices,
-        )
-        self._add(handler, interaction, route, pattern)
-        return function
+            text = None
+            return register(route)
+        text = None if route is None else _checked_route(route)
+        return register
 
     def _add(self, handler: Handler, interaction: Interaction, text: str | None, pattern: RoutePattern | None) -> None:
         """Add a handler for the route of this text, and of this pattern if it is no plain one.
 
         Raise ``ValueError`` if it is taken.
         """
+        self._described = None
         route = text if pattern is None else pattern.literal
-        handler = attrs.evolve(handler, pattern_text=text or "")
-        if handler.typed is not None or handler.requires is not None or handler.around or (pattern and route is None):
+        if pattern is None or route is not None:
+            handler = attrs.evolve(handler, pattern_text=text or "", route=route)
+        else:
+            handler = attrs.evolve(handler, pattern_text=text, route=pattern.text, pattern=pattern)
+        if handler.typed is not None or handler.requires is not None or handler.around or handler.pattern is not None:
             handler = attrs.evolve(handler, plain=False)
-        if not handler.plain and self._served_calls is None:
             self._attach_served_calls()
-        if pattern is not None and route is None:
-            from rsocket_trio.services.route_patterns import PatternTable
-
-            self._patterns.setdefault(interaction, PatternTable()).add(
-                pattern, attrs.evolve(handler, route=pattern.text, pattern=pattern)
-            )
-            return
-        taken = self._handlers.get((interaction, route))
-        if taken is not None:
+        if handler.pattern is None or pattern is None:
             what = "a default handler" if route is None else f"a handler for route '{route}'"
-            raise ValueError(f"{interaction.value} has {what} already: {name_of_function(taken)}")
-        self._handlers[interaction, route] = attrs.evolve(handler, route=route)
+            _put(self._handlers, (interaction, route), handler, f"{interaction.value} has {what}")
+            return
+        from rsocket_trio.services.route_patterns import PatternTable
 
-    def _special(self, name: str, function: F | None) -> F | Callable[[F], F]:
-        def register(function: F) -> F:
-            handler = checked(name, function)
-            if name in self._specials:
-                raise ValueError(f"{name} has a handler already: {name_of_function(self._specials[name])}")
-            self._specials[name] = handler
-            return function
+        self._patterns.setdefault(interaction, PatternTable()).add(pattern, handler)
 
-        return register if function is None else register(function)
+    def _special(self, name: str, function: F) -> F:
+        _put(self._specials, name, checked(name, function), f"{name} has a handler")
+        return function
 
 
-def _nothing() -> None:
-    """Stand for the function of terms that have none yet."""
+def _put(handlers: dict[T, Handler], key: T, handler: Handler, title: str) -> None:
+    """Add a handler. Raise ``ValueError`` if there is one already, which it names behind ``title``."""
+    taken = handlers.get(key)
+    if taken is not None:
+        raise ValueError(f"{title} already: {name_of_function(taken)}")
+    handlers[key] = handler
 
 
 def check_users(responder: Responder) -> None:
@@ -656,12 +583,13 @@ def _check_requires(requires: object) -> None:
         raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
 
 
-RAW_ARGUMENTS = (Payload, Channel, Outgoing, Any, object)
+RAW_ARGUMENTS = (Payload, Channel, Outgoing, Any, object, inspect.Parameter.empty)
 """The types of parameters that take a payload, a channel or a sending side as it is."""
-RAW_RESULTS = (Payload, *PAYLOAD_LIKE, None, type(None), Any, object)
+RAW_RESULTS = (Payload, *PAYLOAD_LIKE, None, type(None), Any, object, inspect.Parameter.empty)
 """The types of answers and items that are sent as they are."""
-ITERATED_OR_AWAITED = (AsyncIterator, AsyncGenerator, AsyncIterable, Awaitable, Coroutine)
-"""The generic types around a result: of generators and async functions, and of wrappers that return theirs."""
+ITERATED = (AsyncIterator, AsyncGenerator, AsyncIterable)
+AWAITED = (Awaitable, Coroutine)
+"""The generic types around a result: of generators, and of plain functions that return what is to be awaited."""
 
 
 def takes_bytes(function: object) -> bool:
@@ -670,30 +598,24 @@ def takes_bytes(function: object) -> bool:
     Of any other function ``services/typed_handlers`` finds out, which programs of bytes do not load.
     """
     own = getattr(function, "__func__", function)
-    if not inspect.isfunction(own) or hasattr(own, "__wrapped__") or own.__defaults__ or own.__kwdefaults__:
-        return False
-    code = own.__code__
-    names = code.co_varnames[: code.co_argcount]
-    if not names or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    if not inspect.isfunction(own) or hasattr(own, "__wrapped__"):
         return False
     try:
-        kinds = {
-            name: eval(kind, dict(own.__globals__)) if isinstance(kind, str) else kind
-            for name, kind in own.__annotations__.items()
-        }
+        signature = inspect.signature(own, eval_str=True)
     except Exception:
         return False  # a name of another place, which is looked for there
-    reply = kinds.pop("return", None)
-    if get_origin(reply) in ITERATED_OR_AWAITED:
-        arguments = get_args(reply)
-        reply = arguments[-1] if get_origin(reply) in (Awaitable, Coroutine) else arguments[0]
-    return all(_is_one_of(kind, RAW_ARGUMENTS) for kind in kinds.values()) and all(
-        _is_one_of(kind, RAW_RESULTS) for kind in (get_args(reply) if isinstance(reply, UnionType) else (reply,))
+    parameters, reply = signature.parameters.values(), signature.return_annotation
+    if get_origin(reply) in ITERATED:
+        reply = get_args(reply)[0]
+    elif get_origin(reply) in AWAITED:
+        reply = get_args(reply)[-1]
+    replies = get_args(reply) if isinstance(reply, UnionType) else (reply,)
+    return (
+        bool(parameters)
+        and all(each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty for each in parameters)
+        and all(each.annotation in RAW_ARGUMENTS for each in parameters)
+        and all(each in RAW_RESULTS for each in replies)
     )
-
-
-def _is_one_of(kind: object, kinds: tuple[object, ...]) -> bool:
-    return any(kind is each for each in kinds)
 
 
 def _pattern_of(route: str | None) -> RoutePattern | None:

@@ -146,8 +146,8 @@ def report(error: Exception, call: Call) -> str | None:
     return call.route
 
 
-@responder.on_error()
-def report_all(error: BaseException, call: object) -> None:
+@responder.on_error
+async def report_later(error: BaseException, call: object) -> None:
     return
 
 
@@ -371,7 +371,7 @@ async def meet(setup: Setup) -> None:
     return
 
 
-@responder.setup()  # wrong
+@responder.setup  # wrong
 async def decide(setup: Setup, connection: Connection) -> bool:
     return True
 
@@ -381,7 +381,7 @@ async def permit(setup: Setup) -> Lease:
     return Lease(1, 1)
 
 
-@responder.lease()  # wrong
+@responder.lease  # wrong
 async def permits(setup: Setup) -> AsyncIterator[int]:
     yield 7
 
@@ -401,8 +401,8 @@ def report(error: Exception) -> None:
     return
 
 
-@responder.on_error()  # wrong
-def report_route(error: Exception, route: str) -> None:
+@responder.on_error  # wrong
+async def report_route(error: Exception, route: str) -> None:
     return
 
 
@@ -511,7 +511,7 @@ def test_the_errors_name_the_decorator_or_its_handler_and_the_type_that_was_foun
     )
     for text in texts:
         assert re.search(
-            r'variable "\w+(Handler|Policy)" .*cannot be "|variant of "\w+" of "Responder" matches argument type "'
+            r'variable "\w+" .*cannot be "|variant of "\w+" of "Responder" matches argument type "'
             r'|incompatible with supertype "Orders"|abstract class "Incomplete" with abstract attribute "ticks"'
             r'|parameter "ServiceT" of "serve_as"|expected "Contract\[OfItsOwn\]"',
             text,

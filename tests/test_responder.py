@@ -98,18 +98,13 @@ def test_decorators_work_bare_called_and_with_a_route(name: str) -> None:
         ("lease", items, lambda responder: responder._lease_handler.function),
     ],
 )
-def test_decorators_without_a_route_work_bare_and_called(
+def test_decorators_of_connections_work_bare(
     name: str, function: Callable[..., Any], found: Callable[[Responder], object]
 ) -> None:
-    forms: list[Callable[[Any], object]] = [
-        lambda one: getattr(one, name)(function),
-        lambda one: getattr(one, name)()(function),
-    ]
-    for decorate in forms:
-        responder = Responder()
+    responder = Responder()
 
-        assert decorate(responder) is function
-        assert found(responder) is function
+    assert getattr(responder, name)(function) is function
+    assert found(responder) is function
 
 
 @pytest.mark.parametrize(

@@ -747,9 +747,9 @@ MUTANTS = (
     ),
     Mutant(
         "the last interceptor is the outermost",
-        "Interception.enter",
-        "for interceptor in interceptors:",
-        "for interceptor in reversed(interceptors):",
+        "Interception.__aenter__",
+        "for interceptor in self._interceptors:",
+        "for interceptor in reversed(self._interceptors):",
         INTERCEPTORS,
     ),
     Mutant(

@@ -1,14 +1,25 @@
-"""The codec of a request and of its answers: what its entries, its connection and the codecs here decide."""
+"""Objects as payloads: which types are objects of a codec, and which codec a request and its answers have.
+
+Text and bytes are the payload itself. The codec of objects is decided by the entries of the request, by its connection,
+and by the codecs that there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from functools import lru_cache
+from types import UnionType
+from typing import Annotated, Any, Never, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import attrs
 
-from rsocket_trio.codecs import Codec, find_codec
+from rsocket_trio.codecs import Codec, DecodeError, decode_text, find_codec
+from rsocket_trio.data_types import KINDS_KEPT, type_name
 from rsocket_trio.errors import Invalid, RemoteProtocolError
+from rsocket_trio.forms import Handler, function_name, unfit
 from rsocket_trio.metadata.composite import Entry, encode_composite
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
@@ -24,16 +35,124 @@ from rsocket_trio.metadata.mimetypes_per_stream import (
     encode_accepted_mimes,
     encode_data_mime,
 )
-from rsocket_trio.payload import Payload
+from rsocket_trio.metadata.routes import read_request
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
 
+NONE = type(None)
+Read: TypeAlias = Callable[[bytes], Any]
 SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
 """Data MIME types of a connection that leave the choice to the codecs of the responder."""
+ANSWERS = "an answer is bytes, text, a Payload, or an object: a dataclass, an attrs class, a model, a dict, a list"
+MIME_AND_CONTENT = operator.attrgetter("mime", "content")
 MAX_CHOICES = 64
 """Ways to name the codecs of a request for which they are kept: a peer could think of any number."""
 MAX_CHOICE_BYTES = 256
 """Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
+
+
+# The types of whole payloads
+
+
+@value
+class Encode:
+    """An argument of a contract's method that is an object by its type: ``argument`` is encoded even if it is text."""
+
+    argument: object
+
+
+def text_type(kind: object) -> object:
+    """Return ``str`` with the constraints of ``kind``, if that takes text as a whole payload; ``None`` if it does not.
+
+    Text are ``str``, ``str | None``, and both within ``Annotated`` and ``NewType``. Unions with other types, enums and
+    ``Literal`` are objects.
+    """
+    if kind is str:
+        return str
+    if get_origin(kind) is Annotated:
+        text, *constraints = get_args(kind)
+        text = text_type(text)
+        return None if text is None else Annotated[(text, *constraints)]
+    others = _members(kind) - {NONE}
+    return text_type(others.pop()) if len(others) == 1 and others != {kind} else None
+
+
+def is_bytes(kind: object) -> bool:
+    """Return whether ``kind`` is ``bytes``, or ``bytes | None``: the data as it is, without a codec."""
+    return kind is bytes or _members(kind) == {bytes, NONE}
+
+
+def admits_none(kind: object) -> bool:
+    """Return whether ``kind`` is ``None``, or a union with it."""
+    if get_origin(kind) is Annotated:
+        return admits_none(get_args(kind)[0])
+    members = _members(kind)
+    return NONE in members or any(admits_none(member) for member in members - {kind})
+
+
+def _members(kind: object) -> set[object]:
+    """Return the members of a union; the type itself for another one, or the type that it is a name of."""
+    if get_origin(kind) in (Union, UnionType):
+        return set(get_args(kind))
+    if isinstance(kind, type):
+        return {kind}
+    # Of a NewType, and of a `type` statement.
+    return {getattr(kind, "__supertype__", getattr(kind, "__value__", kind))}
+
+
+def is_object_type(kind: object) -> bool:
+    """Return whether answers and items of this type are objects of a codec, whatever their values.
+
+    Those of other types are data as it is where the value is a payload, bytes or text, and objects where it is not.
+    """
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(is_object_type, get_args(kind)))
+    if kind in (inspect.Parameter.empty, Any, object, NONE, NoReturn, Never) or isinstance(kind, TypeVar):
+        return False
+    if isinstance(kind, type):
+        return not issubclass(kind, PAYLOAD_LIKE) or issubclass(kind, Enum)
+    return text_type(kind) is None
+
+
+@lru_cache(KINDS_KEPT)
+def _reader(kind: object) -> Read | None:
+    if is_bytes(kind):
+        return (lambda data: data or None) if admits_none(kind) else bytes
+    text = text_type(kind)
+    if text is None:
+        return None
+    admits = admits_none(kind)
+    return lambda data: None if admits and not data else decode_text(data, text)
+
+
+def reader_of(kind: object) -> Read | None:
+    """Return the function that reads the data of a payload as ``kind``; ``None`` where a codec has to read it."""
+    try:
+        return _reader(kind)
+    except TypeError:
+        return None  # not hashable: a type for a codec of the application's own
+
+
+def decode_object(codec: Codec, data: bytes, kind: object) -> Any:
+    """Return the data of a payload as an object of type ``kind``, for which there is no ``reader_of``.
+
+    Empty data is ``None`` where ``kind`` admits it, unless the codec reads it as something. Raise ``DecodeError``, or
+    another ``ValueError`` of the codec, for data that does not fit.
+    """
+    try:
+        return codec.decode(data, kind)
+    except ValueError:
+        if data:
+            raise
+    if admits_none(kind):
+        return None
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    raise DecodeError("$", f"no data, expected {type_name(kind)}")
+
+
+# The codecs
 
 
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
@@ -44,33 +163,26 @@ def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_
     elsewhere.
     """
     if data_mime in SAYS_NOTHING:
-        return _first(codecs), metadata_mime == COMPOSITE_METADATA
+        return codecs[0], metadata_mime == COMPOSITE_METADATA
     try:
         return find_codec(codecs, str(data_mime)), False
     except ValueError:
         if metadata_mime == COMPOSITE_METADATA:
             raise
-        return _first(codecs), False
-
-
-def codec_or_first(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> Codec:
-    """Return the codec for objects on a connection with these MIME types, or the first where there is none for it."""
-    try:
-        return codec_of_connection(codecs, data_mime, metadata_mime)[0]
-    except ValueError:
-        return _first(codecs)
+        return codecs[0], False
 
 
 @value
 class RequestForm:
     """The encoding of objects in the requests of a connection: made once for each connection that sends some.
 
-    ``codec`` encodes and decodes them. ``names`` is the metadata of a request whose data is an object, which names the
-    codec, and ``accepts`` that of a request of which only the answer is one; both are ``None`` where the connection's
-    MIME type says it.
+    ``codec`` encodes and decodes them, ``metadata_mime`` is the MIME type of their metadata. ``names`` is the metadata
+    of a request whose data is an object, which names the codec, and ``accepts`` that of a request of which only the
+    answer is one; both are ``None`` where the connection's MIME type says it.
     """
 
     codec: Codec
+    metadata_mime: str | int
     names: bytes | None
     accepts: bytes | None
 
@@ -79,9 +191,10 @@ def form_of_requests(codecs: Sequence[Codec], data_mime: str | int, metadata_mim
     """Return how requests carry objects on a connection with these MIME types. Raise ``ValueError`` as above."""
     codec, named = codec_of_connection(codecs, data_mime, metadata_mime)
     if not named:
-        return RequestForm(codec, None, None)
+        return RequestForm(codec, metadata_mime, None, None)
     return RequestForm(
         codec,
+        metadata_mime,
         encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))]),
         encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))]),
     )
@@ -94,17 +207,13 @@ class NoCodec:
     reason: str
     mime: str = ""
 
-    def refusal(self) -> Invalid:
-        """Return the error for what needs the codec."""
-        return Invalid(self.reason)
-
     def encode(self, value: object, /) -> NoReturn:
         """Raise ``Invalid``."""
-        raise self.refusal()
+        raise Invalid(self.reason)
 
-    def decode(self, data: bytes, kind: Any, /) -> NoReturn:
+    def decode(self, data: bytes, kind: object, /) -> NoReturn:
         """Raise ``Invalid``."""
-        raise self.refusal()
+        raise Invalid(self.reason)
 
 
 @attrs.define(eq=False)
@@ -121,7 +230,7 @@ class CodecChoices:
         Each is a ``NoCodec`` if no codec covers what is named: bytes and text need none.
         """
         mimes = (request.data_mime, setup.data_mime, setup.metadata_mime)
-        key = (*mimes, *[(entry.mime, entry.content) for entry in entries])
+        key = (*mimes, *map(MIME_AND_CONTENT, entries))
         choice = self._kept.get(key)
         if choice is None:
             choice = self._choose(request, entries, setup)
@@ -135,26 +244,28 @@ class CodecChoices:
         decoder: Codec
         encoder: Codec
         try:
-            decoder = encoder = codec_of_request(self.codecs, request, entries, setup.data_mime, setup.metadata_mime)
+            decoder = encoder = codec_of_request(self.codecs, request, entries, setup)
         except Invalid as error:
             # Data that is taken as it is may be of any type.
             decoder = NoCodec(error.text)
-            encoder = codec_or_first(self.codecs, setup.data_mime, setup.metadata_mime)
+            try:
+                encoder, _ = codec_of_connection(self.codecs, setup.data_mime, setup.metadata_mime)
+            except ValueError:
+                encoder = self.codecs[0]
         try:
             return decoder, codec_of_answer(self.codecs, encoder, entries) if entries else encoder
         except Invalid as error:
             return decoder, NoCodec(error.text)
 
 
-def codec_of_request(
-    codecs: Sequence[Codec], request: Payload, entries: Iterable[Entry], data_mime: str | int, metadata_mime: str | int
-) -> Codec:
+def codec_of_request(codecs: Sequence[Codec], request: Payload, entries: Iterable[Entry], setup: Setup) -> Codec:
     """Return the codec of a request that came with these MIME ``entries``. Raise ``Invalid`` if none covers it."""
     try:
-        said = request.data_mime if request.data_mime not in NO_MIME else _named(entries)
-        if said is None or said in SAYS_NOTHING:
-            return codec_of_connection(codecs, data_mime, metadata_mime)[0]
-        return find_codec(codecs, str(mime_name(said)))
+        named = [decode_data_mime(entry.content) for entry in entries if entry.mime == MIME_TYPE]
+        mime = (named[0] if named else None) if request.data_mime in NO_MIME else request.data_mime
+        if mime in SAYS_NOTHING:
+            return codec_of_connection(codecs, setup.data_mime, setup.metadata_mime)[0]
+        return find_codec(codecs, str(mime_name(mime)))
     except (ValueError, RemoteProtocolError) as error:
         raise Invalid(str(error)) from None
 
@@ -165,13 +276,11 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
     Octets say nothing: bytes are sent as they are whatever it accepts. Raise ``Invalid`` if it accepts only what no
     codec covers.
     """
-    accepted: list[str | int] = []
     try:
-        for entry in entries:
-            if entry.mime == ACCEPT_MIME_TYPES:
-                accepted += decode_accepted_mimes(entry.content)
+        lists = [decode_accepted_mimes(entry.content) for entry in entries if entry.mime == ACCEPT_MIME_TYPES]
     except RemoteProtocolError as error:
         raise Invalid(f"accepted MIME types: {error}") from None
+    accepted = [mime for each in lists for mime in each]
     problem = ""
     for mime in accepted:
         if mime == "*/*":
@@ -187,14 +296,35 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
     return of_request
 
 
-def _named(entries: Iterable[Entry]) -> str | int | None:
-    for entry in entries:
-        if entry.mime == MIME_TYPE:
-            return decode_data_mime(entry.content)
-    return None
+# Answers of handlers
 
 
-def _first(codecs: Sequence[Codec]) -> Codec:
-    if not codecs:
-        raise ValueError("no codec here")
-    return codecs[0]
+def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: object) -> Payload:
+    """Return what a handler of bytes gave as an answer or an item, and is no payload, as one.
+
+    ``None`` is an empty payload, an object is encoded for the call that ``request`` opened. Raise ``TypeError`` if it
+    can't be encoded, and ``Invalid`` if the peer accepts no codec that is here.
+    """
+    if answer is None:
+        return Payload()
+    if hasattr(answer, "__aiter__"):
+        raise unfit(handler.interaction, handler.registered, answer, "a payload: request_stream answers items")
+    if handler.codecs is None:
+        return as_payload(answer)  # type: ignore[arg-type]  # raises: it serves no request
+    mime = setup.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
+    # The number of entries was held to the connection's limit when the handler was looked for.
+    entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
+    _, codec = handler.codecs().of_call(request, entries, setup)
+    try:
+        return Payload(codec.encode(answer))
+    except (TypeError, ValueError) as error:
+        name = f"{handler.interaction} handler {function_name(handler.registered)}"
+        raise unencodable(codec, answer, error, name) from error
+
+
+def unencodable(codec: Codec, item: object, error: Exception, handler: str = "") -> TypeError:
+    """Return the error for what ``codec`` can't encode, as its ``error`` says; ``handler`` names whose it is."""
+    text = f"{type(item).__name__} can't be encoded as {codec.mime}: {error}"
+    if not handler:
+        return TypeError(text)
+    return TypeError(f"{handler}: {text}; {ANSWERS}" if isinstance(error, TypeError) else f"{handler}: {text}")

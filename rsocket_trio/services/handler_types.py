@@ -1,7 +1,7 @@
-"""The types of the functions that each decorator of a ``Responder`` takes: a ``Protocol`` for each form.
+"""The types of the functions that each decorator of a ``Responder`` takes.
 
 For the type checker: a handler of other arguments, or of another result, is an error where it is decorated. Arguments
-are given by position, so a handler names them as it likes. Handlers of requests may be typed ones, of any arguments.
+are given by position, so a handler names them as it likes.
 """
 
 from __future__ import annotations
@@ -10,77 +10,22 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from rsocket_trio.payload import BytesLike, Payload, PayloadLike
+from rsocket_trio.payload import BytesLike
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.streams import Channel, Outgoing
     from rsocket_trio.services.calls.context import Call
 
 
-class AsyncResponse(Protocol):
-    """Request/response: an async function of the request."""
-
-    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike]: ...
-
-
-class PlainResponse(Protocol):
-    """Request/response: a plain function of the request, run inline; it may return what is to be awaited."""
-
-    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike]: ...
-
-
-class ItemGenerator(Protocol):
-    """A stream: an async generator of the request."""
-
-    def __call__(self, request: Payload, /) -> AsyncIterable[PayloadLike]: ...
-
-
-class ItemPusher(Protocol):
-    """A stream: an async function of the request and the sending side."""
-
-    def __call__(self, request: Payload, out: Outgoing, /) -> Awaitable[None]: ...
-
-
-class Conversation(Protocol):
-    """A channel: an async function of it."""
-
-    def __call__(self, channel: Channel, /) -> Awaitable[None]: ...
-
-
-class AsyncForgotten(Protocol):
-    """Fire-and-forget: an async function of the request, which may serve request/response as well."""
-
-    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike | None]: ...
-
-
-class PlainForgotten(Protocol):
-    """Fire-and-forget: a plain function of the request, run inline, which may serve request/response as well."""
-
-    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike | None] | None: ...
-
-
-class AsyncMetadataPush(Protocol):
-    """Metadata push: an async function of the metadata."""
-
-    def __call__(self, metadata: bytes, /) -> Awaitable[None]: ...
-
-
-class PlainMetadataPush(Protocol):
-    """Metadata push: a plain function of the metadata, run inline."""
+class MetadataPushHandler(Protocol):
+    """Metadata push: an async or plain function of the metadata."""
 
     def __call__(self, metadata: bytes, /) -> Awaitable[None] | None: ...
 
 
-class AsyncSetup(Protocol):
-    """The setup handler: an async function of the SETUP and the connection. It raises to refuse."""
-
-    def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None]: ...
-
-
-class PlainSetup(Protocol):
-    """The setup handler: a plain function of the SETUP and the connection."""
+class SetupHandler(Protocol):
+    """The setup handler: an async or plain function of the SETUP and the connection. It raises to refuse."""
 
     def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None] | None: ...
 
@@ -127,12 +72,9 @@ class Authenticator(Protocol):
     def __call__(self, credentials: Any, where: Any, /) -> object: ...
 
 
-# The forms above are those of handlers of bytes. A typed one may take any types and give any: what does not fit is
-# refused when it is decorated.
+# A handler of requests may take any types and give any: what does not fit is refused when it is decorated.
 RequestResponse: TypeAlias = Callable[..., object]
 FireAndForget: TypeAlias = Callable[..., object]
-RequestStream: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
-RequestChannel: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
-MetadataPush: TypeAlias = AsyncMetadataPush | PlainMetadataPush
-SetupHandler: TypeAlias = AsyncSetup | PlainSetup
+RequestStream: TypeAlias = Callable[..., AsyncIterable[object] | Awaitable[None]]
+RequestChannel: TypeAlias = Callable[..., AsyncIterable[object] | Awaitable[None]]
 Interceptor: TypeAlias = Around | ContextAround

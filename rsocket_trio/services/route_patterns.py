@@ -341,10 +341,7 @@ class PatternTable(Generic[T]):
                 raise _taken(pattern, self._literals[literal][0])
             self._literals[literal] = (pattern, value)
             return
-        depth = len(pattern.segments)
-        root = self._roots.get(depth)
-        if root is None:
-            root = self._roots[depth] = _Node()
+        root = self._roots.setdefault(len(pattern.segments), _Node())
         for other, route in _overlapping(root, pattern):
             wider, narrower = other.includes(pattern), pattern.includes(other)
             if wider and narrower:
@@ -367,9 +364,8 @@ class PatternTable(Generic[T]):
         result = PatternTable[T]()
         result._literals, result._catch_alls = dict(self._literals), dict(self._catch_alls)
         for depth, root in self._roots.items():
-            result._roots[depth] = copied = _Node[T]()
             for entry in _entries(root):
-                copied.insert(*entry)
+                result._roots.setdefault(depth, _Node()).insert(*entry)
         return result
 
     def find(self, route: str) -> tuple[T, dict[str, str]] | None:

@@ -121,8 +121,9 @@ async def test_json_is_the_description_with_the_schemas(app: Path) -> None:
 
     described = json.loads(shown.stdout)
     assert (shown.code, shown.stderr) == (0, "")
-    assert [each["route"] for each in described["routes"]][-1] == "ticks.{symbol}"
-    assert described["$defs"]["Order"]["properties"]["amount"] == {"type": "integer"}
+    routes = {each["route"]: each for each in described["routes"]}
+    assert [*routes][-1] == "ticks.{symbol}"
+    assert routes["orders.place"]["body"]["$defs"]["Order"]["properties"]["amount"] == {"type": "integer"}
     assert described["codecs"][0] == "application/json"
 
 

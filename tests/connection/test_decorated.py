@@ -31,7 +31,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.services.answer_payloads import ANSWERS
+from rsocket_trio.services.codec_choice import ANSWERS
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
 
@@ -342,7 +342,7 @@ def returns_list(request: Any) -> list[bytes]:
 def test_a_plain_function_that_says_nothing_of_the_kind_is_refused_when_it_is_registered(
     name: str, function: Callable[..., Any]
 ) -> None:
-    with pytest.raises(TypeError, match=rf"{name} takes .*{function.__name__}\(request\) is a plain function"):
+    with pytest.raises(TypeError, match=rf"{name} takes .*{function.__name__}.* is a plain function"):
         getattr(Responder(), name)(function)
 
 
@@ -580,17 +580,6 @@ async def test_a_cached_function_answers_from_its_cache(autojump_clock: MockCloc
         for _ in range(3):
             assert (await pair.client.request_response(b"x")).data == b"X"
     assert asked == [b"x"]
-
-
-@each_row(("name", "function"), [("request_response", echo), ("request_stream", twice)])
-@each_row("cache", [functools.cache, functools.lru_cache(maxsize=3)])
-def test_a_cache_of_what_works_once_is_refused(
-    name: str, function: Callable[..., Any], cache: Callable[..., Callable[..., Any]]
-) -> None:
-    with pytest.raises(TypeError, match="is a cache of coroutines or generators, each of which works once"):
-        getattr(Responder(), name)(cache(function))
-    with pytest.raises(TypeError, match="is a cache of coroutines or generators"):
-        getattr(Responder(), name)(functools.partial(cache(function)))
 
 
 def test_a_cached_functions_arguments_are_counted() -> None:

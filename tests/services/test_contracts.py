@@ -355,20 +355,6 @@ def local_contract() -> tuple[Any, Any, Any]:
     return Locals, Doubles(), Local(4)
 
 
-async def test_types_that_are_local_names_where_the_contract_was_made_are_found_later() -> None:
-    contract, implementation, value = local_contract()
-    responder = Responder()
-    responder.serve_as(contract, implementation)
-
-    async with connected_pair(responder) as pair:
-        remote = pair.client.remote(contract)
-        doubled = await remote.double(value)
-        assert (type(doubled), doubled.number) == (type(value), 8)
-        async with remote.sums() as sums:
-            await sums.send(value)
-            assert (await anext(aiter(sums))).number == 5
-
-
 class Nested(Service, Protocol, route="nested"):
     @attrs.frozen
     class Item:
@@ -416,13 +402,13 @@ async def test_wrong_arguments_are_a_type_error_and_nothing_is_sent() -> None:
     async with connected_pair(orders_responder()) as pair:
         orders: Any = pair.client.remote(Orders)
         said = len(pair.client_said)
-        with pytest.raises(TypeError, match="missing a required argument: 'order'"):
+        with pytest.raises(TypeError, match=r"place\(\) missing 1 required positional argument: 'order'"):
             await orders.place()
-        with pytest.raises(TypeError, match="too many positional arguments"):
+        with pytest.raises(TypeError, match=r"takes from 1 to 2 positional arguments but 3 were given"):
             await orders.add(1, 2, 3)
         with pytest.raises(TypeError, match="got an unexpected keyword argument 'note'"):
             await orders.place(ORDER, note="")
-        with pytest.raises(TypeError, match="missing a required argument: 'symbol'"):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'symbol'"):
             orders.ticks()
         assert len(pair.client_said) == said
 
@@ -822,7 +808,7 @@ def test_methods_that_no_route_can_be_made_of_are_refused_by_name() -> None:
     responder: Any = Responder()
     for contract, error, text in (
         (NoStream, TypeError, r"NoStream.ticks is a stream: it returns Stream or AsyncIterator, not "),
-        (NoParameter, TypeError, r"NoParameter.find: no parameter key, which the route 'find.{key}' names"),
+        (NoParameter, TypeError, r"NoParameter.find: no parameter key, which the route names"),
         (Many, TypeError, r"Many.find: \*symbols has no type to decode"),
         (Whole, TypeError, r"Whole.find: parameter request takes the whole payload, and there are others"),
         (Long, ValueError, r"route of 256 bytes, limit 255"),

@@ -355,23 +355,6 @@ async def test_a_plain_function_answers_and_may_return_an_awaitable() -> None:
     assert json.loads(await answer(serving(later), ORDER)) == {"symbol": "ACME", "amount": 3}
 
 
-async def test_types_that_are_local_names_of_a_function_are_found() -> None:
-    @attrs.frozen
-    class Local:
-        number: int
-
-    responder = Responder()
-
-    def register() -> None:
-        @responder.request_response("double")
-        async def double(local: Local) -> list[Local]:
-            return [local, local]
-
-    register()
-
-    assert await answer(responder, b'{"number":1}', "double") == b'[{"number":1},{"number":1}]'
-
-
 async def test_a_stream_may_come_from_a_wrapper_or_from_any_async_iterable() -> None:
     class Items:
         def __aiter__(self) -> AsyncIterator[Order]:
@@ -741,28 +724,6 @@ async def test_an_item_that_does_not_fit_ends_a_channel_that_does_not_catch_it()
         with pytest.raises(Invalid, match=r"^\$: expected int, got str$"):
             await anext(aiter(channel))
         assert pair.server.faults.handler_errors == 0
-
-
-async def test_a_parameter_without_a_type_is_the_channel_or_the_sending_side_as_in_a_handler_of_bytes() -> None:
-    responder = Responder()
-
-    async def converse(unit: str, channel: Any) -> None:
-        async for item in channel:
-            await channel.send(f"{item.text} {unit}")
-
-    async def push(word: str, times: int, out: Any) -> None:
-        for _ in range(times):
-            await out.send(word)
-
-    responder.request_channel("in.{unit}")(unannotated(converse, "channel"))
-    responder.request_stream("times.{word}")(unannotated(push, "out"))
-
-    async with connected_pair(responder, data_mime=JSON) as pair:
-        async with pair.client.request_channel(route="in.km") as channel:
-            await channel.send("7")
-            assert (await anext(aiter(channel))).text == "7 km"
-        async with pair.client.request_stream(2, route="times.again") as stream:
-            assert [item.text async for item in stream] == ["again", "again"]
 
 
 # Untyped handlers are what they were

@@ -12,7 +12,7 @@ from rsocket_trio.metadata.authentication import Auth, Credentials, decode_authe
 from rsocket_trio.metadata.composite import Entry, check_composite, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION
 from rsocket_trio.metadata.routes import read_request, without_entries
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import Payload, with_metadata
 from rsocket_trio.services.calls.context import Call
 from rsocket_trio.terms import Setup
 
@@ -22,19 +22,18 @@ NOT_ALLOWED = "not allowed"
 
 async def fresh_credentials(auth: Auth) -> Credentials:
     """Return the credentials that ``auth`` is or gives. Raise ``TypeError`` for anything else."""
-    found: Any = auth
-    if callable(found):
-        found = found()
-        if inspect.isawaitable(found):
-            found = await found
-    return checked_credentials(found)
+    credentials: object = auth() if callable(auth) else auth
+    if inspect.isawaitable(credentials):
+        credentials = await credentials
+    return checked_credentials(credentials)
 
 
-def checked_credentials(found: object) -> Credentials:
+def checked_credentials(credentials: object) -> Credentials:
     """Return credentials as they are. Raise ``TypeError`` for anything else."""
-    if not isinstance(found, Credentials):
-        raise TypeError(f"auth is Simple or Bearer, or a function that returns one, not {type(found).__name__}")
-    return found
+    if not isinstance(credentials, Credentials):
+        kind = type(credentials).__name__
+        raise TypeError(f"auth is Simple or Bearer, or a function that returns one, not {kind}")
+    return credentials
 
 
 def check_auth(auth: object, metadata_mime: str | int) -> None:
@@ -51,13 +50,7 @@ def auth_entry(credentials: Credentials) -> Entry:
 
 def with_credentials(payload: Payload, credentials: Credentials) -> Payload:
     """Return the payload of a SETUP with credentials in its metadata, which is composite."""
-    return Payload(
-        payload.data,
-        (payload.metadata or b"") + encode_composite([auth_entry(credentials)]),
-        metadata_type=payload.metadata_type,
-        data_mime=payload.data_mime,
-        metadata_mime=payload.metadata_mime,
-    )
+    return with_metadata(payload, (payload.metadata or b"") + encode_composite([auth_entry(credentials)]))
 
 
 def credentials_in(entries: Iterable[Entry]) -> Credentials | None:
@@ -72,13 +65,7 @@ def without_credentials(request: Payload, metadata_mime: str | int) -> Payload:
     """Return ``request``, whose metadata is of this MIME type, without the credentials that it carries."""
     if request.metadata is None:
         return request
-    return Payload(
-        request.data,
-        without_entries(AUTHENTICATION, request.metadata, metadata_mime),
-        metadata_type=request.metadata_type,
-        data_mime=request.data_mime,
-        metadata_mime=request.metadata_mime,
-    )
+    return with_metadata(request, without_entries(AUTHENTICATION, request.metadata, metadata_mime))
 
 
 async def user_of(authenticator: Handler, credentials: Credentials, where: Setup | Call, connection: Any) -> Any:

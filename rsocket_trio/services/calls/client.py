@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import trio
 
 from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.hooks import current_call_variable
@@ -20,24 +23,24 @@ from rsocket_trio.metadata.composite import (
     encode_composite,
     entries_of_pairs,
 )
-from rsocket_trio.metadata.mime import (
-    ACCEPT_MIME_TYPES,
-    AUTHENTICATION,
-    COMPOSITE_METADATA,
-    MIME_TYPE,
-    NO_MIME,
-    mime_name,
-)
-from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
+from rsocket_trio.metadata.deadline import encode_deadline
+from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, DEADLINE, NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.stream_state import REQUEST_CHANNEL
-from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload
+from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload, with_metadata
 from rsocket_trio.services.calls.access import auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.calls.context import Call
-from rsocket_trio.services.calls.interceptors import Interception, intercepted
-from rsocket_trio.services.calls.time_left import with_time_left
-from rsocket_trio.services.codec_choice import RequestForm, codec_of_connection, form_of_requests
-from rsocket_trio.services.payload_types import Encode, decode_object, is_object_type, reader_of, text_type
+from rsocket_trio.services.calls.interceptors import Interception
+from rsocket_trio.services.codec_choice import (
+    Encode,
+    RequestForm,
+    decode_object,
+    form_of_requests,
+    is_object_type,
+    reader_of,
+    text_type,
+    unencodable,
+)
 from rsocket_trio.services.route_patterns import MethodRoute
 
 if TYPE_CHECKING:
@@ -46,39 +49,48 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import Interaction
 
 
-def request_form(port: Engine) -> RequestForm:
-    """Return how requests carry objects. Raise ``ValueError`` if no codec covers the MIME type of the connection."""
-    form = port.request_form
-    if not isinstance(form, RequestForm):
-        codecs = port.calls.codecs if port.calls.codecs is not None else port.responder.codecs
-        setup = port.connection.setup
-        port.request_form = form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
+def request_form(port: Engine, metadata_mime: str | int | None = None) -> RequestForm:
+    """Return how requests carry objects, with metadata of this type, or of that of the connection.
+
+    Raise ``ValueError`` if no codec covers the MIME type of the connection.
+    """
+    setup = port.connection.setup
+    if metadata_mime in (None, setup.metadata_mime) and isinstance(port.request_form, RequestForm):
+        return port.request_form
+    codecs = port.calls.codecs if port.calls.codecs is not None else port.responder.codecs
+    form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime if metadata_mime is None else metadata_mime)
+    if form.metadata_mime == setup.metadata_mime:
+        port.request_form = form
     return form
 
 
-def object_request(port: Engine, payload: Any, route: str | None, kind: Any) -> Payload:
+def object_request(port: Engine, payload: Any, route: str | None, kind: object) -> Payload:
     """Return a request that needs a codec and nothing else, made in fewer steps than a ``ClientCall``.
 
     ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
     as it has to be if ``payload`` is one itself.
     """
-    is_data = payload is None or is_sent_as_it_is(payload)
+    is_data = payload is None or (isinstance(payload, PAYLOAD_LIKE) and not isinstance(payload, Enum))
     if payload is None:
         payload = b""
     if is_data and not needs_codec(kind):
         return routed(port, payload, route)
-    form = request_form(port)
-    if is_data:
-        data, metadata = as_payload(payload).data, form.accepts
-    else:
-        data = encoded(form.codec, payload.argument if type(payload) is Encode else payload)
-        metadata = form.names
+    form = port.request_form
+    if not isinstance(form, RequestForm):
+        form = request_form(port)
+    data, metadata = payload, form.accepts
+    if not is_data:
+        item, metadata = payload.argument if type(payload) is Encode else payload, form.names
+        try:
+            data = form.codec.encode(item)
+        except (TypeError, ValueError) as error:
+            raise unencodable(form.codec, item, error) from error
     if isinstance(route, str) and port.session.dialect.routes:
-        return Payload(data, with_route(route, metadata, port.connection.setup.metadata_mime))
+        return Payload(data, with_route(route, metadata, form.metadata_mime))
     return routed(port, Payload(data, metadata), route)
 
 
-def needs_codec(kind: Any) -> bool:
+def needs_codec(kind: object) -> bool:
     """Return whether a codec reads data of type ``kind``. ``None`` stands for a payload."""
     return kind is not None and kind is not Payload and reader_of(kind) is None
 
@@ -88,20 +100,24 @@ def is_sent_as_it_is(payload: object) -> TypeGuard[PayloadLike]:
     return isinstance(payload, PAYLOAD_LIKE) and not isinstance(payload, Enum)
 
 
-def encoded(codec: Codec, item: Any) -> bytes:
+def encoded(codec: Codec, item: object) -> bytes:
     """Return an object as ``codec`` writes it. Raise ``TypeError`` if it can't."""
     try:
         return codec.encode(item)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{type(item).__name__} can't be encoded as {codec.mime}: {error}") from error
+        raise unencodable(codec, item, error) from error
 
 
-def decoded(port: Engine, payload: Payload, kind: Any) -> Any:
+def decoded(port: Engine, payload: Payload, kind: object) -> Any:
     """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
     if kind is Payload:
         return payload
     read = reader_of(kind)
-    return decode_object(request_form(port).codec, payload.data, kind) if read is None else read(payload.data)
+    if read is not None:
+        return read(payload.data)
+    form = port.request_form
+    codec = form.codec if isinstance(form, RequestForm) else request_form(port).codec
+    return codec.decode(payload.data, kind) if payload.data else decode_object(codec, payload.data, kind)
 
 
 class ClientCall:
@@ -121,7 +137,7 @@ class ClientCall:
         payload: object,
         route: str | None,
         auth: Auth | None,
-        kind: Any,
+        kind: object,
         metadata: Iterable[MetadataPair] = (),
     ) -> None:
         connection = port.connection
@@ -149,15 +165,12 @@ class ClientCall:
         if auth is not None:
             check_auth(auth, self.metadata_mime)
         if given is None or needs_codec(kind):
-            codec, named = self._chosen()
+            form = request_form(port, self.metadata_mime)
             # A channel sends objects later, also if its opening data is none.
             sends = given is None or (interaction is REQUEST_CHANNEL and not isinstance(given, Payload))
-            if named and sends:
-                entries.append(Entry(MIME_TYPE, encode_data_mime(codec.mime)))
-            elif named:
-                entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime])))
-        if given is None:
-            given = self._encoded(payload.argument if isinstance(payload, Encode) else payload)
+            entries += _entries_in((form.names if sends else form.accepts) or b"")
+            if given is None:
+                given = encoded(form.codec, payload.argument if isinstance(payload, Encode) else payload)
         self._payload = as_payload(given)
         if self.is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
@@ -171,20 +184,20 @@ class ClientCall:
         """Return whether the request can carry entries."""
         return self.metadata_mime == COMPOSITE_METADATA
 
-    def item_encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
+    def item_encoder(self, kind: object) -> Callable[[Any], PayloadLike]:
         """Return the function that returns an item of a channel, of type ``kind``, as it is sent."""
         is_text, is_object = text_type(kind) is not None, is_object_type(kind)
 
-        def encode(item: Any) -> PayloadLike:
+        def encode(item: object) -> PayloadLike:
             if item is None:
                 return b""
             if isinstance(item, Payload) or (is_text and isinstance(item, str)):
                 return item
-            return item if not is_object and is_sent_as_it_is(item) else self._encoded(item)
+            return item if not is_object and is_sent_as_it_is(item) else encoded(self._codec, item)
 
         return encode
 
-    def item_decoder(self, kind: Any) -> Callable[[Payload], Any]:
+    def item_decoder(self, kind: object) -> Callable[[Payload], Any]:
         """Return the function that returns an answer or an item as ``kind``.
 
         It raises ``DecodeError``, a ``ValueError``, for one that does not fit.
@@ -194,44 +207,39 @@ class ClientCall:
         read = reader_of(kind)
         if read is not None:
             return lambda payload: read(payload.data)
-        codec, _ = self._chosen()
+        codec = self._codec
         return lambda payload: decode_object(codec, payload.data, kind)
 
-    def _encoded(self, item: Any) -> bytes:
-        """Return an object as the connection's codec writes it. Raise ``TypeError`` if it can't."""
-        return encoded(self._chosen()[0], item)
+    @property
+    def _codec(self) -> Codec:
+        """The codec of objects. Raise ``ValueError`` if there is none."""
+        return request_form(self.port, self.metadata_mime).codec
 
-    def _chosen(self) -> tuple[Codec, bool]:
-        """Return the codec of the request, and whether it has to name it. Raise ``ValueError`` if there is none."""
-        codecs = self._terms.codecs if self._terms.codecs is not None else self.port.responder.codecs
-        return codec_of_connection(codecs, self.call.connection.setup.data_mime, self.metadata_mime)
-
-    async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: Any = None) -> Any:
+    async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: object = None) -> Any:
         """Return the result of ``send``, which is given the request, inside of the interceptors.
 
         With ``kind`` the result is an answer, decoded as that type.
         """
         await self._authenticate()
         if not self._terms.around:
-            answer = await send(self._composed())
-            return answer if kind is None else self.item_decoder(kind)(answer)
-
-        async def body() -> Any:
+            return self._answer(await send(self._composed()), kind)
+        async with Interception(self.call, self._terms.around):
             request = self._composed()
             self.call._count_sent(request)
             answer = await send(request)
             if isinstance(answer, Payload):
                 self.call._count_received(answer)
-            return answer if kind is None else self.item_decoder(kind)(answer)
+            return self._answer(answer, kind)
 
-        return await intercepted(self.call, self._terms.around, body)
+    def _answer(self, answer: Any, kind: object) -> Any:
+        return answer if kind is None else self.item_decoder(kind)(answer)
 
     async def begin(self) -> Payload:
         """Enter the interceptors of a stream, and return its request."""
         await self._authenticate()
         if self._terms.around:
-            self._life = Interception(self.call)
-            await self._life.enter(self._terms.around)
+            self._life = Interception(self.call, self._terms.around)
+            await self._life.__aenter__()
         try:
             request = self._composed()
         except BaseException as error:
@@ -277,15 +285,17 @@ class ClientCall:
             return routed(self.port, self._payload, self.call.route)
         if self._terms.deadlines:
             entries = with_time_left(entries)
-        given = self._payload
-        request = Payload(
-            given.data,
-            encode_composite(entries) if entries else None,
-            metadata_type=given.metadata_type,
-            data_mime=given.data_mime,
-            metadata_mime=given.metadata_mime,
-        )
+        request = with_metadata(self._payload, encode_composite(entries) if entries else None)
         return routed(self.port, request, self.call.route)
+
+
+def with_time_left(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries of a request with the time that Trio's scopes leave to it; without any they are unchanged."""
+    left = trio.current_effective_deadline() - trio.current_time()
+    if math.isinf(left):
+        return entries
+    others = [entry for entry in entries if entry.mime != DEADLINE]
+    return [*others, Entry(DEADLINE, encode_deadline(max(0.0, left)))]
 
 
 client_call: Final = ClientCall

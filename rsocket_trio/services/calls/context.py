@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
+
+import attrs
 
 from rsocket_trio.connection.hooks import current_call_variable, current_connection_variable
 from rsocket_trio.metadata.composite import Entry, decode_composite
@@ -17,6 +19,7 @@ UserT = TypeVar("UserT")
 Outcome = Literal["running", "completed", "failed", "cancelled"]
 
 
+@attrs.define(eq=False, repr=False)
 class Call:
     """One request and its answers, on the side that serves it or on the side that makes it.
 
@@ -41,57 +44,26 @@ class Call:
     not say. ``user`` is what ``Responder.authenticate`` made of the credentials, ``None`` without any.
     """
 
-    __slots__ = (
-        "_entries",
-        "_mime",
-        "_request",
-        "_trace",
-        "_travelling",
-        "bytes_received",
-        "bytes_sent",
-        "connection",
-        "deadline",
-        "error",
-        "interaction",
-        "items_received",
-        "items_sent",
-        "outcome",
-        "parameters",
-        "pattern",
-        "route",
-        "side",
-        "user",
-    )
-
-    def __init__(
-        self,
-        route: str | None,
-        interaction: str,
-        side: Literal["client", "server"],
-        connection: Any,  # a ``Connection``, which stands above this module
-        request: Payload | None = None,
-        metadata_mime: str | int = "",
-    ) -> None:
-        self.route = route
-        self.pattern: str | None = None
-        self.interaction = interaction
-        self.side = side
-        self.connection = connection
-        self.parameters: dict[str, str] = {}
-        self.user: Any = None
-        self.deadline = math.inf
-        self.outcome: Outcome = "running"
-        self.error: BaseException | None = None
-        self.items_sent = self.bytes_sent = 0
-        if request is None:
-            self.items_received = self.bytes_received = 0
-        else:
-            self.items_received, self.bytes_received = 1, request.size
-        self._request = request
-        self._mime = metadata_mime
-        self._entries: list[Entry] | None = None
-        self._trace: Trace | None = None
-        self._travelling: tuple[Entry, ...] = ()  # of the trace; calls inside of the handler pass them on
+    route: str | None
+    interaction: str
+    side: Literal["client", "server"]
+    connection: Any  # a ``Connection``, which stands above this module
+    _request: Payload | None = None
+    _mime: str | int = ""
+    pattern: str | None = None
+    user: Any = None
+    deadline: float = math.inf
+    parameters: Mapping[str, str] = attrs.Factory(dict)
+    outcome: Outcome = "running"
+    error: BaseException | None = None
+    items_received: int = 0
+    bytes_received: int = 0
+    items_sent: int = 0
+    bytes_sent: int = 0
+    _travelling: tuple[Entry, ...] = ()
+    """The entries of the trace; calls inside of the handler pass them on."""
+    _entries: list[Entry] | None = None
+    _trace: Trace | None = None
 
     def __repr__(self) -> str:
         return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"
@@ -119,12 +91,12 @@ class Call:
         """Hold no entries: those of the request are malformed or too many."""
         self._entries = []
 
-    def _passed_on(self, said: Iterable[str | int]) -> list[Entry]:
-        """Return the entries of the trace that a call inside of the handler carries, beside those of types ``said``.
+    def _passed_on(self, types: Iterable[str | int]) -> list[Entry]:
+        """Return the entries of the trace that a call inside of the handler carries, beside those of ``types``.
 
         What is malformed is not passed on, and no ``tracestate`` to a ``traceparent`` of the caller's own.
         """
-        own = {*said}
+        own = {*types}
         if TRACEPARENT in own:
             own.add(TRACESTATE)
         return [entry for entry in sound_entries(self._travelling) if entry.mime not in own]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager, asynccontextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
 
 import trio
 
 from rsocket_trio.forms import Function, Kind, checked, function_name
 from rsocket_trio.services.calls.context import Call
 
-T = TypeVar("T")
 ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]
 """A function that makes the async context manager round a call."""
 Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
@@ -30,38 +29,38 @@ def as_interceptor(decorator: str, function: Function) -> ContextOf:
     return function
 
 
-NOT_STOPPED = "generator didn't stop"
-
-
 class Interception:
-    """The life of one call: what was entered round it, and how it ended.
+    """The interceptors round one call, as an async context manager: it enters and leaves them, the outermost first.
 
     ``call`` is noted to have ended when the block ends, before its interceptors go on behind their ``yield``. Where one
     of them raises, those outside of it see the call end with that.
     """
 
-    __slots__ = ("_entered", "call")
+    __slots__ = ("_entered", "_interceptors", "call")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, interceptors: Sequence[ContextOf]) -> None:
         self.call = call
-        self._entered: list[tuple[ContextOf, AbstractAsyncContextManager[Any]]] = []
+        self._interceptors = interceptors
+        self._entered: list[AbstractAsyncContextManager[object]] = []
 
-    async def enter(self, interceptors: Sequence[ContextOf]) -> None:
-        """Enter ``interceptors``, the outermost first. Those that were entered are left if one raises."""
+    async def __aenter__(self) -> None:
         try:
-            for interceptor in interceptors:
+            for interceptor in self._interceptors:
                 context: object = interceptor(self.call)
                 if not isinstance(context, AbstractAsyncContextManager):
                     name, kind = function_name(interceptor), type(context).__name__
                     raise TypeError(f"interceptor {name} returned {kind}, not an async context manager")
                 await context.__aenter__()
-                self._entered.append((interceptor, context))
+                self._entered.append(context)
         except BaseException as error:
             await self.leave(error)
             raise
 
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.leave(error)
+
     async def leave(self, error: BaseException | None, *, cancelled: bool = False) -> None:
-        """Leave them with ``error``, or ``None`` if the call was completed or ``cancelled``.
+        """Leave those that were entered with ``error``, or ``None`` if the call was completed or ``cancelled``.
 
         Raise what they raise in its place. Without an answer there is nothing to go on with: an error that an
         interceptor swallows is for the caller to raise.
@@ -69,18 +68,13 @@ class Interception:
         raised = error
         self._note(raised, cancelled)
         while self._entered:
-            interceptor, context = self._entered.pop()
+            context = self._entered.pop()
             try:
                 if raised is None:
                     await context.__aexit__(None, None, None)
                 else:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
-                if _is_second_yield(context, another):
-                    if str(another).startswith(NOT_STOPPED):
-                        with suppress(RuntimeError):  # it yields at this, too
-                            await context.gen.aclose()  # type: ignore[attr-defined] # as contextlib of 3.11.2 does not
-                    another = _second_yield(interceptor, raised)
                 raised = another
                 self._note(raised, cancelled)
         try:
@@ -102,43 +96,8 @@ class Interception:
             call.outcome = "cancelled" if cancelled else "completed"
 
 
-def _is_second_yield(context: object, error: BaseException) -> bool:
-    """Return whether ``context`` raised ``error`` because its generator yields more than once."""
-    # The frames are this one's caller and the context's own: deeper ones are of contexts inside of the generator.
-    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return (
-        type(error) is RuntimeError
-        and isinstance(context, _AsyncGeneratorContextManager)
-        and str(error).startswith((NOT_STOPPED, "async generator ignored GeneratorExit"))
-        and (inner is None or inner.tb_next is None)
-    )
-
-
-def _second_yield(interceptor: ContextOf, error: BaseException | None) -> TypeError:
-    """Return the error for an interceptor that yields again after the call, which ended with ``error``."""
-    raised = TypeError(
-        f"interceptor {function_name(interceptor)} yields a second time: it runs round one call and can't repeat it. "
-        "To try again, repeat the request where it is made, in a loop round 'await connection.request_response(...)'"
-    )
-    raised.__cause__ = error
-    return raised
-
-
 def _is_cancellation(error: BaseException) -> bool:
     """Return whether an exception says only that the call was cancelled, maybe in several tasks of a nursery."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] is None
     return isinstance(error, trio.Cancelled | GeneratorExit)
-
-
-async def intercepted(call: Call, interceptors: Sequence[ContextOf], body: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of ``body``, which is the call, inside of its interceptors, the outermost first."""
-    life = Interception(call)
-    await life.enter(interceptors)
-    try:
-        result = await body()
-    except BaseException as error:
-        await life.leave(error)
-        raise
-    await life.leave(None)
-    return result

@@ -9,19 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
+import trio
 
 from rsocket_trio.connection.hooks import current_call_variable
-from rsocket_trio.errors import Invalid, StreamError
+from rsocket_trio.connection.sender import TOO_LATE
+from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
 from rsocket_trio.forms import Function, Handler, Kind, drive
+from rsocket_trio.metadata.composite import Entry
+from rsocket_trio.metadata.deadline import decode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
-from rsocket_trio.services.answer_payloads import answer_payload
 from rsocket_trio.services.calls.access import authenticate_call, authorise, without_credentials
 from rsocket_trio.services.calls.context import Call
-from rsocket_trio.services.calls.interceptors import ContextOf, intercepted
-from rsocket_trio.services.calls.time_left import deadline_of, within
+from rsocket_trio.services.calls.interceptors import ContextOf, Interception
+from rsocket_trio.services.codec_choice import answer_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
@@ -64,12 +67,22 @@ def served(
         raise refusal
     if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
         return handler
-    mime = port.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
-    call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
-    call.pattern = handler.pattern_text
+    connection = port.connection
+    mime = connection.setup.metadata_mime
+    if request.metadata_mime not in NO_MIME:
+        mime = mime_name(request.metadata_mime)
+    call = Call(
+        metadata.route,
+        handler.interaction,
+        "server",
+        connection,
+        request,
+        mime,
+        handler.pattern_text,
+        connection.user,
+        deadline,
+    )
     call._travelling = travelling
-    call.user = port.connection.user
-    call.deadline = deadline
     if handler.pattern is not None and metadata.route is not None:
         call.parameters = handler.pattern.match(metadata.route) or {}
     function, kind = handler.function, handler.kind
@@ -86,6 +99,7 @@ def served(
     elif handler.typed is None and not needs_life:
         function = _with_call(call, function)
     if needs_life:
+        call._count_received(request)
         life = ServedCall(call, function, kind, handler, interceptors, responder._authenticator, metadata, mime)
         function, kind = life.form
     # By position: names would cost as much again, and evolving six times as much.
@@ -96,7 +110,7 @@ def served(
         handler.refill,
         handler.interaction,
         handler.route,
-        handler.registered,
+        handler.origin or handler.function,
         call,
         bool(interceptors) or deadline < math.inf,
         codecs=handler.codecs,
@@ -224,14 +238,34 @@ class ServedCall:
         async def allowed() -> T:
             nonlocal refusal
             if refusal is not None:
-                told, refusal = refusal, None
+                raised, refusal = refusal, None
                 try:
-                    raise told
+                    raise raised
                 finally:
-                    del told  # its traceback refers to this frame
+                    del raised  # its traceback refers to this frame
             await authorise(self._call, self._handler.requires)
             return await body()
 
         if not self._interceptors:
             return await allowed()
-        return await intercepted(self._call, self._interceptors, allowed)
+        async with Interception(self._call, self._interceptors):
+            return await allowed()
+
+
+def deadline_of(entry: Entry) -> float:
+    """Return when the time of a call is over that came with this entry. Raise ``Invalid`` for a malformed one."""
+    try:
+        return trio.current_time() + decode_deadline(entry.content)
+    except RemoteProtocolError as error:
+        raise Invalid(f"metadata: {error}") from None
+
+
+async def within(deadline: float, serve: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``serve``. Raise ``Canceled`` if there is none in time: the caller has gone on then."""
+    if trio.current_time() >= deadline:
+        raise Canceled(TOO_LATE)
+    with trio.CancelScope(deadline=deadline):
+        result = await serve()
+        if trio.current_time() < deadline:
+            return result
+    raise Canceled(TOO_LATE)
