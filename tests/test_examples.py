@@ -236,7 +236,7 @@ async def test_the_demo_shows_a_conversation_and_ends_each_time_in_the_same_way(
 
 
 async def test_the_command_line_runs_the_same_demo() -> None:
-    done = await run_program("-c", "import sys; from rsocket_trio.cli.demo import main; sys.exit(main())")
+    done = await run_program("-c", "from rsocket_trio.cli.main import commands; commands.main(['demo'])")
 
     assert (done.code, done.stderr) == (0, "")
     assert_in_order(TRANSCRIPT, done.stdout)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio import Payload, Setup
 from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.composing import compose
+from rsocket_trio.cli.request_metadata import compose
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.masking import (
     AUTHENTICATION,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rsocket_trio.capture.buffer import Buffer, Recorded
 from rsocket_trio.capture.rows import Origin
-from rsocket_trio.capture.tracker import Tracker
-from rsocket_trio.capture.writer_thread import WriterThread
+from rsocket_trio.capture.schema import TABLES
+from rsocket_trio.capture.writer_thread import Tracker, WriterThread
 from rsocket_trio.capture.writers import FORMATS, TableWriter, need_pyarrow
 from rsocket_trio.mux.recording import Facts, Recorder
 
@@ -69,11 +71,12 @@ class Capture:
         origin = Origin(self.capture_id, host or socket.gethostname(), time.time_ns() // 1000, time.monotonic_ns())
         self._writers = {
             table: TableWriter(self.directory, table, kind, self.capture_id[:12], rotate_bytes, rotate_seconds)
-            for table in ("frames", "interactions", "connections")
+            for table in TABLES
         }
-        self._buffer = Buffer(buffer_frames, buffer_bytes, self._wake)
-        tracker = Tracker(origin, _new_id)
-        self._worker = WriterThread(str(self.directory), self._buffer, tracker, self._writers)
+        wake = threading.Event()
+        self._buffer = Buffer(buffer_frames, buffer_bytes, wake.set)
+        tracker = Tracker(origin, partial(secrets.token_hex, 16))
+        self._worker = WriterThread(str(self.directory), self._buffer, tracker, self._writers, wake)
         self._closed = False
         self._worker.start()
 
@@ -121,18 +124,11 @@ class Capture:
             self._closed = True
             self._worker.stop(timeout)
 
-    def _wake(self) -> None:
-        self._worker.wake()
-
-
-def _new_id() -> str:
-    return secrets.token_hex(16)
-
 
 def _check(directory: Path, capture_id: str) -> None:
     """Raise ``OSError`` naming the directory where files can't be made in it."""
     try:
-        for table in ("frames", "interactions", "connections"):
+        for table in TABLES:
             (directory / table).mkdir(parents=True, exist_ok=True)
         probe = directory / "frames" / f".probe-{capture_id}"
         probe.write_bytes(b"\0")

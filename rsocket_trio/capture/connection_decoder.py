@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
 
 from rsocket_trio.capture.captured_stream import CapturedStream
-from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Origin, Rows
+from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Origin, Row, Rows
 from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
-from rsocket_trio.rsocket.extensions.terms import content_at
-from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.rsocket.resume_positions import is_tracked
 
 MOST_STREAMS = 1_000_000
 """Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
-
-
 CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
 MOST_PINGS = 1024
@@ -56,7 +50,6 @@ class CapturedSession:
         self._origin = origin
         self._rows = rows
         self._ended: dict[int, int] = {}
-        self._unmarked: dict[int, None] = {}
 
     # Streams
 
@@ -91,13 +84,10 @@ class CapturedSession:
         self.current = decoder
         self.resumes += 1
         self.to_repeat = max(0, self.sent - position) if position is not None and not self.drops else 0
-        if decoder.dialect is not None and decoder.dialect.entries:
-            for stream in [stream for stream in self._open() if stream.id in self._unmarked]:
-                self.end(stream, now, CONN_LOST)
 
     def repeats(self, data: bytes, size: int) -> bool:
         """Count a sent frame. Return whether it was sent before, on a transport that was lost."""
-        if not is_tracked(data) or int.from_bytes(data[:4], "big") in self._unmarked:
+        if not is_tracked(data):
             return False
         if self.to_repeat > 0:
             self.to_repeat -= size
@@ -105,25 +95,11 @@ class CapturedSession:
         self.sent += size
         return False
 
-    def mark(self, dialect: Dialect, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
-        """Record whether a request marks its stream as resumable, in the extension draft."""
-        if not dialect.entries:
-            return
-        self._unmarked.pop(stream_id, None)
-        mark = content_at(AT_STREAM, entries, Resumable)
-        if not (isinstance(mark, Resumable) and mark.resumable):
-            if len(self._unmarked) >= REMEMBERED:
-                del self._unmarked[next(iter(self._unmarked))]
-            self._unmarked[stream_id] = None
-
     def finish(self, now: int) -> None:
         """End the session: open streams end as ``conn_lost``, or as ``unknown`` if frames were dropped meanwhile."""
         self.is_over = True
-        for stream in self._open():
+        for stream in list(self.streams.values()):
             self.end(stream, now, UNKNOWN if self.drops > stream.drops else CONN_LOST)
-
-    def _open(self) -> Iterator[CapturedStream]:
-        return iter(list(self.streams.values()))
 
 
 Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
@@ -166,9 +142,10 @@ class LeaseCounter:
 
 
 class ConnectionDecoder:
-    """The state of one captured transport connection. Subclasses read the frames of their protocol."""
+    """The state of one captured transport connection. It knows the sizes of frames; a subclass reads those of RSocket.
 
-    dialect: Dialect | None = None
+    Of Streamux received frames are the reads: only its session can cut them into chunks.
+    """
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
         self.facts = facts
@@ -194,8 +171,10 @@ class ConnectionDecoder:
         self._pings: dict[bool, deque[int]] = {True: deque(maxlen=MOST_PINGS), False: deque(maxlen=MOST_PINGS)}
         self._rtt = [0] * RTT_BUCKETS
         self._leases = {True: LeaseCounter(), False: LeaseCounter()}
-        self._setup: tuple[str | None, str | None, int | None, int | None, bool | None, bool | None]
-        self._setup = (None, None, None, None, None, None)
+        self._setup: Row = (None,) * 6
+        """Cells of the SETUP."""
+        self._metadata_mime: str | int = COMPOSITE_METADATA
+        self._leased = False
 
     def frames(self, now: int, inward: bool, frames: list[CapturedFrame], dropped: int) -> None:
         """Handle frames that passed at this time; ``dropped`` counts the frames not kept since the last call."""
@@ -210,7 +189,6 @@ class ConnectionDecoder:
             self.drops += dropped
             self._unreported_drops += dropped
             self.session.drops += dropped
-            self._after_drop()
 
     def closed(self, now: int, reason: str) -> None:
         """Handle the end of the transport; write the row now if no later event can belong to this connection."""
@@ -257,10 +235,9 @@ class ConnectionDecoder:
     # For subclasses
 
     def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
-        raise AssertionError("a subclass reads the frames")
-
-    def _after_drop(self) -> None:
-        """Handle a gap: some frames before the next one are missing."""
+        size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + frame[1]
+        self._count(inward, size)
+        self._row(FrameCells(now, inward, size))
 
     def _count(self, inward: bool, size: int) -> None:
         counts = self._counts[inward]
@@ -275,15 +252,8 @@ class ConnectionDecoder:
         self._unreported_drops = 0
         self._rows.frames.append(
             (
-                *(
-                    origin.capture_id,
-                    origin.host,
-                    self.conn_id,
-                    self.session.id,
-                    seq,
-                    origin.micros(seen.now),
-                    seen.now,
-                ),
+                *(origin.capture_id, origin.host, self.conn_id, self.session.id),
+                *(seq, origin.micros(seen.now), seen.now),
                 *(facts.side, "in" if seen.inward else "out", facts.transport, facts.peer_address),
                 *seen.cells(),
                 dropped,

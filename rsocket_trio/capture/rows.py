@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +17,7 @@ from rsocket_trio.metadata.tracing import decode_trace
 
 if TYPE_CHECKING:
     from rsocket_trio.capture.captured_stream import CapturedStream
-    from rsocket_trio.payload import Payload
+    from rsocket_trio.rsocket.frames import Frame
 
 Row: TypeAlias = tuple[Any, ...]
 """Cells in the order of a table's columns."""
@@ -92,10 +93,14 @@ class FrameCells:
     resume_pos: int | None = None
     trace_id: bytes | None = None
 
-    def measure(self, payload: Payload) -> None:
-        """Set the sizes of data and metadata."""
-        self.data_bytes = len(payload.data) + self.beyond
-        self.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
+    def measure(self, frame: Frame) -> None:
+        """Set the sizes of the data and metadata of a frame; what was not kept is at its end."""
+        content = getattr(frame, "payload", frame)
+        data, metadata = getattr(content, "data", getattr(content, "body", None)), getattr(content, "metadata", None)
+        if data is not None:
+            self.data_bytes = len(data) + self.beyond
+        if metadata is not None:
+            self.metadata_bytes = len(metadata) + (self.beyond if data is None else 0)
 
     def cells(self) -> Row:
         """Return the cells from ``stream_id`` to ``trace_id``."""
@@ -107,18 +112,10 @@ _cells: Callable[[FrameCells], Row] = attrgetter(
 )
 
 
-_route_ids: dict[str, int] = {}
-
-
+@lru_cache(maxsize=REMEMBERED)
 def route_id(route: str) -> int:
     """Return a stable 64-bit number for a route: the first 8 bytes of its BLAKE2b hash, signed."""
-    known = _route_ids.get(route)
-    if known is None:
-        if len(_route_ids) >= REMEMBERED:
-            _route_ids.clear()
-        known = int.from_bytes(blake2b(route.encode(), digest_size=8).digest(), "big", signed=True)
-        _route_ids[route] = known
-    return known
+    return int.from_bytes(blake2b(route.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def session_id(token: bytes) -> str:

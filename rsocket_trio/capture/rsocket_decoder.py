@@ -20,7 +20,7 @@ from rsocket_trio.capture.schema import (
     as_int32,
 )
 from rsocket_trio.errors import DRAIN_SIGN, Rejected, RemoteProtocolError
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, mime_name
+from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH, Interaction
 from rsocket_trio.payload import Payload
@@ -34,7 +34,6 @@ from rsocket_trio.rsocket.frames import (
     Frame,
     KeepaliveFrame,
     LeaseFrame,
-    MetadataPushFrame,
     PayloadFrame,
     RequestFrame,
     RequestNFrame,
@@ -47,7 +46,6 @@ from rsocket_trio.rsocket.handshake import stated
 from rsocket_trio.rsocket.resume_positions import resume_request
 
 NS_PER_MS = 1_000_000
-"""Nanoseconds in a millisecond."""
 
 
 class RSocketDecoder(ConnectionDecoder):
@@ -55,9 +53,7 @@ class RSocketDecoder(ConnectionDecoder):
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int, sessions: Sessions) -> None:
         super().__init__(origin, rows, facts, conn_id, now)
-        self.dialect = self._dialect = dialect_named(facts.dialect)
-        self._metadata_mime: str | int = COMPOSITE_METADATA
-        self._leased = False
+        self._dialect = dialect_named(facts.dialect)
         self._token: str | None = None
         """The id of a session that may be resumed."""
         self._sessions = sessions
@@ -84,6 +80,7 @@ class RSocketDecoder(ConnectionDecoder):
         seen.stream = stream = self.session.streams.get(decoded.stream_id)
         if seen.is_repeated and stream is not None:
             stream.retries += 1
+        seen.measure(decoded)
         read = READERS.get(type(decoded))
         if read is not None:
             read(self, decoded, seen)
@@ -120,7 +117,7 @@ class RSocketDecoder(ConnectionDecoder):
             self.is_orphan = True
             self.resumes = 1
         else:
-            self._metadata_mime, self._leased = _terms_of(former.founder)
+            self._metadata_mime, self._leased = former.founder._metadata_mime, former.founder._leased
             replaced, self.session = former.current, former
             former.drops += self.drops
             former.go_on(self, position if self.facts.side == "client" else self._position, now)
@@ -132,7 +129,6 @@ class RSocketDecoder(ConnectionDecoder):
     # One method for each kind of frame
 
     def _read_setup(self, frame: SetupFrame, seen: FrameCells) -> None:
-        seen.measure(frame.payload)
         frame = stated(self._dialect, frame)
         self._metadata_mime = mime_name(frame.metadata_mime)
         self._leased = frame.lease
@@ -143,7 +139,6 @@ class RSocketDecoder(ConnectionDecoder):
         )
 
     def _read_setup_ok(self, frame: SetupOkFrame, seen: FrameCells) -> None:
-        seen.measure(frame.payload)
         grant = content_at(AT_OK, frame.extensions, ResumeGrant)
         if isinstance(grant, ResumeGrant):
             seen.resume_pos = grant.last_received_client_position
@@ -157,17 +152,14 @@ class RSocketDecoder(ConnectionDecoder):
         self._go_on(seen.now, frame.last_received_client_position)
 
     def _read_keepalive(self, frame: KeepaliveFrame, seen: FrameCells) -> None:
-        seen.data_bytes = len(frame.data) + seen.beyond
         seen.keepalive_pos = frame.last_received_position
         if frame.respond or frame.data != DRAIN_SIGN:  # which answers nothing
             self._beat(seen.now, seen.inward, asks=frame.respond)
 
     def _read_lease(self, frame: LeaseFrame, seen: FrameCells) -> None:
-        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         self._grant(frame.number_of_requests, frame.time_to_live_ns, seen)
 
     def _read_ext(self, frame: ExtFrame, seen: FrameCells) -> None:
-        seen.data_bytes = len(frame.body) + seen.beyond
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
             if isinstance(content, Beat):
@@ -177,9 +169,6 @@ class RSocketDecoder(ConnectionDecoder):
                 seen.keepalive_pos = content.last_received_position
             elif isinstance(content, Permits):
                 self._grant(content.number, content.time_to_live_ns, seen)
-
-    def _read_push(self, frame: MetadataPushFrame, seen: FrameCells) -> None:
-        seen.metadata_bytes = len(frame.metadata) + seen.beyond
 
     def _grant(self, number: int, ttl_ns: int, seen: FrameCells) -> None:
         seen.lease_n = min(number, LONGEST)
@@ -193,7 +182,6 @@ class RSocketDecoder(ConnectionDecoder):
         now, ours, stream = seen.now, not seen.inward, seen.stream
         dialect = self._dialect
         seen.interaction = frame.interaction.value
-        seen.measure(frame.payload)
         if seen.is_repeated:
             return
         if stream is not None and stream.ours == ours and stream.interaction is frame.interaction:
@@ -213,13 +201,10 @@ class RSocketDecoder(ConnectionDecoder):
             lease = self._leases[seen.inward]
             for _ in range(cost_of(frame.extensions) if dialect.entries else 1):
                 lease.use(now)
-        if self._token is not None:
-            self.session.mark(dialect, frame.stream_id, frame.extensions)
         self.session.begin(stream, now)
         self._payload(stream, frame, seen, is_item=True)
 
     def _read_payload(self, frame: PayloadFrame, seen: FrameCells) -> None:
-        seen.measure(frame.payload)
         if seen.stream is not None and not seen.is_repeated:
             carries = bool(seen.data_bytes) or seen.metadata_bytes is not None
             is_item = frame.next or (self._dialect.bare_payload_is_item and carries)
@@ -228,7 +213,6 @@ class RSocketDecoder(ConnectionDecoder):
     def _read_request_n(self, frame: RequestNFrame, seen: FrameCells) -> None:
         stream = seen.stream
         seen.request_n = frame.request_n
-        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         if stream is not None and not seen.is_repeated:
             by_requester = stream.ours != seen.inward
             stream.half(by_requester).size += seen.frame_bytes
@@ -236,7 +220,6 @@ class RSocketDecoder(ConnectionDecoder):
 
     def _read_cancel(self, frame: CancelFrame, seen: FrameCells) -> None:
         stream = seen.stream
-        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         if stream is None or seen.is_repeated:
             return
         by_requester = stream.ours != seen.inward
@@ -252,8 +235,6 @@ class RSocketDecoder(ConnectionDecoder):
         code = as_int32(frame.code)
         seen.error_code = code
         seen.error_text = frame.data[: 4 * ERROR_TEXT].decode("utf-8", "replace")[:ERROR_TEXT]
-        seen.data_bytes = len(frame.data) + seen.beyond
-        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         if stream is None or seen.is_repeated:
             return
         stream.half(stream.ours != seen.inward).size += seen.frame_bytes
@@ -274,8 +255,8 @@ class RSocketDecoder(ConnectionDecoder):
         half.pieces += 1
         half.has_item |= is_item
         opening = by_requester and not half.payloads
-        if opening:
-            self._gather(stream, payload)
+        if opening and payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
+            stream.metadata = (stream.metadata or b"") + payload.metadata
         if frame.follows:
             seen.fragments = 0
             seen.route_id = stream.route_id
@@ -304,11 +285,6 @@ class RSocketDecoder(ConnectionDecoder):
         if stream.is_over:
             self.session.end(stream, now, COMPLETE)
 
-    def _gather(self, stream: CapturedStream, payload: Payload) -> None:
-        """Append the metadata of a fragment, up to ``LONGEST_METADATA``."""
-        if payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
-            stream.metadata = (stream.metadata or b"") + payload.metadata
-
     def _name_route(self, stream: CapturedStream, payload: Payload, seen: FrameCells) -> None:
         metadata, stream.metadata = stream.metadata, None
         if not metadata:
@@ -319,11 +295,6 @@ class RSocketDecoder(ConnectionDecoder):
         seen.trace_id = trace_of(metadata, mime)
 
 
-def _terms_of(founder: ConnectionDecoder) -> tuple[str | int, bool]:
-    assert isinstance(founder, RSocketDecoder)
-    return founder._metadata_mime, founder._leased
-
-
 READERS: Final[dict[type, Callable[..., None]]] = {
     SetupFrame: RSocketDecoder._read_setup,
     SetupOkFrame: RSocketDecoder._read_setup_ok,
@@ -332,7 +303,6 @@ READERS: Final[dict[type, Callable[..., None]]] = {
     KeepaliveFrame: RSocketDecoder._read_keepalive,
     LeaseFrame: RSocketDecoder._read_lease,
     ExtFrame: RSocketDecoder._read_ext,
-    MetadataPushFrame: RSocketDecoder._read_push,
     RequestFrame: RSocketDecoder._read_request,
     PayloadFrame: RSocketDecoder._read_payload,
     RequestNFrame: RSocketDecoder._read_request_n,

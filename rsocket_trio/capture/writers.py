@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from rsocket_trio.capture.rows import Row
-from rsocket_trio.capture.schema import (
-    BINARY,
-    BOOL,
-    COUNTS,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    TABLES,
-    TIMESTAMP,
-    Column,
-)
+from rsocket_trio.capture.schema import COUNTS, TABLES, TIMESTAMP, Column
 from rsocket_trio.extras import install_command
 
 GROUP: Final = 16384
@@ -40,7 +28,7 @@ class JsonPart:
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
         self._file = path.open("wb")
-        self._columns = [(column.name, _to_json(column)) for column in columns]
+        self._columns = [(column.name, column.type == TIMESTAMP) for column in columns]
         self.size = 0
         """Bytes so far."""
 
@@ -48,10 +36,10 @@ class JsonPart:
         """Add rows."""
         for row in rows:
             cells = {
-                name: cell if cell is None or convert is None else convert(cell)
-                for (name, convert), cell in zip(self._columns, row, strict=True)
+                name: iso_time(cell) if is_time and cell is not None else cell
+                for (name, is_time), cell in zip(self._columns, row, strict=True)
             }
-            self.size += self._file.write(json.dumps(cells, separators=(",", ":")).encode() + b"\n")
+            self.size += self._file.write(json.dumps(cells, separators=(",", ":"), default=bytes.hex).encode() + b"\n")
 
     def close(self) -> None:
         """Complete the file. Raise ``OSError`` if not all of it fits."""
@@ -94,24 +82,25 @@ class ParquetPart:
 
 
 Part: TypeAlias = JsonPart | ParquetPart
-FORMATS: Final[dict[str, type[JsonPart] | type[ParquetPart]]] = {"parquet": ParquetPart, "jsonl": JsonPart}
+PartKind: TypeAlias = type[JsonPart] | type[ParquetPart]
+FORMATS: Final[dict[str, PartKind]] = {"parquet": ParquetPart, "jsonl": JsonPart}
+
+
+def iso_time(us: int) -> str:
+    """Return a time, in microseconds since 1970, as ISO 8601."""
+    return (EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def arrow_schema(columns: Sequence[Column]) -> Any:
     """Return the columns as an Arrow schema. Raise ``ModuleNotFoundError`` naming the extra if pyarrow is missing."""
     pa = need_pyarrow()
-    types = {
-        STRING: pa.string(),
-        INT8: pa.int8(),
-        INT16: pa.int16(),
-        INT32: pa.int32(),
-        INT64: pa.int64(),
-        BOOL: pa.bool_(),
-        BINARY: pa.binary(),
-        TIMESTAMP: pa.timestamp("us", tz="UTC"),
-        COUNTS: pa.list_(pa.int64()),
-    }
-    return pa.schema([pa.field(column.name, types[column.type], nullable=not column.required) for column in columns])
+    special = {TIMESTAMP: pa.timestamp("us", tz="UTC"), COUNTS: pa.list_(pa.int64())}
+    return pa.schema(
+        [
+            pa.field(column.name, special.get(column.type) or pa.type_for_alias(column.type), not column.required)
+            for column in columns
+        ]
+    )
 
 
 def need_pyarrow() -> Any:
@@ -130,22 +119,14 @@ class TableWriter:
     ``kept`` is the number of rows in whole files.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        table: str,
-        kind: type[JsonPart] | type[ParquetPart],
-        name: str,
-        most_bytes: int,
-        age: float,
-    ) -> None:
+    def __init__(self, directory: Path, table: str, kind: PartKind, name: str, max_bytes: int, max_age: float) -> None:
         self._directory = directory / table
         self._columns = TABLES[table]
         self._when = [column.name for column in self._columns].index("ts" if table == "frames" else "t_end")
         self._kind = kind
         self._name = name
-        self._most_bytes = most_bytes
-        self._age = age
+        self._max_bytes = max_bytes
+        self._max_age = max_age
         self._rows: list[Row] = []
         self._part: Part | None = None
         self._in_part = 0
@@ -161,19 +142,14 @@ class TableWriter:
         return len(self._rows) + self._in_part
 
     def add(self, rows: Sequence[Row], now: float) -> None:
-        """Take rows; write them once there are ``GROUP`` of them."""
+        """Take rows; write them once there are ``GROUP``, and complete the file if it is large or old enough."""
         if rows and not self.unsaved:
             self._since = now
         self._rows += rows
         if len(self._rows) >= GROUP:
             self._write()
-        self.tick(now)
-
-    def tick(self, now: float) -> None:
-        """Complete the file if it is large or old enough."""
-        if self.unsaved and (
-            now - self._since >= self._age or (self._part is not None and self._part.size >= self._most_bytes)
-        ):
+        is_large = self._part is not None and self._part.size >= self._max_bytes
+        if self.unsaved and (is_large or now - self._since >= self._max_age):
             self.complete()
             self._since = now
 
@@ -248,12 +224,3 @@ class TableWriter:
             self._paths = folder / f".{name}.tmp", folder / name
             self._part = self._kind(self._paths[0], self._columns)
         return self._part
-
-
-def _to_json(column: Column) -> Callable[[Any], Any] | None:
-    """Return the conversion of a cell to JSON, or ``None`` if it needs none."""
-    if column.type == TIMESTAMP:
-        return lambda us: (EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    if column.type == BINARY:
-        return bytes.hex
-    return None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
 
-from rsocket_trio.cli import starting
+from rsocket_trio.cli import interrupts
 from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import FLAG, Row, add_rows, rows_of
@@ -48,73 +50,42 @@ ROWS = (
 @click.argument("directory", metavar="DIR", type=click.Path())
 @partial(add_rows, rows=ROWS)
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    directory: str,
-    out: str,
-    server: str | None,
-    frames_only: bool,
-    title: str | None,
-    engine: str | None,
-    master: str | None,
-    settings: tuple[tuple[str, str], ...],
-    stacktrace: bool,
-) -> None:
+def command(ctx: click.Context, /, directory: str, **parameters: object) -> None:
     """Make a report of the capture in DIR: latency, credit, errors, connections."""
+    options = SimpleNamespace(**parameters)
+    title = options.title or f"Capture {os.path.basename(os.path.abspath(directory))}"
     try:
-        page = make_report(
-            directory,
-            server=server,
-            paired=not frames_only,
-            title=title or f"Capture {os.path.basename(os.path.abspath(directory))}",
-            engine=engine_of(engine, master, settings),
-            master=master or "local[2]",
-            settings=dict(settings),
-        )
-        write_page(Path(out), page)
-        write_text(out)
+        write_page(Path(options.out), make_report(directory, options, title))
+        write_text(options.out)
     except BaseException as error:
-        ctx.exit(report(error, stacktrace=stacktrace))
+        ctx.exit(report(error, stacktrace=options.stacktrace))
 
 
-def engine_of(engine: str | None, master: str | None, settings: tuple[tuple[str, str], ...]) -> str:
-    """Return the engine that the options ask for. Raise ``ValueError`` if they contradict each other."""
-    chosen = engine or ("duckdb" if master is None else "spark")
-    if chosen == "duckdb" and master is not None:
-        raise ValueError(f"--master {master} is where Spark runs, and --engine is duckdb")
-    if chosen == "duckdb" and settings:
-        raise ValueError(f"--conf {settings[0][0]} is a setting of Spark: --engine spark is missing")
-    return chosen
-
-
-def make_report(
-    directory: str,
-    *,
-    server: str | None,
-    paired: bool,
-    title: str,
-    engine: str,
-    master: str,
-    settings: dict[str, str],
-) -> str:
+def make_report(directory: str, options: SimpleNamespace, title: str) -> str:
     """Return the page. Raise ``Failure`` if a package or Java is missing, and ``ValueError`` for no capture.
 
     All of that is checked before Spark starts, which takes seconds.
     """
     from rsocket_trio.analytics.report import need_report, render
 
+    engine = options.engine or ("duckdb" if options.master is None else "spark")
+    if engine == "duckdb" and options.master is not None:
+        raise ValueError(f"--master {options.master} is where Spark runs, and --engine is duckdb")
+    if engine == "duckdb" and options.settings:
+        raise ValueError(f"--conf {options.settings[0][0]} is a setting of Spark: --engine spark is missing")
+    paired = not options.frames_only
     try:
         need_report()
         if engine == "duckdb":
-            told = _in_duckdb(directory, server, paired)
+            answers = _in_duckdb(directory, options.server, paired)
         else:
-            told = _in_spark(directory, server, paired, master, settings)
+            master = options.master or "local[2]"
+            answers = _in_spark(directory, options.server, paired, master, dict(options.settings))
     except ModuleNotFoundError as error:
         if BEFORE_EXTRAS not in str(error):
             raise
         raise Failure(str(error), MISUSED) from error
-    return render(told, title=title)
+    return render(answers, title=title)
 
 
 def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, Answer]:
@@ -122,7 +93,7 @@ def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, An
     from rsocket_trio.analytics.views import Damaged, answers, open_duckdb
 
     duckdb = need_duckdb()
-    starting.done()
+    interrupts.work_begins()
     try:
         with open_duckdb(directory, server=server, paired=paired) as engine:
             return {answer.view: answer for answer in answers(engine)}
@@ -154,11 +125,9 @@ def write_page(path: Path, page: str) -> None:
     """Write a file whole, or not at all."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            fresh.write_text(page, "utf-8")
-            fresh.replace(path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
+        fresh.write_text(page, "utf-8")
+        fresh.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise Failure(f"can't write {path}: {error.strerror or error}", FAILED) from error

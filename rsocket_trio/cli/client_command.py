@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from rsocket_trio import Connection, Keepalive, Payload, Rejected, ResumeOptions, Unsupported
-from rsocket_trio.cli.capturing import captured
-from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
-from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
+from rsocket_trio.cli.connections import Dial, Options, captured, client_tls, connected
 from rsocket_trio.cli.exit_codes import (
     REJECTED,
     TIMED_OUT,
@@ -22,12 +21,14 @@ from rsocket_trio.cli.exit_codes import (
     report,
     run_client,
 )
+from rsocket_trio.cli.help_page import with_hint
 from rsocket_trio.cli.options import set_up_logging
 from rsocket_trio.cli.output import Output
-from rsocket_trio.cli.served_routes import with_near_route
+from rsocket_trio.cli.request_metadata import compose, simple
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
@@ -36,10 +37,13 @@ from rsocket_trio.metadata import (
     BearerAuthentication,
     Credentials,
 )
-from rsocket_trio.rsocket.peers import Peer
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 
 DEFAULT_CREDIT = 256
+ROUTE = "$routes"
+"""The route on which a responder describes its routes: ``DESCRIPTION_ROUTE``, without the import of services."""
+HINT_TIMEOUT = 2.0
+"""Seconds that a server gets to describe its routes after it has rejected one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,29 +77,6 @@ class Wish:
 
 Performer: TypeAlias = Callable[[Connection, Wish, Output], Awaitable[None]]
 """Makes the request of a command, and returns when it is over."""
-
-
-@attrs.frozen(kw_only=True)
-class Defaults:
-    """The defaults of a command for a peer."""
-
-    data_mime: str = OCTET_STREAM
-    metadata_mime: str = TEXT_PLAIN
-    bare_mime: str = COMPOSITE_METADATA
-    """The metadata MIME type of a connection on which there is no metadata."""
-    keepalive: Keepalive = KEEPALIVE
-    credit: int | None = None
-    """Items that are asked for first; ``None`` for the library's own default."""
-
-
-def defaults_for(peer: Peer | None) -> Defaults:
-    """Return the defaults of a command for a peer; ``None`` is any other."""
-    if peer is None:
-        return Defaults()
-    defaults = Defaults(credit=peer.initial_request_n, keepalive=peer.keepalive or KEEPALIVE)
-    if peer.mime is None:
-        return defaults
-    return attrs.evolve(defaults, data_mime=peer.mime, metadata_mime=peer.mime, bare_mime=peer.mime)
 
 
 @attrs.frozen(kw_only=True)
@@ -160,26 +141,12 @@ class Ask:
     def planned(self, *, is_push: bool = False) -> tuple[Dial, Wish]:
         """Return how to connect, and the request. Raise ``ValueError`` and ``Failure`` for invalid parameters."""
         peer, dialect = peer_and_dialect(self.peer, self.dialect)
-        defaults = defaults_for(peer)
-        check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
-        metadata = self._metadata(defaults, dialect, is_push)
-        wish = Wish(
-            route=metadata.route,
-            metadata=metadata.content,
-            data=self.data,
-            take=self.take,
-            limit_rate=self.limit_rate or defaults.credit,
-            first_opens=self.first_opens,
-            as_json=self.as_json,
-        )
-        return self._dial(defaults, metadata, dialect), wish
-
-    def _metadata(self, defaults: Defaults, dialect: str, is_push: bool) -> Metadata:
-        return compose(
+        mime = None if peer is None else peer.mime
+        metadata = compose(
             self.metadata,
             self.mimes,
-            default_mime=defaults.metadata_mime,
-            bare_mime=defaults.bare_mime,
+            default_mime=mime or TEXT_PLAIN,
+            bare_mime=mime or COMPOSITE_METADATA,
             route=self.route,
             credentials=credentials(self.simple, self.bearer, dialect),
             # A push is metadata for the connection, which has its user since the SETUP.
@@ -187,16 +154,14 @@ class Ask:
             setup_text=self.setup_metadata,
             setup_mime=self.setup_mime,
         )
-
-    def _dial(self, defaults: Defaults, metadata: Metadata, dialect: str) -> Dial:
         options: Options = {
             "dialect": dialect,
             "quirks": self.quirks,
             "peer": self.peer,
             "setup": Payload(os.fsencode(self.setup_data or ""), metadata.setup),
-            "data_mime": self.data_mime or defaults.data_mime,
+            "data_mime": self.data_mime or mime or OCTET_STREAM,
             "metadata_mime": metadata.mime,
-            "keepalive": keepalive_terms(self.keepalive, self.lifetime, defaults.keepalive),
+            "keepalive": keepalive_terms(self.keepalive, self.lifetime, (peer and peer.keepalive) or KEEPALIVE),
             "lease": self.lease,
             "ssl_context": client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             "headers": self.headers,
@@ -204,7 +169,16 @@ class Ask:
             "connect_timeout": CONNECT_TIMEOUT if self.connect_timeout is None else self.connect_timeout,
         }
         watch = Watch(frames=self.debug, hex=self.hexadecimal)
-        return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch)
+        wish = Wish(
+            route=metadata.route,
+            metadata=metadata.content,
+            data=self.data,
+            take=self.take,
+            limit_rate=self.limit_rate or (None if peer is None else peer.initial_request_n),
+            first_opens=self.first_opens,
+            as_json=self.as_json,
+        )
+        return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch), wish
 
 
 async def ask(
@@ -268,3 +242,33 @@ def keepalive_terms(interval: float | None, lifetime: float | None, default: Kee
     if interval is None:
         interval = default.interval if default.interval <= lifetime else lifetime / 3
     return Keepalive(interval, lifetime)
+
+
+async def with_near_route(connection: Connection, route: str, metadata: bytes | None, text: str) -> str:
+    """Return the text of a rejection with the route that is like ``route``, if the server does not know ``route``.
+
+    ``metadata`` is that of the request. A server that does not describe its routes leaves the text as it is.
+    """
+    if f"'{route}'" not in text:
+        return text
+    try:
+        with trio.fail_after(HINT_TIMEOUT):
+            answer = await connection.request_response(Payload(b"", metadata), route=ROUTE)
+        names = {str(route.get("route") or "") for route in read_description(answer.data)["routes"]} - {""}
+    except (RSocketError, trio.TooSlowError, ValueError):
+        return text
+    # A route that is there was not the reason, or the server has said so.
+    return text if route in names else with_hint(text, route, names)
+
+
+def read_description(data: bytes) -> dict[str, Any]:
+    """Return a description of routes. Raise ``ValueError`` for what is none."""
+    try:
+        description = json.loads(data)
+    except RecursionError:
+        raise ValueError("too many levels of JSON") from None
+    routes = description.get("routes") if isinstance(description, dict) else None
+    if not isinstance(routes, list) or not all(isinstance(route, dict) for route in routes):
+        raise ValueError("no list of routes")
+    result: dict[str, Any] = description
+    return result

@@ -3,84 +3,43 @@
 from __future__ import annotations
 
 import signal
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shutil import which
-from typing import Any
+from types import SimpleNamespace
 
-import attrs
 import click
 import trio
 
 from rsocket_trio.cli.client_command import credentials
-from rsocket_trio.cli.connecting import client_tls
+from rsocket_trio.cli.connections import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, Failure, run_client
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import FLAG, Row, add_rows, mime, rows_of
+from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, mime, rows_of
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
+from rsocket_trio.conformance import clients, page, report, routes, run
 from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chapters, chosen
-from rsocket_trio.conformance.clients import (
-    CLIENTS_AT_ONCE,
-    WAIT,
-    Listening,
-    WrongClient,
-    run_clients,
-)
-from rsocket_trio.conformance.clients import command as started_by
-from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.reaching import check_reached
-from rsocket_trio.conformance.report import (
-    BROKEN,
-    Run,
-    cost,
-    explained,
-    outcomes_in,
-    table,
-    told,
-    told_again,
-    told_known,
-)
-from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
-from rsocket_trio.conformance.routes import Routes
-from rsocket_trio.conformance.run import (
-    AGAIN,
-    AT_ONCE,
-    PATIENCE,
-    UNREACHABLE,
-    Target,
-    WrongServer,
-    dial_to,
-    run,
-)
 from rsocket_trio.errors import readable
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
-TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
-LONGEST_ROUTE = LONGEST_MIME = 255
+MAX_ROUTE_BYTES = MAX_MIME_BYTES = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     for path in paths:
-        if path.suffix not in WRITERS:
-            raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(WRITERS)}")
+        if path.suffix not in page.WRITERS:
+            raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(page.WRITERS)}")
         if not path.parent.is_dir():
             raise click.BadParameter(f"{path}: there is no folder {path.parent}")
-        is_new = not path.exists()
-        try:
-            path.open("ab").close()
-        except OSError as error:
-            raise click.BadParameter(f"{path}: it can't be written: {error.strerror}") from None
-        if is_new:
-            path.unlink()
     return paths
 
 
@@ -93,29 +52,18 @@ def _patterns(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
 
 
 def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for text in texts:
         name, sign, path = text.partition("=")
         if not sign or not path or name not in NEEDS:
             raise click.BadParameter(f"{text!r}: a route is written NAME=PATH, with one of {', '.join(NEEDS)}")
-        if len(path.encode()) > LONGEST_ROUTE:
-            raise click.BadParameter(f"{name}: a route of {len(path.encode())} bytes, limit {LONGEST_ROUTE}")
-        found[name] = path
-    return found
+        if len(path.encode()) > MAX_ROUTE_BYTES:
+            raise click.BadParameter(f"{name}: a route of {len(path.encode())} bytes, limit {MAX_ROUTE_BYTES}")
+        paths[name] = path
+    return paths
 
 
-def _outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
-    if not path.is_file():
-        raise click.BadParameter(f"{path}: that is no file")
-    try:
-        return outcomes_in(path, dialect, role)
-    except OSError as error:
-        raise click.BadParameter(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _many(types: Sequence[str]) -> dict[str, Any]:
+def _many(types: Sequence[str]) -> Settings:
     return {"multiple": True, "type": click.Choice(types)}
 
 
@@ -134,21 +82,19 @@ ROWS = (
                         {"multiple": True, "metavar": "NAME=PATH", "callback": _routes}),
     Row("metadata_mime", "--metadata-mime", "Metadata type of the SETUP.", {"type": mime, "metavar": "MIME"}),
     Row("data_mime",    "--data-mime", "Data type of the SETUP.", {"type": mime, "metavar": "MIME"}),
-    Row("transport",    "--transport", "The transport, instead of the one in the URI.",
-                        {"type": click.Choice(TRANSPORTS)}),
     Row("options",      "--with", "An option that the peer has.", _many(list(OPTIONS))),
     Row("reports",      "--report", "A file to write: .html, .json or .xml (JUnit).",
                         {"multiple": True, "type": click.Path(path_type=Path, dir_okay=False), "callback": _reports}),
     Row("baseline",     "--baseline", "The .json of an earlier run: only failures that are not in it count.",
                         {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
     Row("patience",     "--patience", "Seconds for each step.",
-                        {"default": PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
+                        {"default": run.PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
     Row("again",        "--again", "Further plays of a case that ran out of time, alone and with four times the "
-                        "patience.", {"default": AGAIN, "type": click.IntRange(0, 10), "show_default": True}),
-    Row("wait",         "--wait", f"Seconds in which a client has to connect ({WAIT:g}).",
+                        "patience.", {"default": run.AGAIN, "type": click.IntRange(0, 10), "show_default": True}),
+    Row("wait",         "--wait", f"Seconds in which a client has to connect ({clients.WAIT:g}).",
                         {"type": click.FloatRange(0.1, 3600)}),
     Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",
-                        {"default": AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
+                        {"default": run.AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
     *rows_of("connect_timeout", "simple", "bearer", "trust", "untrusted", "cert", "key", "headers"),
     Row("heavy",        "--heavy", "Also run the cases with large frames and many streams.", FLAG),
     Row("with_hex",     "--hex", "Also show the bytes of the frames of a case.", FLAG),
@@ -157,40 +103,11 @@ ROWS = (
                         {"metavar": "CASE"}),
 )
 # fmt: on
-
-
-@attrs.frozen(kw_only=True)
-class Options:
-    """The parameters of ``ROWS``, as click passes them."""
-
-    role: str
-    listen: str | None
-    dialect: str
-    clauses: tuple[str, ...]
-    without: tuple[str, ...]
-    routes: dict[str, str]
-    metadata_mime: str | None
-    data_mime: str | None
-    transport: str | None
-    options: tuple[str, ...]
-    reports: tuple[Path, ...]
-    baseline: Path | None
-    patience: float
-    again: int
-    wait: float | None
-    at_once: int
-    connect_timeout: float | None
-    simple: str | None
-    bearer: str | None
-    trust: str | None
-    untrusted: bool
-    cert: str | None
-    key: str | None
-    headers: tuple[tuple[str, str], ...]
-    heavy: bool
-    with_hex: bool
-    lists: bool
-    explain: str | None
+OF_SERVERS = (
+    *("trust", "cert", "key", "untrusted", "headers", "connect_timeout", "simple", "bearer", "routes"),
+    *("metadata_mime", "data_mime"),
+)
+"""Parameters that are for servers: clients connect, and send their SETUP, by themselves."""
 
 
 @click.command(
@@ -210,7 +127,7 @@ class Options:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[URI | -- COMMAND ...]")
 @partial(add_rows, rows=ROWS)
 @click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: Any) -> None:
+def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: object) -> None:
     """Run the cases of a protocol against the server at URI, and show those that fail.
 
     It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
@@ -221,34 +138,34 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: Any) ->
     nothing, request, stream, subscription or channel, in Streamux nothing, request, chunks, several, large, cancel or
     ping. Without COMMAND the clients are waited for, but not in Streamux.
     """
-    options = Options(**parameters)
+    options = SimpleNamespace(**parameters)
     name = dialect_named(options.dialect)
-    try:
-        patterns = options.clauses if options.explain is None else (options.explain,)
-        every = options.heavy or options.lists or options.explain is not None
-        cases = chosen(name, role=options.role, patterns=patterns, heavy=every)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    patterns = options.clauses if options.explain is None else (options.explain,)
+    every = options.heavy or options.lists or options.explain is not None
+    cases = chosen(name, role=options.role, patterns=patterns, heavy=every)
     if options.explain is not None:
-        click.echo("\n\n".join(explained(case) for case in cases))
+        click.echo("\n\n".join(report.explained(case) for case in cases))
         return
     if options.lists:
         for case in cases:
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
     play_against = _tested_server if options.role == "server" else _tested_clients
-    baseline = {} if options.baseline is None else _outcomes_in(options.baseline, name, options.role)
+    baseline = {} if options.baseline is None else report.outcomes_in(options.baseline, name, options.role)
     tested, play = play_against(options, name, words, cases)
     ctx.exit(run_client(partial(_run, tested, name, options, play, baseline)))
 
 
-def _tested_server(options: Options, dialect: str, words: tuple[str, ...], cases: list[Case]) -> tuple[str, Cases]:
+def _tested_server(
+    options: SimpleNamespace, dialect: str, words: tuple[str, ...], cases: list[Case]
+) -> tuple[str, Cases]:
     """Return the name of the server under test, and the function that plays the cases against it."""
     if options.wait is not None:
         raise click.UsageError("--wait is for --role client")
-    uri = over(_one_uri(words, options.listen), options.transport)
-    target = Target(
-        dial_to(uri, _tls(options), options.headers),
+    uri = _one_uri(words, options.listen)
+    tls = client_tls(options.trust, options.cert, options.key, untrusted=options.untrusted)
+    target = run.Target(
+        run.dial_to(uri, tls, options.headers),
         _abilities(options),
         options.patience,
         options.at_once,
@@ -259,63 +176,41 @@ def _tested_server(options: Options, dialect: str, words: tuple[str, ...], cases
     return uri, partial(_against_server, uri, dialect, cases, target)
 
 
-def _tested_clients(options: Options, dialect: str, words: tuple[str, ...], cases: list[Case]) -> tuple[str, Cases]:
+def _tested_clients(
+    options: SimpleNamespace, dialect: str, words: tuple[str, ...], cases: list[Case]
+) -> tuple[str, Cases]:
     """Return the name of the clients under test, and the function that plays the cases against them."""
-    if any((options.trust, options.cert, options.key, options.untrusted, options.headers, options.connect_timeout)):
-        raise click.UsageError("options of connecting, TLS and the WebSocket handshake are for --role server")
-    if options.simple is not None or options.bearer is not None:
-        raise click.UsageError("credentials are for --role server: a client sends its own SETUP")
-    if options.routes or options.metadata_mime or options.data_mime:
-        raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
-    uri, most = _address(options.listen and over(options.listen, options.transport))
+    for name in OF_SERVERS:
+        if getattr(options, name):
+            raise click.UsageError(f"{name.replace('_', ' ')}: that is for --role server, a client has its own")
+    uri, max_at_once = _address(options.listen)
     if not words and chapters()[dialect].notation.negotiates:
         raise click.UsageError(f"clients of {dialect} wait for the tester: give a command that starts them")
-    start = started_by(_program(words)) if words else None
-    at_once, wait = min(options.at_once, most), options.wait or WAIT
-    listening = Listening(uri, start, _abilities(options), options.patience, at_once, wait, again=options.again)
+    start = clients.command(_program(words)) if words else None
+    at_once, wait = min(options.at_once, max_at_once), options.wait or clients.WAIT
+    listening = clients.Listening(uri, start, _abilities(options), options.patience, at_once, wait, again=options.again)
     return readable(" ".join(words)) or f"clients at {uri}", partial(_against_clients, cases, listening)
 
 
-def _abilities(options: Options) -> frozenset[str]:
+def _abilities(options: SimpleNamespace) -> frozenset[str]:
     return frozenset(NEEDS) - frozenset(options.without) | frozenset(options.options)
 
 
-def over(uri: str, transport: str | None) -> str:
-    """Return the URI with this transport instead of the one that it begins with."""
-    if transport is None:
-        return uri
-    scheme, found, rest = uri.partition("://")
-    if not found or scheme not in TRANSPORTS:
-        raise click.UsageError(f"{uri}: --transport takes the place of {', '.join(TRANSPORTS)}")
-    return checked_uri(f"{transport}://{rest}")
-
-
-def _ways(options: Options, dialect: str) -> Routes | None:
+def _ways(options: SimpleNamespace, dialect: str) -> routes.Routes | None:
     """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
-    try:
-        auth = credentials(options.simple, options.bearer, dialect)
-    except (ValueError, Failure) as error:
-        raise click.UsageError(str(error)) from None
-    routes, metadata_mime, data_mime = options.routes, options.metadata_mime, options.data_mime
-    if not routes and metadata_mime is None and data_mime is None and auth is None:
+    auth = credentials(options.simple, options.bearer, dialect)
+    paths, metadata_mime, data_mime = options.routes, options.metadata_mime, options.data_mime
+    if not paths and metadata_mime is None and data_mime is None and auth is None:
         return None
-    if dialect != ROUTED_DIALECT:
-        raise click.UsageError(f"routes, MIME types and credentials are for {ROUTED_DIALECT}")
+    if dialect != routes.DIALECT:
+        raise click.UsageError(f"routes, MIME types and credentials are for {routes.DIALECT}")
     if auth is not None and metadata_mime not in (None, COMPOSITE_METADATA):
         raise click.UsageError(f"credentials need composite metadata, not {metadata_mime}")
     for text in (metadata_mime or "", data_mime or ""):
-        if not text.isascii() or len(text) > LONGEST_MIME:
-            raise click.UsageError(f"{text[:40]!r}: a MIME type has {LONGEST_MIME} characters of ASCII at most")
-    usual = COMPOSITE_METADATA if routes or auth is not None else OCTET_STREAM
-    return Routes(routes, metadata_mime or usual, data_mime or OCTET_STREAM, auth)
-
-
-def _tls(options: Options) -> ssl.SSLContext | None:
-    """Return the context of the tester's end. A file that is none is wrong usage."""
-    try:
-        return client_tls(options.trust, options.cert, options.key, untrusted=options.untrusted)
-    except Failure as error:
-        raise click.UsageError(str(error)) from None
+        if not text.isascii() or len(text) > MAX_MIME_BYTES:
+            raise click.UsageError(f"{text[:40]!r}: a MIME type has {MAX_MIME_BYTES} characters of ASCII at most")
+    usual = COMPOSITE_METADATA if paths or auth is not None else OCTET_STREAM
+    return routes.Routes(paths, metadata_mime or usual, data_mime or OCTET_STREAM, auth)
 
 
 def _one_uri(words: tuple[str, ...], listen: str | None) -> str:
@@ -337,7 +232,7 @@ def _address(listen: str | None) -> tuple[str, int]:
     if endpoint.uses_tls or endpoint.row.is_local:
         raise click.UsageError(f"{listen}: clients are tested over tcp, ws and unix")
     has_ports = bool(endpoint.host)
-    return listen, CLIENTS_AT_ONCE if has_ports and not endpoint.port else 1
+    return listen, clients.CLIENTS_AT_ONCE if has_ports and not endpoint.port else 1
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -348,15 +243,15 @@ def _program(words: tuple[str, ...]) -> tuple[str, ...]:
     return program, *words[1:]
 
 
-async def _against_server(uri: str, dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
+async def _against_server(uri: str, dialect: str, cases: list[Case], target: run.Target, out: Output) -> list[Result]:
     try:
         await check_reached(uri, target, dialect)
-    except WrongServer as error:
+    except run.WrongServer as error:
         raise Failure(f"{uri}: {str(error).removeprefix(f'{uri}: ')}", CANNOT_CONNECT) from None
-    return await run(cases, target)
+    return await run.run(cases, target)
 
 
-async def _against_clients(cases: list[Case], listening: Listening, out: Output) -> list[Result]:
+async def _against_clients(cases: list[Case], listening: clients.Listening, out: Output) -> list[Result]:
     """Run the cases; SIGTERM ends the clients that were started, too."""
     results: list[Result] = []
     is_ended = False
@@ -372,8 +267,8 @@ async def _against_clients(cases: list[Case], listening: Listening, out: Output)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_on_signal)
         try:
-            results = await run_clients(cases, listening, write_text)
-        except (WrongClient, OSError) as error:
+            results = await clients.run_clients(cases, listening, write_text)
+        except (clients.WrongClient, OSError) as error:
             fault = error
         nursery.cancel_scope.cancel()
     if is_ended:
@@ -385,33 +280,33 @@ async def _against_clients(cases: list[Case], listening: Listening, out: Output)
 
 
 async def _run(
-    tested: str, dialect: str, options: Options, play: Cases, baseline: Mapping[str, Outcome], out: Output
+    tested: str, dialect: str, options: SimpleNamespace, play: Cases, baseline: Mapping[str, Outcome], out: Output
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     begun = trio.current_time()
     results = await play(out)
-    done = Run(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
+    done = report.Run(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
     for result in results:
         if done.is_known(result):
-            await out.write_line(told_known(result).encode())
-        elif result.outcome in BROKEN:
-            await out.write_line("\n".join(told(result, with_hex=options.with_hex)).encode())
+            await out.write_line(report.told_known(result).encode())
+        elif result.outcome in report.BROKEN:
+            await out.write_line("\n".join(report.told(result, with_hex=options.with_hex)).encode())
         elif result.again:
-            await out.write_line("\n".join(told_again(result)).encode())
-    await out.write_line(table(done).encode())
-    await out.write_line(cost(done).encode())
+            await out.write_line("\n".join(report.told_again(result)).encode())
+    await out.write_line(report.table(done).encode())
+    await out.write_line(report.cost(done).encode())
     faults: list[str] = []
     for path in options.reports:
         try:
-            write(done, path)
+            page.write(done, path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
     failed = [result for result in results if result.outcome is Outcome.FAIL and not done.is_known(result)]
     if failed:
-        lost = sum(result.why.startswith(UNREACHABLE) for result in results)
+        lost = sum(result.why.startswith(run.UNREACHABLE) for result in results)
         old = " that did not in the baseline" if baseline else ""
-        gone = f"; for {lost} of them {UNREACHABLE}" if lost else ""
+        gone = f"; for {lost} of them {run.UNREACHABLE}" if lost else ""
         faults.append(f"{len(failed)} of {len(results)} cases failed{old}{gone}")
     if faults:
         raise Failure("; ".join(faults), FAILED)

@@ -21,13 +21,7 @@ NAME = "rsocket_trio.cli._chat_example"
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Watch a chat: a server and three clients, over real frames."""
-    ctx.exit(main())
-
-
-def main() -> int:
-    """Run the demo and return its exit code."""
-    code: int = chat_example().main([])
-    return code
+    ctx.exit(chat_example().main([]))
 
 
 def chat_example() -> ModuleType:

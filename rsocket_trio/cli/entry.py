@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from rsocket_trio.cli.interrupts import command_starts
+
 
 def main() -> None:
     """Run the command line. Exits with 2 where click is not installed, with 130 after Ctrl-C."""
+    command_starts()
     try:
-        from rsocket_trio.cli.starting import begin, end
-    except KeyboardInterrupt:
-        print("rsocket-trio: interrupted", file=sys.stderr)
-        sys.exit(130)
-    try:
-        begin()
         from rsocket_trio.cli.main import main as command
-    except KeyboardInterrupt:
-        end()
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

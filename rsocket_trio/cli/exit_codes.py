@@ -12,10 +12,9 @@ from typing import Final
 import trio
 
 import rsocket_trio
-from rsocket_trio.cli import starting
-from rsocket_trio.cli.output import Output, ReaderGone
-from rsocket_trio.cli.starting import INTERRUPTED
-from rsocket_trio.cli.terminal import STDERR, escaped_lines, is_terminal
+from rsocket_trio.cli import interrupts
+from rsocket_trio.cli.interrupts import INTERRUPTED
+from rsocket_trio.cli.output import STDERR, Output, ReaderGone, escaped_lines, is_terminal
 from rsocket_trio.errors import (
     ApplicationError,
     Canceled,
@@ -94,7 +93,7 @@ def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False
     A closed reader of our output is no failure. Ctrl-C leaves every block in order, so the peer gets its CANCEL.
     """
     # From here on there is something to leave in order: a connection, the files of a capture.
-    starting.done()
+    interrupts.work_begins()
     try:
         trio.run(until_interrupted, partial(work, Output(quiet=quiet)))
     except BaseException as error:

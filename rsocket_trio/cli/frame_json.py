@@ -75,17 +75,16 @@ def _load_name(content: object) -> int | str:
 
 
 def _dump_extensions(entries: tuple[ExtensionEntry, ...]) -> object:
-    return [{key.name: key.conversion.dump(getattr(entry, key.attribute)) for key in ENTRY} for entry in entries]
+    return [{name: key.dump(getattr(entry, name)) for name, key in ENTRY.items()} for entry in entries]
 
 
 def _load_extensions(content: object) -> tuple[ExtensionEntry, ...]:
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
         raise ValueError("a list of extensions expected")
-    known = {key.name for key in ENTRY}
     for entry in content:
-        if foreign := entry.keys() - known:
+        if foreign := entry.keys() - ENTRY.keys():
             raise ValueError(f"{', '.join(sorted(foreign))}: an extension has no such key")
-    return tuple(ExtensionEntry(**{key.attribute: load(key, entry) for key in ENTRY}) for entry in content)
+    return tuple(ExtensionEntry(**{name: load(name, key, entry) for name, key in ENTRY.items()}) for entry in content)
 
 
 BOOL: Final = Conversion(_same, _typed(bool, "true or false"), False)
@@ -118,6 +117,7 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """The keys of fields that have other names than these."""
 NAMES_0_0: Final = {"major": "version", "time_to_live_ns": "ttl_ns"}
+OF_EVERY_FRAME: Final = ("type", "stream_id", "ignore", "other_flags")
 HEADER: Final = {"stream_id", "interaction", "ExtFrame.ignore"}
 """Fields that stand in the header of a frame."""
 ONLY_IN: Final[Mapping[str, str]] = {
@@ -155,34 +155,22 @@ UNSAID: Final[dict[type, dict[str, object]]] = {
 """Arguments that a frame needs and for which its dialect has no key."""
 
 
-@attrs.frozen
-class Key:
-    """One key of a frame's JSON: its name, the attribute of the frame that it shows, and its conversion."""
-
-    name: str
-    attribute: str
-    conversion: Conversion
+ENTRY: Final = {field.name: OF_TYPE[str(field.type)] for field in attrs.fields(ExtensionEntry)}
+"""The keys of one extension, and their conversions."""
 
 
-ENTRY: Final = tuple(Key(field.name, field.name, OF_TYPE[str(field.type)]) for field in attrs.fields(ExtensionEntry))
-"""The keys of one extension."""
-STREAM_ID: Final = Key("stream_id", "stream_id", INT)
-
-
-def _keys(dialect: Dialect, row: Row, ext_type: object) -> list[Key]:
-    """Return the keys of a frame type; those of an EXT may depend on its extension type."""
+def _keys(dialect: Dialect, row: Row, ext_type: object) -> dict[str, tuple[str, Conversion]]:
+    """Return the keys of a frame type with attributes and conversions; those of an EXT may depend on its type."""
+    is_original = dialect.name == REACTIVESOCKET_0_0.name
     places = {dialect.name, "EXT-1" if row.name == "EXT" and dialect.entries and ext_type == 1 else row.name}
-    keys = []
+    keys = {}
     for attribute, declared in _fields(dialect, row):
         name = attribute.rpartition(".")[2]
-        qualified = f"{row.frame.__name__}.{name}"
-        only_in = ONLY_IN.get(qualified) or ONLY_IN.get(name)
+        only_in = ONLY_IN.get(f"{row.frame.__name__}.{name}") or ONLY_IN.get(name)
         if only_in is not None and places.isdisjoint(SHORT.get(word, word) for word in only_in.split()):
             continue
-        shown = NAMES.get(name, name)
-        if dialect.name == REACTIVESOCKET_0_0.name:
-            shown = NAMES_0_0.get(name, shown)
-        keys.append(Key(shown, attribute, _conversion(dialect, row, shown, declared)))
+        shown = (NAMES_0_0.get(name) if is_original else None) or NAMES.get(name, name)
+        keys[shown] = attribute, _conversion(dialect, row, shown, declared)
     return keys
 
 
@@ -190,11 +178,11 @@ def _fields(dialect: Dialect, row: Row) -> Iterator[tuple[str, str]]:
     """Yield the fields of a frame class and of its payload, with the types that their classes declare."""
     for field in attrs.fields(row.frame):
         if field.name == "payload":
-            # MIME types of its own has a payload of the extension draft that is no part of a SETUP.
-            mimes = (
-                ("metadata_mime", "data_mime") if dialect.entries and row.frame in (RequestFrame, PayloadFrame) else ()
-            )
-            for name in ("metadata", "data", "metadata_type", *mimes):
+            names = ["metadata", "data", "metadata_type"]
+            if dialect.entries and row.frame in (RequestFrame, PayloadFrame):
+                # A payload of the extension draft that is no part of a SETUP has MIME types of its own.
+                names += ["metadata_mime", "data_mime"]
+            for name in names:
                 yield f"payload.{name}", Payload.__annotations__[name]
         elif HEADER.isdisjoint((field.name, f"{row.frame.__name__}.{field.name}")):
             yield field.name, str(field.type)
@@ -211,15 +199,15 @@ def _conversion(dialect: Dialect, row: Row, name: str, declared: str) -> Convers
     return OF_TYPE[declared]
 
 
-def load(key: Key, content: Mapping[str, object]) -> Any:
-    """Return the value of this key in an object, or the key's absent value. Raise ``ValueError`` naming the key."""
-    value = content.get(key.name)
+def load(name: str, conversion: Conversion, content: Mapping[str, object]) -> Any:
+    """Return the value of a key in an object, or the key's absent value. Raise ``ValueError`` naming the key."""
+    value = content.get(name)
     if value is None:
-        return key.conversion.absent
+        return conversion.absent
     try:
-        return key.conversion.load(value)
+        return conversion.load(value)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{key.name}: {error}, not {value!r:.80}") from None
+        raise ValueError(f"{name}: {error}, not {value!r:.80}") from None
 
 
 def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
@@ -238,8 +226,8 @@ def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
     result["ignore"] = row.ignorable and header.flags & codec.ignore_flag != 0
     if dialect.name == REACTIVESOCKET_0_0.name:
         result["version"] = 0
-    for key in _keys(dialect, row, getattr(frame, "ext_type", None)):
-        result[key.name] = key.conversion.dump(attrgetter(key.attribute)(frame))
+    for name, (attribute, conversion) in _keys(dialect, row, getattr(frame, "ext_type", None)).items():
+        result[name] = conversion.dump(attrgetter(attribute)(frame))
     if other_flags := header.flags & codec.spare_flags(row):
         result["other_flags"] = other_flags
     return result
@@ -251,14 +239,20 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
     Raise ``ValueError`` naming the key if the object does not describe a frame, and ``LocalProtocolError`` naming the
     field if the dialect forbids the frame.
     """
-    row = _row_named(dialect, content.get("type"))
+    rows, name = {row.name: row for row in dialect.codec.rows}, content.get("type")
+    if not isinstance(name, str) or name not in rows:
+        raise ValueError(f"type: {name!r} is none of {', '.join(rows)}")
+    row = rows[name]
     keys = _keys(dialect, row, content.get("ext_type"))
-    _refuse_foreign_keys(row, keys, content)
-    attributes: dict[str, object] = {**UNSAID.get(row.frame, {}), "stream_id": load(STREAM_ID, content)}
+    for name, foreign in content.items():
+        # A key with an empty value is accepted: an absent key means the same.
+        if name not in keys and name not in OF_EVERY_FRAME and foreign not in (None, False, 0, "", []):
+            raise ValueError(f"{name}: {row.name} has no such key")
+    attributes: dict[str, object] = {**UNSAID.get(row.frame, {}), "stream_id": load("stream_id", INT, content)}
     payload: dict[str, Any] = {}
-    for key in keys:
-        owner, _, attribute = key.attribute.rpartition(".")
-        (payload if owner else attributes)[attribute] = load(key, content)
+    for name, (attribute, conversion) in keys.items():
+        owner, _, field = attribute.rpartition(".")
+        (payload if owner else attributes)[field] = load(name, conversion, content)
     if payload:
         attributes["payload"] = Payload(**payload)
     if row.interaction is not None:
@@ -270,28 +264,13 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
     return dialect.codec.add_flags(dialect.codec.encode(frame), _header_flags(dialect, row, content))
 
 
-def _row_named(dialect: Dialect, name: object) -> Row:
-    rows = {row.name: row for row in dialect.codec.rows}
-    if not isinstance(name, str) or name not in rows:
-        raise ValueError(f"type: {name!r} is none of {', '.join(rows)}")
-    return rows[name]
-
-
-def _refuse_foreign_keys(row: Row, keys: list[Key], content: Mapping[str, object]) -> None:
-    own = {"type", "stream_id", "ignore", "other_flags", *(key.name for key in keys)}
-    for name, foreign in content.items():
-        # A key with an empty value is accepted: an absent key means the same.
-        if name not in own and foreign not in (None, False, 0, "", []):
-            raise ValueError(f"{name}: {row.name} has no such key")
-
-
 def _header_flags(dialect: Dialect, row: Row, content: Mapping[str, object]) -> int:
     """Return the header bits that the attributes of a frame do not hold."""
-    other_flags: int = load(Key("other_flags", "", INT), content)
+    other_flags: int = load("other_flags", INT, content)
     spare = dialect.codec.spare_flags(row)
     if other_flags < 0 or other_flags & ~spare:
         raise ValueError(f"other_flags: {other_flags} has bits other than the spare ones of {row.name}, 0x{spare:X}")
-    ignore = load(Key("ignore", "", BOOL), content)
+    ignore = load("ignore", BOOL, content)
     if ignore and not row.ignorable:
         raise ValueError(f"ignore: {row.name} has no such flag")
     return other_flags | (dialect.codec.ignore_flag if ignore else 0)

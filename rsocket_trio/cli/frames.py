@@ -1,22 +1,24 @@
-"""The command ``frames``: decodes frames to JSON and encodes JSON to frames, a line each."""
+"""The commands ``frames`` and ``detect``: translate frames to JSON and back, and name the dialect of bytes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
-import attrs
 import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.exit_codes import FAILED
 from rsocket_trio.cli.frame_json import from_json, to_json
-from rsocket_trio.cli.help_page import CommandGroup
+from rsocket_trio.cli.help_page import Command, CommandGroup
 from rsocket_trio.cli.hex_lines import Answer, answer, error_at, object_lines, unhex
+from rsocket_trio.cli.options import FLAG, Row, add_rows
 from rsocket_trio.cli.options import dialect as dialect_name
-from rsocket_trio.connection.protocols import SHORT
+from rsocket_trio.connection.protocols import SHORT, detect_protocol, name_of
 from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.rsocket.detection import Undecided
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
 
@@ -33,17 +35,13 @@ def dialect_with_frames(text: str) -> str:
     return dialect_name(text)
 
 
-dialect_option = click.option(
-    "--dialect",
-    type=dialect_with_frames,
-    metavar="NAME",
-    default=RSOCKET_1_0.name,
-    show_default=True,
-    help=f"The dialect of the frames, in full or in short: {SHORT_WITH_FRAMES}.",
+# fmt: off
+ROWS: Final = (
+    Row("dialect", "--dialect", f"The dialect of the frames, in full or in short: {SHORT_WITH_FRAMES}.",
+                   {"type": dialect_with_frames, "metavar": "NAME", "default": RSOCKET_1_0.name, "show_default": True}),
+    Row("tcp",     "--tcp", "With length prefixes, as on a byte stream.", FLAG),
 )
-tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
-
-
+# fmt: on
 FRAME_CODES = {FAILED: "a frame could not be translated; the others were"}
 
 
@@ -60,8 +58,7 @@ def command() -> None:
 @command.command(
     "decode", examples=("frames decode < frames.hex", "frames decode --tcp < stream.hex"), codes=FRAME_CODES
 )
-@dialect_option
-@tcp_option
+@partial(add_rows, rows=ROWS)
 @click.pass_context
 def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     """Frames in hex, one a line, as JSON; with --tcp all lines are one byte stream."""
@@ -73,30 +70,15 @@ def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     examples=("frames encode < frames.json", "frames encode --dialect 0.2 --tcp < frames.json"),
     codes=FRAME_CODES,
 )
-@dialect_option
-@tcp_option
+@partial(add_rows, rows=ROWS)
 @click.pass_context
 def encode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     """Frames in JSON, one a line, as hex."""
     ctx.exit(answer(encode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
 
 
-@attrs.frozen
-class Prefix:
-    """The length prefix of frames on a byte stream."""
-
-    size: int
-    """Bytes of the length field."""
-    counted: int
-    """Bytes of the length field that the length includes."""
-
-    def add(self, frame: bytes) -> bytes:
-        """Return the frame behind its length prefix."""
-        return (len(frame) + self.counted).to_bytes(self.size, "big") + frame
-
-
-PREFIXES: Final = {"u24": Prefix(3, 0), "u32": Prefix(4, 4)}
-"""Length prefixes by the name in ``Dialect.framing``."""
+PREFIXES: Final = {"u24": (3, 0), "u32": (4, 4)}
+"""By the name in ``Dialect.framing``: bytes of the length prefix, and how many of them the length includes."""
 
 
 def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
@@ -114,11 +96,12 @@ def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
 
 def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
     """Encode JSON objects, one a line, to hex, one frame a line; with ``tcp`` each frame has its length prefix."""
-    prefix = PREFIXES[dialect.framing] if tcp else None
+    size, counted = PREFIXES[dialect.framing] if tcp else (0, 0)
 
     def encoded(content: dict[str, object]) -> str:
         frame = from_json(dialect, content)
-        return (prefix.add(frame) if prefix else frame).hex()
+        prefix = (len(frame) + counted).to_bytes(size, "big") if tcp else b""
+        return (prefix + frame).hex()
 
     return object_lines(lines, encoded, error_at)
 
@@ -138,15 +121,15 @@ def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
     except ValueError as error:
         yield error_at(str(error))
         return
-    prefix = PREFIXES[dialect.framing]
+    width, counted = PREFIXES[dialect.framing]
     offset = 0
     while offset < len(stream):
-        start = offset + prefix.size
+        start = offset + width
         if start > len(stream):
             left = len(stream) - offset
-            yield error_at(f"length prefix needs {prefix.size} bytes at offset {offset}, {left} left", offset)
+            yield error_at(f"length prefix needs {width} bytes at offset {offset}, {left} left", offset)
             return
-        size = int.from_bytes(stream[offset:start], "big") - prefix.counted
+        size = int.from_bytes(stream[offset:start], "big") - counted
         if size < dialect.codec.minimum:
             # ALL-RCT-05: after such a prefix the start of the next frame is unknown.
             yield error_at(
@@ -161,3 +144,34 @@ def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
         except RemoteProtocolError as error:
             yield error_at(str(error), start + error.offset)
         offset = start + size
+
+
+@click.command(
+    "detect",
+    cls=Command,
+    examples=("detect < first-bytes.hex",),
+    codes={FAILED: "a line was not hex"},
+)
+@click.pass_context
+def detect(ctx: click.Context, /) -> None:
+    """Name the dialect that the first bytes of a connection speak, in hex, or say "unknown"."""
+    ctx.exit(answer(detect_lines(stdin_lines())))
+
+
+def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
+    """Detect the dialect of each line, which holds the first bytes of a byte stream in hex; or say ``unknown``."""
+    for line in lines:
+        if line.strip():
+            yield _detected(line)
+
+
+def _detected(line: str) -> Answer:
+    try:
+        found = detect_protocol(unhex(line), message=False, ended=True)
+    except ValueError as error:
+        return error_at(str(error))
+    return ("unknown" if found is None or isinstance(found, Undecided) else name_of(found)), True
+
+
+COMMANDS: Final = {"detect": detect}
+"""The commands of this module beside the one of its name."""

@@ -1,14 +1,14 @@
-"""The help of a command: its usage and options, then examples and the exit codes, alike for every command."""
+"""The help of a command: its usage and options, then examples and the exit codes; and hints at words that are wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from rsocket_trio.cli.exit_codes import MEANINGS, OF_EVERY_COMMAND
-from rsocket_trio.cli.near_misses import with_hint
 
 
 class Command(click.Command):
@@ -55,3 +55,16 @@ class CommandGroup(Command, click.Group):
         if word not in known and not word.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(with_hint(f"no such command '{word}'", word, known), ctx)
         return super().resolve_command(ctx, args)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is most like ``word``, upper case or not; ``None`` if none is like it."""
+    by_lower_case = {name.lower(): name for name in known}
+    matches = get_close_matches(word.lower(), by_lower_case, n=1)
+    return by_lower_case[matches[0]] if matches else None
+
+
+def with_hint(text: str, word: str, known: Iterable[str]) -> str:
+    """Return the text of an error about a wrong ``word``, with the known word that is like it, if there is one."""
+    name = nearest(word, known)
+    return text if name is None else f"{text}: did you mean '{name}'?"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from rsocket_trio.cli import starting
-from rsocket_trio.cli.exit_codes import report
+from rsocket_trio.cli import interrupts
+from rsocket_trio.cli.exit_codes import FAILED, report
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.errors import LocalProtocolError
 
@@ -16,21 +16,16 @@ Answer: TypeAlias = tuple[str, bool]
 
 
 def answer(answers: Iterable[Answer]) -> int:
-    """Write every answer to stdout as it comes. Return the exit code."""
-    starting.done()
+    """Write every answer to stdout as it comes. Return the exit code: 1 if any line is an error."""
+    interrupts.work_begins()
+    exit_code = 0
     try:
-        return run(answers, write_text)
+        for text, good in answers:
+            write_text(text)
+            if not good:
+                exit_code = FAILED
     except BaseException as error:
         return report(error)
-
-
-def run(answers: Iterable[Answer], write: Callable[[str], object]) -> int:
-    """Write every line as it comes. Return the exit code: 1 if any line is an error."""
-    exit_code = 0
-    for text, good in answers:
-        write(text)
-        if not good:
-            exit_code = 1
     return exit_code
 
 

@@ -1,9 +1,11 @@
-"""The commands ``request``, ``stream``, ``channel``, ``fnf`` and ``push``: a table of them, and what each does."""
+"""The commands ``request``, ``stream``, ``channel``, ``fnf``, ``push`` and ``ping``: a table, and what each does."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
+from statistics import median
 from typing import Any, Final
 
 import click
@@ -21,8 +23,9 @@ from rsocket_trio import (
 )
 from rsocket_trio.cli.client_command import Ask, Performer, Wish
 from rsocket_trio.cli.data import each, whole
-from rsocket_trio.cli.exit_codes import MEANINGS
-from rsocket_trio.cli.options import ResumeCommand, our_options, uri
+from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, MEANINGS, REFUSED_SETUP, Failure
+from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.options import COUNT, IN_SECONDS, Row, add_rows, connection_options, our_options, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.metadata import with_route
 
@@ -163,7 +166,71 @@ def _command(perform: Performer, options: Sequence[Decorator], examples: Sequenc
     for decorate in decorators:
         run = decorate(run)
     examples = [f"{name} tcp://127.0.0.1:7878 {words}" for words in examples]
-    return click.command(name, cls=ResumeCommand, help=perform.__doc__, examples=examples, codes=MEANINGS)(run)
+    return click.command(name, cls=Command, help=perform.__doc__, examples=examples, codes=MEANINGS)(run)
+
+
+# ping
+
+
+async def measure(connection: Connection, output: Output, count: int, interval: float, seconds: float) -> None:
+    """Send so many pings, ``interval`` seconds apart, and write their round trips.
+
+    Raise ``Failure`` if one is not answered within ``seconds``, once all are sent.
+    """
+    times: list[float] = []
+    try:
+        for number in range(1, count + 1):
+            next_ping = trio.current_time() + interval
+            with trio.move_on_after(seconds) as scope:
+                times.append(await connection.ping() * 1000)
+            shown = "lost" if scope.cancelled_caught else f"{times[-1]:.3f} ms"
+            await output.write_line(f"ping {number}: {shown}".encode())
+            if number < count:
+                await trio.sleep_until(next_ping)
+    finally:
+        if times:
+            line = f"min {min(times):.3f} ms, median {median(times):.3f} ms, max {max(times):.3f} ms"
+            await output.write_line(line.encode())
+    if len(times) < count:
+        raise Failure(f"{count - len(times)} of {count} pings were lost", CANNOT_CONNECT)
+
+
+# fmt: off
+PING_ROWS: Final = (
+    Row("count",    "-n --count", "Pings to send.", {"type": COUNT, "metavar": "COUNT", "default": 4,
+                    "show_default": True}),
+    Row("interval", "--interval", "Seconds from one ping to the next.", {"type": click.FloatRange(min=0),
+                    "metavar": "SECONDS", "default": 1.0, "show_default": True}),
+    Row("timeout",  "--timeout", "Seconds after which a ping without an answer is lost.",
+                    {**IN_SECONDS, "default": 5.0, "show_default": True}),
+)
+# fmt: on
+
+
+@click.command(
+    "ping",
+    cls=Command,
+    examples=("ping tcp://127.0.0.1:7878", "ping wss://example.org/rsocket -n 10 --interval 0.2"),
+    codes={
+        FAILED: "the dialect has no pings, or something else failed",
+        CANNOT_CONNECT: "a ping was lost, it cannot connect, or the connection was lost",
+        REFUSED_SETUP: MEANINGS[REFUSED_SETUP],
+    },
+)
+@click.argument("uri", type=uri)
+@partial(add_rows, rows=PING_ROWS)
+@partial(connection_options, without=("timeout",))
+@click.pass_context
+def ping(ctx: click.Context, /, count: int, interval: float, timeout: float, **parameters: Any) -> None:
+    """Measure the round trips of keepalives to the server at URI, in milliseconds.
+
+    Shows a line for each ping, then the minimum, the median and the maximum. ReactiveSocket 0.0 has no pings.
+    """
+
+    async def show(connection: Connection, wish: Wish, output: Output) -> None:
+        await measure(connection, output, count, interval, timeout)
+
+    ctx.exit(Ask(**parameters).run(show))
 
 
 COMMANDS: Final = {
@@ -176,5 +243,6 @@ COMMANDS: Final = {
     ),
     "fnf": _command(fnf, (), ("--route log --data 'it works'",)),
     "push": _command(push, (), ("--metadata reload",)),
+    "ping": ping,
 }
 """The commands by their names."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials
@@ -31,7 +30,7 @@ MASK = "**"
 """Stands for the value of credentials."""
 SECRET = (AUTHENTICATION, COMPOSITE_METADATA)
 """MIME types of entries that are not shown: composite metadata in an entry may have such an entry as well."""
-DECODERS: Mapping[str | int, Callable[[bytes], Any]] = {
+DECODERS: Mapping[str | int, Callable[[bytes], object]] = {
     ROUTING: decode_route,
     MIME_TYPE: decode_data_mime,
     ACCEPT_MIME_TYPES: decode_accepted_mimes,
@@ -78,7 +77,7 @@ def data_mime(item: Payload, setup: Setup, entries: list[Entry]) -> str | int:
     return mime_name(setup.data_mime if item.data_mime in NO_MIME else item.data_mime)
 
 
-def entry_content(entry: Entry) -> dict[str, Any]:
+def entry_content(entry: Entry) -> dict[str, object]:
     """Return the content of an entry as members of a JSON object; routes and MIME types are decoded."""
     decode = DECODERS.get(entry.mime)
     if decode is not None:
@@ -89,7 +88,7 @@ def entry_content(entry: Entry) -> dict[str, Any]:
     return content_of(entry.content, entry.mime)
 
 
-def content_of(data: bytes, mime: str | int) -> dict[str, Any]:
+def content_of(data: bytes, mime: str | int) -> dict[str, object]:
     """Return data as members of a JSON object: as JSON if it is, as text if it is UTF-8, else in base64.
 
     Data of a JSON type is JSON; data of no special type is, if it is an object or an array.
@@ -98,9 +97,11 @@ def content_of(data: bytes, mime: str | int) -> dict[str, Any]:
         text = data.decode()
     except UnicodeDecodeError:
         return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
-    if is_json(mime) or (mime in (OCTET_STREAM, "") and text.lstrip()[:1] in ("{", "[")):
+    name = str(mime).partition(";")[0].strip().lower()
+    is_json = name == APPLICATION_JSON or name.endswith("+json")
+    if is_json or (mime in (OCTET_STREAM, "") and text.lstrip()[:1] in ("{", "[")):
         try:
-            value = json.loads(text, object_pairs_hook=_without_repeated_keys)
+            value = json.loads(text)
             # Also refuses numbers that JSON cannot hold, and what is nested too deeply to be written in an object.
             json.dumps([[value]], allow_nan=False)
         except (ValueError, RecursionError):
@@ -108,18 +109,3 @@ def content_of(data: bytes, mime: str | int) -> dict[str, Any]:
         else:
             return {"data": value, "encoding": "json"}
     return {"data": text, "encoding": "text"}
-
-
-def is_json(mime: str | int) -> bool:
-    """Return whether a MIME type is one of JSON, as ``application/json`` and ``application/problem+json`` are."""
-    if isinstance(mime, int):
-        return False
-    name = mime.partition(";")[0].strip().lower()
-    return name == APPLICATION_JSON or name.endswith("+json")
-
-
-def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return members

@@ -9,9 +9,7 @@ from importlib import import_module
 import click
 
 from rsocket_trio.cli.exit_codes import MISUSED, NAME, complain, report
-from rsocket_trio.cli.help_page import CommandGroup
-from rsocket_trio.cli.near_misses import with_hint
-from rsocket_trio.cli.options import Callback, version_option
+from rsocket_trio.cli.help_page import CommandGroup, with_hint
 from rsocket_trio.cli.output import STDOUT
 
 COMMANDS = (
@@ -19,10 +17,13 @@ COMMANDS = (
     *("readers", "record", "request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
-MODULES = {name: name for name in COMMANDS} | dict.fromkeys(
-    ("channel", "fnf", "push", "request", "stream"), "interactions"
-)
-"""The modules by command: the interactions stand in a table of one module, ``COMMANDS``."""
+MODULES = {
+    **dict.fromkeys(("channel", "fnf", "ping", "push", "request", "stream"), "interactions"),
+    "detect": "frames",
+    "readers": "routes",
+    "sources": "routes",
+}
+"""The modules of the other commands, where they stand in a table ``COMMANDS``."""
 
 
 class Commands(CommandGroup):
@@ -36,34 +37,9 @@ class Commands(CommandGroup):
         """Return a command after importing its module, or ``None`` if there is none of this name."""
         if name not in COMMANDS:
             return None
-        module = import_module(f"{__package__}.{MODULES[name]}")
-        command: click.Command = module.command if MODULES[name] == name else module.COMMANDS[name]
+        module = import_module(f"{__package__}.{MODULES.get(name, name)}")
+        command: click.Command = module.COMMANDS[name] if name in MODULES else module.command
         return command
-
-
-def completion_option(command: Callback) -> Callback:
-    """Add ``--completion SHELL``, which prints the script for the shell's start file."""
-
-    def show(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
-        if shell is None or ctx.resilient_parsing:
-            return
-        from click.shell_completion import get_completion_class
-
-        # Bash's class asks an installed bash for its version; the machine that writes the script may have no bash.
-        kind = get_completion_class(shell)
-        assert kind is not None
-        complete = kind(ctx.find_root().command, {}, "rsocket-trio", "_RSOCKET_TRIO_COMPLETE")
-        click.echo(kind.source_template % complete.source_vars())
-        ctx.exit()
-
-    return click.option(
-        "--completion",
-        type=click.Choice(["bash", "zsh", "fish"]),
-        callback=show,
-        expose_value=False,
-        is_eager=True,
-        help="Print the completion script of this shell.",
-    )(command)
 
 
 @click.group(
@@ -76,8 +52,7 @@ def completion_option(command: Callback) -> Callback:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
-@completion_option
-@version_option
+@click.version_option(None, "-v", "--version", package_name=NAME, prog_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context, /) -> None:
     """RSocket from the command line: serve, ask, and look at frames."""

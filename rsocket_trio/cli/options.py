@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import click
 
-from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.near_misses import nearest
-from rsocket_trio.cli.terminal import show_log
+from rsocket_trio.cli.help_page import nearest
+from rsocket_trio.cli.output import show_log
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
@@ -22,8 +21,6 @@ from rsocket_trio.transports.schemes import parse_uri
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
-RESUME_SECONDS = 60
-"""Seconds of a ``--resume`` that no number follows."""
 
 
 def uri(text: str) -> str:
@@ -67,32 +64,14 @@ def checked(read: Callable[[str], T], text: str) -> tuple[T, str]:
         raise click.BadParameter(str(error)) from error
 
 
-class ResumeCommand(Command):
-    """A command whose ``--resume`` may stand without its seconds."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Fill in the seconds, then parse."""
-        return super().parse_args(ctx, with_seconds(args))
-
-
-def with_seconds(args: Sequence[str]) -> list[str]:
-    """Return the arguments with the default behind each ``--resume`` that no number of seconds follows."""
-    result: list[str] = []
-    for place, arg in enumerate(args):
-        if arg == "--":
-            return [*result, *args[place:]]
-        following = args[place + 1] if place + 1 < len(args) else ""
-        bare = arg == "--resume" and not following.replace(".", "", 1).isdigit()
-        result.append(f"--resume={RESUME_SECONDS}" if bare else arg)
-    return result
-
-
 SECONDS = click.FloatRange(min=0, min_open=True)
 COUNT = click.IntRange(1, MAX_REQUESTS)
 FILE = click.Path(exists=True, dir_okay=False)
-FLAG: dict[str, Any] = {"is_flag": True}
-MANY: dict[str, Any] = {"multiple": True}
-IN_SECONDS: dict[str, Any] = {"type": SECONDS, "metavar": "SECONDS"}
+Settings: TypeAlias = dict[str, Any]
+"""Settings of an option, as click has them."""
+FLAG: Settings = {"is_flag": True}
+MANY: Settings = {"multiple": True}
+IN_SECONDS: Settings = {"type": SECONDS, "metavar": "SECONDS"}
 
 
 @attrs.frozen
@@ -102,7 +81,7 @@ class Row:
     parameter: str
     names: str
     help: str
-    settings: dict[str, Any]
+    settings: Settings
 
     def option(self, command: Callback) -> Callback:
         """Add the option to a command."""
@@ -145,8 +124,8 @@ ROWS = (
                     {**MANY, "type": header, "metavar": "'NAME: TEXT'"}),
     Row("retries",  "--retry", "Further tries to connect, a second apart.",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
-    Row("resume",   "--resume", "Go on over a new connection when one breaks, within so many seconds "
-                    f"({RESUME_SECONDS}); the server must allow it.", {"type": SECONDS, "metavar": "[SECONDS]"}),
+    Row("resume",   "--resume", "Go on over a new connection when one breaks, within so many seconds; the server must "
+                    "allow it.", IN_SECONDS),
     Row("capture",  "--capture", "Record the frames in this directory.", {"metavar": "DIR"}),
     Row("debug",    "--debug", "Show frames on stderr, a line each.", FLAG),
     Row("hexadecimal", "--hex", "Show frames with all their bytes; of credentials, **.", FLAG),
@@ -190,10 +169,3 @@ def set_up_logging(level: str | None) -> None:
         logging.getLogger().addHandler(logging.NullHandler())
     else:
         show_log(level)
-
-
-def version_option(command: Callback) -> Callback:
-    """Add ``-v`` and ``--version``."""
-    return click.version_option(
-        None, "-v", "--version", package_name="rsocket-trio", prog_name="rsocket-trio", message="%(prog)s %(version)s"
-    )(command)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import click
@@ -15,22 +16,24 @@ import trio
 
 from rsocket_trio import Canceled, ConnectionClosed, ConnectionLost, Payload, Responder, connect_forever, serve
 from rsocket_trio.cli.client_command import Ask, Wish
-from rsocket_trio.cli.connecting import Dial, server_tls
+from rsocket_trio.cli.connections import Dial, server_tls
 from rsocket_trio.cli.data import whole
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, MEANINGS, TIMED_OUT, Failure, report
+from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.options import (
     COUNT,
     FILE,
     LEVELS,
+    MANY,
     SECONDS,
-    ResumeCommand,
+    Row,
+    add_rows,
     our_options,
     uri,
-    version_option,
 )
+from rsocket_trio.cli.output import show_log
 from rsocket_trio.cli.serve import serve_until_stopped
-from rsocket_trio.cli.starting import INTERRUPTED
-from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.client.reconnecting import BACKOFF, ReconnectingClient, ReconnectOptions
 from rsocket_trio.errors import GRACE_IS_OVER, RejectedResume, StreamError
 from rsocket_trio.replay import CorruptLog, Element, Log, Retention, add_source
@@ -48,9 +51,32 @@ NOT_HERE: Final = (
     *("capture", "debug", "hexadecimal", "quiet", "log"),
 )
 """Options of the client commands that this command has not, or with another meaning."""
+# fmt: off
+ROWS: Final = (
+    Row("path",         "--to", "The file; one that is there goes on.",
+                        {"required": True, "type": click.Path(path_type=Path), "metavar": "FILE"}),
+    Row("listen",       "--listen", "Where to serve it; may be given several times.",
+                        {**MANY, "required": True, "type": uri, "metavar": "URI"}),
+    Row("interaction",  "--interaction", "The interaction of the request; of a channel this side sends the opening "
+                        "only.", {"type": click.Choice((STREAM, CHANNEL)), "default": STREAM, "show_default": True}),
+    Row("data",         "-d --data", "The data of the request; @FILE is a file, - standard input.",
+                        {"metavar": "TEXT|@FILE|-"}),
+    Row("route_as",     "--route-as", "The route that readers ask for, if not ROUTE.", {"metavar": "NAME"}),
+    Row("keep_seconds", "--keep-seconds", "Drop rows that are older; by default, none for its age.",
+                        {"type": SECONDS, "metavar": "S"}),
+    Row("keep_bytes",   "--keep-bytes", "Drop the oldest rows above this size; by default none.",
+                        {"type": click.IntRange(min=1), "metavar": "N"}),
+    Row("credit",       "--credit", "Items that the server may send ahead of the file (256).",
+                        {"type": COUNT, "metavar": "N"}),
+    Row("listen_cert",  "--listen-cert", "The certificate for tls, wss and h2s of --listen, PEM.", {"type": FILE}),
+    Row("listen_key",   "--listen-key", "Its key, PEM, if not in the same file.", {"type": FILE}),
+    Row("level",        "--log", "Show log lines from this level on.",
+                        {"type": click.Choice(LEVELS), "default": "info"}),
+)
+# fmt: on
 
 
-class Recorder:
+class StreamRecorder:
     """Asks for a stream once on each connection, and appends its items to a log.
 
     The server has the credit of ``wish``, and gets more only for items that are committed. So no more than these are
@@ -161,14 +187,14 @@ async def record(
 ) -> None:
     """Keep the stream that ``wish`` asks for in the log, while ``serve_source`` serves it.
 
-    Raise as ``Recorder.run`` does, and ``Failure`` if the log can't be opened.
+    Raise as ``StreamRecorder.run`` does, and ``Failure`` if the log can't be opened.
     """
     request = Payload(await whole(wish.data), wish.metadata)
     with failures_of(log):
         await log.open()
     async with log, trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_source))
-        recorder = Recorder(log, request, wish, name, is_channel=is_channel)
+        recorder = StreamRecorder(log, request, wish, name, is_channel=is_channel)
         terms = cast("ReconnectOptions", dial.options)
         async with connect_forever(dial.uri, on_state=recorder.on_state, **terms) as client:
             await recorder.run(client)
@@ -176,7 +202,7 @@ async def record(
 
 @click.command(
     "record",
-    cls=ResumeCommand,
+    cls=Command,
     examples=(
         "record tcp://prices.example:7000 ticks --to ticks.log --listen tcp://127.0.0.1:7878",
         "record wss://prices.example/rsocket ticks --to ticks.log --listen tcp://127.0.0.1:7878 --keep-seconds 604800",
@@ -191,84 +217,31 @@ async def record(
 )
 @click.argument("uri", type=uri)
 @click.argument("route")
-@click.option(
-    "--to",
-    "path",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The file; one that is there goes on.",
-)
-@click.option(
-    "--listen",
-    required=True,
-    multiple=True,
-    type=uri,
-    metavar="URI",
-    help="Where to serve it; may be given several times.",
-)
-@click.option(
-    "--interaction",
-    type=click.Choice((STREAM, CHANNEL)),
-    default=STREAM,
-    show_default=True,
-    help="The interaction of the request; of a channel this side sends the opening only.",
-)
-@click.option(
-    "-d", "--data", metavar="TEXT|@FILE|-", help="The data of the request; @FILE is a file, - standard input."
-)
-@click.option("--route-as", metavar="NAME", help="The route that readers ask for, if not ROUTE.")
-@click.option(
-    "--keep-seconds", type=SECONDS, metavar="S", help="Drop rows that are older; by default, none for its age."
-)
-@click.option(
-    "--keep-bytes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Drop the oldest rows above this size; by default none.",
-)
-@click.option("--credit", type=COUNT, metavar="N", help="Items that the server may send ahead of the file (256).")
-@click.option("--listen-cert", type=FILE, help="The certificate for tls, wss and h2s of --listen, PEM.")
-@click.option("--listen-key", type=FILE, help="Its key, PEM, if not in the same file.")
+@partial(add_rows, rows=ROWS)
 @partial(our_options, without=NOT_HERE)
-@click.option("--log", "level", type=click.Choice(LEVELS), default="info", help="Show log lines from this level on.")
-@version_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    route: str,
-    path: Path,
-    listen: tuple[str, ...],
-    interaction: str,
-    data: str | None,
-    route_as: str | None,
-    keep_seconds: float | None,
-    keep_bytes: int | None,
-    credit: int | None,
-    listen_cert: str | None,
-    listen_key: str | None,
-    level: str,
-    **parameters: Any,
-) -> None:
+def command(ctx: click.Context, /, route: str, data: str | None, **parameters: Any) -> None:
     """Keep the live stream ROUTE of the server at URI in a file, and serve it as a source that can be read again.
 
     Connects again whenever the connection is lost. The server gets credit only for rows that are in the file, so at
     most --credit items are lost with a connection. What all named readers have acknowledged is dropped, without named
     readers nothing, and beyond that what --keep-seconds and --keep-bytes say.
     """
-    for each in listen:
-        if listen_cert is None and parse_uri(each).uses_tls:
-            raise click.UsageError(f"{each} needs a certificate: --listen-cert", ctx)
-    show_log(level)
-    ask = Ask(route=route, data=() if data is None else (data,), limit_rate=credit, log=None, **parameters)
+    own = SimpleNamespace(**{row.parameter: parameters.pop(row.parameter) for row in ROWS if row.parameter != "data"})
+    for address in own.listen:
+        if own.listen_cert is None and parse_uri(address).uses_tls:
+            raise click.UsageError(f"{address} needs a certificate: --listen-cert", ctx)
+    show_log(own.level)
+    ask = Ask(route=route, data=() if data is None else (data,), limit_rate=own.credit, log=None, **parameters)
     try:
         dial, wish = ask.planned()
-        log, responder = Log(path), Responder()
-        add_source(responder, route_as or route, log, retention=Retention(keep_seconds, keep_bytes))
-        ssl_context = partial(server_tls, listen_cert, listen_key) if listen_cert is not None else None
-        serve_source = partial(serve, responder, list(listen), ssl_context=ssl_context, grace=GRACE)
-        name, is_channel = f"{route} of {dial.uri}", interaction == CHANNEL
+        log, responder = Log(own.path), Responder()
+        retention = Retention(own.keep_seconds, own.keep_bytes)
+        add_source(responder, own.route_as or route, log, retention=retention)
+        has_cert = own.listen_cert is not None
+        ssl_context = partial(server_tls, own.listen_cert, own.listen_key) if has_cert else None
+        serve_source = partial(serve, responder, list(own.listen), ssl_context=ssl_context, grace=GRACE)
+        name, is_channel = f"{route} of {dial.uri}", own.interaction == CHANNEL
         keep = partial(record, name, log, dial, wish, serve_source, is_channel=is_channel)
         serve_until_stopped(keep, lambda: len(responder.routes))
     except BaseException as error:

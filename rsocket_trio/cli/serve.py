@@ -8,31 +8,29 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import click
 import trio
 
 from rsocket_trio import Responder, ResumeOptions, serve
-from rsocket_trio.cli.capturing import FORMATS, captured
-from rsocket_trio.cli.connecting import server_tls
+from rsocket_trio.cli.connections import FORMATS, captured, server_tls
 from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.help_page import Command
+from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.options import (
     FILE,
+    IN_SECONDS,
     LEVELS,
     MANY,
-    RESUME_SECONDS,
-    SECONDS,
-    ResumeCommand,
     Row,
     add_rows,
+    checked,
     dialect,
     rows_of,
     uri,
-    version_option,
 )
-from rsocket_trio.cli.output import ReaderGone, write_text
-from rsocket_trio.cli.starting import INTERRUPTED
-from rsocket_trio.cli.terminal import show_log
+from rsocket_trio.cli.output import ReaderGone, show_log, write_text
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
 from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, serve_options
@@ -58,11 +56,7 @@ def mode(text: str) -> int:
 
 def origin(text: str) -> str:
     """Return an origin unchanged, after a check."""
-    try:
-        parse_origins(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return text
+    return checked(parse_origins, text)[1]
 
 
 # fmt: off
@@ -81,8 +75,8 @@ ROWS = (
     Row("unix_mode", "--unix-mode", "Permissions of a Unix socket, as in 660.", {"type": mode, "metavar": "MODE"}),
     Row("grace",     "--grace", "Seconds that streams get to finish at the end.",
                      {"type": click.FloatRange(min=0), "default": 10.0, "show_default": True, "metavar": "SECONDS"}),
-    Row("resume",    "--resume", "Let clients go on over a new connection when one breaks, within so many seconds "
-                     f"({RESUME_SECONDS}).", {"type": SECONDS, "metavar": "[SECONDS]"}),
+    Row("resume",    "--resume", "Let clients go on over a new connection when one breaks, within so many seconds.",
+                     IN_SECONDS),
     Row("workers",   "--workers", "Serve with so many processes; SIGHUP replaces them without refusing a connection.",
                      {"type": click.IntRange(min=1), "metavar": "N"}),
     Row("capture",   "--capture", "Record the frames of all connections in this directory.", {"metavar": "DIR"}),
@@ -97,7 +91,7 @@ ROWS = (
 
 @click.command(
     "serve",
-    cls=ResumeCommand,
+    cls=Command,
     examples=(
         "serve app:responder --listen tcp://127.0.0.1:7878",
         "serve app:responder --listen tls://0.0.0.0:7879 --cert cert.pem --key key.pem --workers 4",
@@ -113,71 +107,49 @@ ROWS = (
 @click.argument("target", metavar="MODULE:RESPONDER")
 @click.argument("more", nargs=-1, type=uri, metavar="")
 @partial(add_rows, rows=ROWS)
-@version_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    target: str,
-    more: tuple[str, ...],
-    listen: tuple[str, ...],
-    dialects: tuple[str, ...],
-    quirks: tuple[str, ...],
-    cert: str | None,
-    client_ca: str | None,
-    key: str | None,
-    origins: tuple[str, ...],
-    unix_mode: int | None,
-    grace: float,
-    resume: float | None,
-    workers: int | None,
-    capture: str | None,
-    capture_format: str,
-    log: str,
-    stacktrace: bool,
-) -> None:
+def command(ctx: click.Context, /, target: str, more: tuple[str, ...], **parameters: object) -> None:
     """Serve the RESPONDER of a MODULE; the current directory is searched first.
 
     Prints "listening URI" for each URI that is bound, then "routes" and their number. SIGINT and SIGTERM let what is
     under way finish. With --workers SIGHUP starts new processes, which import the module anew, and lets the old ones
     finish.
     """
-    try:
-        split_name(target)
-    except NoSuchName as error:
-        ctx.exit(report(error))
-    uris = [*listen, *more]
+    given = SimpleNamespace(**parameters)
+    split_name(target)
+    uris = [*given.listen, *more]
+    with_tls = [uri for uri in uris if parse_uri(uri).uses_tls]
     if not uris:
         raise click.UsageError("where to listen is missing, as in --listen tcp://127.0.0.1:7878", ctx)
-    if cert is None:
-        for uri in uris:
-            if parse_uri(uri).uses_tls:
-                raise click.UsageError(f"{uri} needs a certificate: --cert", ctx)
-    if client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
+    if given.cert is None and with_tls:
+        raise click.UsageError(f"{with_tls[0]} needs a certificate: --cert", ctx)
+    if given.client_ca is not None and not with_tls:
         raise click.UsageError("--client-ca asks for certificates, which only clients of TLS can show", ctx)
-    show_log(log)
+    show_log(given.log)
+    has_cert = given.cert is not None
     try:
         options = serve_options(
-            dialects=dialects or ALL,
-            quirks=quirks,
-            ssl_context=partial(server_tls, cert, key, client_ca) if cert is not None else None,
-            unix_mode=unix_mode,
-            grace=grace,
-            origins=origins,
-            resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
-            workers=workers,
+            dialects=given.dialects or ALL,
+            quirks=given.quirks,
+            ssl_context=partial(server_tls, given.cert, given.key, given.client_ca) if has_cert else None,
+            unix_mode=given.unix_mode,
+            grace=given.grace,
+            origins=given.origins,
+            resume=ResumeOptions(session_seconds=given.resume) if given.resume is not None else None,
+            workers=given.workers,
         )
-        if workers is not None:
-            worker = partial(serve_as_worker, options, log, capture, capture_format)
+        capture = given.capture, given.capture_format
+        if given.workers is not None:
+            worker = partial(serve_as_worker, options, given.log, capture)
             counted: list[int] = []
             serve_until_stopped(partial(_supervise, target, uris, worker, options, counted.append), counted.pop)
         else:
             responder = load_responder(target)
-            with captured(capture, capture_format) as recording:
+            with captured(*capture) as recording:
                 options["capture"] = recording
                 serve_until_stopped(partial(serve, responder, uris, **options), lambda: len(responder.routes))
     except BaseException as error:
-        ctx.exit(report(error, stacktrace=stacktrace))
+        ctx.exit(report(error, stacktrace=given.stacktrace))
 
 
 def load_responder(target: str) -> Responder:
@@ -219,8 +191,7 @@ async def _supervise(
 async def serve_as_worker(
     options: ServeOptions,
     log: str,
-    capture: str | None,
-    capture_format: str,
+    capture: tuple[str | None, str],
     responder: Responder,
     inherited: Sequence[Inherited],
     *,
@@ -229,7 +200,7 @@ async def serve_as_worker(
 ) -> None:
     """Serve in a worker process of the command, which shows the log and captures as one process does."""
     show_log(log)
-    with captured(capture, capture_format) as recording:
+    with captured(*capture) as recording:
         here: ServeOptions = {**options, "capture": recording}
         await serve_inherited(here, responder, inherited, retiring=retiring, task_status=task_status)
 

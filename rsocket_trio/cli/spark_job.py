@@ -10,7 +10,7 @@ from typing import IO
 
 import click
 
-from rsocket_trio.cli import starting
+from rsocket_trio.cli import interrupts
 from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure
 from rsocket_trio.cli.options import MANY, Row
 from rsocket_trio.errors import readable
@@ -34,25 +34,8 @@ SETTINGS = Row(
 
 
 @contextmanager
-def aside(file: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to a file for the block, also for the processes that are started in it.
-
-    Java keeps it for its life: it begins with warnings that are of no use.
-    """
-    kept = os.dup(STDERR)
-    try:
-        os.dup2(file.fileno(), STDERR)
-        try:
-            yield
-        finally:
-            os.dup2(kept, STDERR)
-    finally:
-        os.close(kept)
-
-
-@contextmanager
 def running_spark(missing: str) -> Iterator[None]:
-    """Let the block start a Spark and use it, with Java's output kept aside.
+    """Let the block start a Spark and use it, with stderr kept aside: Java begins there with warnings of no use.
 
     Raise ``Failure`` if Java is missing or Spark fails; with the text ``missing`` if one of its packages is.
     """
@@ -69,13 +52,18 @@ def running_spark(missing: str) -> Iterator[None]:
         ensure_java()
     except JavaNotFoundError as error:
         raise Failure(str(error), FAILED) from error
-    starting.done()
+    interrupts.work_begins()
     with tempfile.TemporaryFile() as output:
+        stderr = os.dup(STDERR)
         try:
-            with aside(output):
-                yield
+            # Java inherits it, and keeps it for its life.
+            os.dup2(output.fileno(), STDERR)
+            yield
         except (PySparkException, Py4JError) as error:
             raise Failure(f"Spark failed: {reason(str(error)) or last_line(output)}", FAILED) from error
+        finally:
+            os.dup2(stderr, STDERR)
+            os.close(stderr)
 
 
 def reason(text: str) -> str:

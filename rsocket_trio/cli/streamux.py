@@ -14,15 +14,16 @@ from rsocket_trio.cli.help_page import CommandGroup
 from rsocket_trio.cli.hex_lines import Answer, answer, object_lines, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
-from rsocket_trio.streamux.negotiation import Initialize, Outcome, negotiate
+from rsocket_trio.streamux.negotiation import Initialize, negotiate
 from rsocket_trio.streamux_magic import VERSION
 
 FLAGS: Final = ("qr", "qa")
-NUMBERS: Final = ("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved")
-KEYS: Final = ("version", *FLAGS, *NUMBERS)
-"""Of a message in JSON, as they are called in ``Initialize``."""
-ABSENT: Final[Mapping[str, Any]] = {"version": VERSION, **dict.fromkeys(FLAGS, False), **dict.fromkeys(NUMBERS, 0)}
-"""The values of absent keys."""
+ABSENT: Final[Mapping[str, Any]] = {
+    "version": VERSION,
+    **dict.fromkeys(FLAGS, False),
+    **dict.fromkeys(("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved"), 0),
+}
+"""The keys of a message in JSON, as they are called in ``Initialize``, and the values of absent ones."""
 
 
 def hexadecimal(text: str) -> bytes:
@@ -71,8 +72,10 @@ def negotiated(a: bytes, b: bytes) -> Answer:
     try:
         outcome = negotiate(_offered("a", a), _offered("b", b))
     except NegotiationFailed as error:
-        return json.dumps({**_as_json(None), "reason": str(error)}), False
-    return json.dumps(_as_json(outcome)), True
+        nothing = dict.fromkeys(("id_bits", "length_bits", "header_size", "quick"))
+        return json.dumps({"ok": False, **nothing, "reason": str(error)}), False
+    terms = {name: getattr(outcome.terms, name) for name in ("id_bits", "length_bits", "header_size")}
+    return json.dumps({"ok": True, **terms, "quick": outcome.quick}), True
 
 
 def shown(data: bytes) -> Answer:
@@ -81,7 +84,7 @@ def shown(data: bytes) -> Answer:
         message = Initialize.decode(data)
     except NegotiationFailed as error:
         return _error(str(error))
-    return json.dumps({key: getattr(message, key) for key in KEYS}), True
+    return json.dumps({key: getattr(message, key) for key in ABSENT}), True
 
 
 def encode_lines(lines: Iterable[str]) -> Iterator[Answer]:
@@ -99,17 +102,6 @@ def _offered(side: str, data: bytes) -> Initialize:
     return message
 
 
-def _as_json(outcome: Outcome | None) -> dict[str, object]:
-    terms = outcome.terms if outcome else None
-    return {
-        "ok": outcome is not None,
-        "id_bits": terms.id_bits if terms else None,
-        "length_bits": terms.length_bits if terms else None,
-        "header_size": terms.header_size if terms else None,
-        "quick": outcome.quick if outcome else None,
-    }
-
-
 def _message(content: Mapping[str, object]) -> Initialize:
     """Return the message that an object describes. Raise ``ValueError`` naming the key if it describes none."""
     for key, number in content.items():
@@ -117,7 +109,7 @@ def _message(content: Mapping[str, object]) -> Initialize:
             # A bool is an int, and 1.0 equals 1: the type decides.
             if not isinstance(number, int) or number not in (0, 1):
                 raise ValueError(f"{key}: true, false, 0 or 1 expected, not {number!r:.80}")
-        elif key not in KEYS:
+        elif key not in ABSENT:
             raise ValueError(f"{key:.80}: an initialize message has no such field")
         elif not isinstance(number, int) or isinstance(number, bool):
             raise ValueError(f"{key}: a whole number expected, not {number!r:.80}")

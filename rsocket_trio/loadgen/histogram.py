@@ -32,10 +32,7 @@ def bounds_of(bucket: int) -> tuple[int, int]:
 
 
 class Histogram:
-    """Counts of whole numbers from 0 on, in any unit.
-
-    ``counts`` are pairs of a bucket and how often it came, as the method ``counts()`` gives them.
-    """
+    """Counts of whole numbers from 0 on, in any unit."""
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""

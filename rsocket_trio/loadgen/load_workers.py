@@ -15,9 +15,10 @@ import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import IO, TypeAlias, Unpack
+from typing import IO
 
 import attrs
 import trio
@@ -27,29 +28,24 @@ from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.load_task import STOPPING, LoadError, Part, perform
 from rsocket_trio.loadgen.measures import Row
-from rsocket_trio.loadgen.plan import Plan, Terms
+from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary, summarize
 from rsocket_trio.server.processes.messages import StartMessage, Work, encode_run
-from rsocket_trio.server.processes.supervisor import START_TIMEOUT, Child, open_child
+from rsocket_trio.server.processes.supervisor import Child, open_child
 from rsocket_trio.transports.listen import Inherited
 
 logger = logging.getLogger("rsocket_trio")
 
 LEAD = 0.25
 """Seconds from when all are ready to the start: all workers have been told of it by then."""
-SILENCE = 30.0
-"""Seconds without counts from a worker after which it hangs; it sends some each second."""
 END_TIMEOUT = 10.0
 """Seconds that workers get to end once they were stopped, beside those of the requests under way."""
 MAX_REASON = 500
 """Characters of a worker's last line that an error repeats."""
 
-Watch: TypeAlias = Callable[[Summary], object]
-"""Gets the summary up to now, whenever counts have come. Return true to end the load."""
-
 
 class WorkerError(RuntimeError):
-    """A worker died or hung, so that the load was not the one that was asked for.
+    """A worker died, so that the load was not the one that was asked for.
 
     ``summary`` holds what was counted until then.
     """
@@ -60,49 +56,37 @@ class WorkerError(RuntimeError):
         self.summary = summary
 
 
-async def run_workers(uri: str, *, stop: trio.Event | None = None, **terms: Unpack[Terms]) -> Summary:
-    """Make a load on the server at ``uri`` from processes of this machine, and wait for its end. Return its summary.
+async def run_workers(plan: Plan, *, stop: trio.Event | None = None) -> Summary:
+    """Make the load of a plan from processes of this machine, and wait for its end. Return its summary.
 
-    ``terms`` are the fields of ``Plan``, as for ``run``; ``tasks`` is the number of processes. No Spark is needed.
-    Setting ``stop`` ends the load in order: the summary covers the time up to then.
+    ``plan.tasks`` is the number of processes. No Spark is needed. Setting ``stop`` ends the load in order: the summary
+    covers the time up to then.
 
-    Raise ``ValueError`` for invalid terms, ``LoadError`` if a worker fails to begin, so that none does, ``WorkerError``
-    if one dies on the way.
+    Raise ``ValueError`` for files of certificates that can't be used, ``LoadError`` if a worker fails to begin, so that
+    none does, ``WorkerError`` if one dies on the way.
     """
-    return await run_plan(Plan(uri=uri, **terms), stop=stop)
-
-
-async def run_plan(plan: Plan, *, stop: trio.Event | None = None, watch: Watch | None = None) -> Summary:
-    """Make the load of a plan with workers. Raise the errors of ``run_workers``.
-
-    ``watch`` gets the summary up to now each second.
-    """
-    plan._connection_options()  # raises for files that can't be used, before anything is started
+    plan._ssl_context()  # before anything is started
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as folder:
-        crew = Crew(plan, errors, watch)
-        return await crew.run(f"unix://{folder}/load", stop if stop is not None else trio.Event())
+        return await Crew(plan, errors).run(f"unix://{folder}/load", stop if stop is not None else trio.Event())
 
 
 class Crew:
     """The workers of one load, and the counts that they have delivered."""
 
-    def __init__(self, plan: Plan, errors: IO[bytes], watch: Watch | None = None) -> None:
+    def __init__(self, plan: Plan, errors: IO[bytes]) -> None:
         """``errors`` is a file that takes what workers write to stderr."""
         self._plan = plan
         self._errors = errors
-        self._watch = watch
         self._seed = secrets.randbits(32) if plan.seed is None else plan.seed
-        self._counts: dict[tuple[int, str, str, int | None], int] = {}
+        self._counts: Counter[tuple[int, str, str, int | None]] = Counter()
         self._ready: set[int] = set()
         self._done: set[int] = set()
-        self._heard = [0.0] * plan.tasks
-        """The time of each worker's last counts."""
         self._problem: str | None = None
         self._death: str | None = None
         self._stopped = False
         self._start: float | None = None
         self._start_ns = 0
-        # Set by `_begin` when the last worker is ready: its handlers, and those who watch for silence, wait for it.
+        # Set by `_begin` when the last worker is ready: its handlers wait for it.
         self._started = trio.Event()
         # Set when the load is to end before its time; `_end_early` of each worker waits for it.
         self._over = trio.Event()
@@ -115,7 +99,6 @@ class Crew:
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(serve, responder, uri, grace=0))
             nursery.start_soon(self._stop_when, stop)
-            nursery.start_soon(self._limit_start)
             async with trio.open_nursery() as workers:
                 for number in range(self._plan.tasks):
                     workers.start_soon(self._run_worker, number, uri)
@@ -133,7 +116,7 @@ class Crew:
         if not summary.measured and self._start is not None:
             # A worker says how long it measured only at the end.
             elapsed = trio.current_time() - self._start - self._plan.warm_up
-            summary = attrs.evolve(summary, measured=min(max(elapsed, 0.0), self._plan.seconds))
+            summary = attrs.evolve(summary, measured=min(max(elapsed, 0.0), self._plan._length))
         return summary
 
     # The requests of workers
@@ -149,7 +132,6 @@ class Crew:
             if len(self._ready) == self._plan.tasks and not self._over.is_set():
                 self._start = trio.current_time() + LEAD
                 self._start_ns = time.monotonic_ns() + round(LEAD * measures.NS)
-                self._heard = [self._start] * self._plan.tasks
                 self._started.set()
         await self._started.wait()
         return b"%d" % self._start_ns
@@ -157,22 +139,11 @@ class Crew:
     def _count(self, request: Payload) -> bytes:
         """Take counts of a worker; its last ones say so."""
         number, rows, is_done = json.loads(request.data)
-        self._heard[number] = trio.current_time()
-        self._add(rows)
+        for *key, count in rows:
+            self._counts[tuple(key)] += count
         if is_done:
             self._done.add(number)
-        elif self._watch is not None and self._watch(self.summary()):
-            self._stopped = True
-            self._over.set()
         return b""
-
-    def _add(self, rows: Iterable[Row]) -> None:
-        for second, measure, name, bucket, count in rows:
-            key = second, measure, name, bucket
-            if measure in measures.FACTS:
-                self._counts[key] = max(self._counts.get(key, 0), count)
-            else:
-                self._counts[key] = self._counts.get(key, 0) + count
 
     # The processes
 
@@ -185,7 +156,6 @@ class Crew:
         async with open_child(message, self._errors if level >= logging.WARNING else None) as child:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_early, child)
-                nursery.start_soon(self._end_if_silent, number, child)
                 try:
                     await child.begin(message.encode())
                 except ChildProcessError as error:
@@ -200,13 +170,11 @@ class Crew:
     def _how_it_ended(self, child: Child) -> str:
         code = child.process.returncode
         assert code is not None
-        if code < 0 and self._over.is_set():
-            return "did not stop"
+        if code < 0:
+            return "did not stop" if self._over.is_set() else f"was ended by {signal.Signals(-code).name}"
         self._errors.seek(0)
         lines = [line for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        reason = f": {readable(lines[-1])[:MAX_REASON]}" if lines else ""
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"{how}{self._since()}{reason}"
+        return f"ended with code {code}" + (f": {readable(lines[-1])[:MAX_REASON]}" if lines else "")
 
     def _give_up(self, number: int, child: Child, reason: str) -> None:
         """End the load for the reason, the first one that there is."""
@@ -214,26 +182,10 @@ class Crew:
         self._death = self._death or f"{name} {reason}"
         self._over.set()
 
-    def _since(self) -> str:
-        if self._start is None:
-            return " before the load began"
-        return f" {max(trio.current_time() - self._start, 0.0):.1f} s after the start"
-
     async def _stop_when(self, stop: trio.Event) -> None:
         await stop.wait()
         self._stopped = True
         self._over.set()
-
-    async def _limit_start(self) -> None:
-        """End the load if a worker is not ready in time."""
-        plan = self._plan
-        seconds = START_TIMEOUT + plan.connect_timeout + (plan.timeout if plan.probe else 0)
-        with trio.move_on_after(seconds) as scope:
-            await self._started.wait()
-        if scope.cancelled_caught:
-            late = min(set(range(plan.tasks)) - self._ready)
-            self._death = f"worker {late + 1} of {plan.tasks} was not ready after {seconds:g} s"
-            self._over.set()
 
     async def _end_early(self, child: Child) -> None:
         """Once the load is over before its time, have a worker stop, and see to it that it does."""
@@ -243,15 +195,6 @@ class Crew:
             child.process.kill()
         else:
             await child.retire(STOPPING + END_TIMEOUT)
-
-    async def _end_if_silent(self, number: int, child: Child) -> None:
-        """Kill a worker that hangs, and end the load."""
-        await self._started.wait()
-        # Counts that come in the meantime move the deadline.
-        while (deadline := self._heard[number] + SILENCE) > trio.current_time():  # noqa: ASYNC110
-            await trio.sleep_until(deadline)
-        self._give_up(number, child, f"said nothing for {SILENCE:g} s{self._since()}")
-        child.process.kill()
 
 
 # In a worker process
@@ -265,12 +208,6 @@ def prepare_worker(part: Part, uri: str, level: int, inherited: Sequence[Inherit
 
 async def work(part: Part, uri: str, *, retiring: trio.Event, task_status: trio.TaskStatus[None]) -> None:
     """Make a part of a load and send its counts to the crew; stop in order once ``retiring`` is set."""
-    start_ns = 0
-
-    def begins() -> float:
-        # Both clocks are monotonic and of this machine, one moved by a constant.
-        return trio.current_time() + (start_ns - time.monotonic_ns()) / measures.NS
-
     try:
         async with open_connection(uri) as crew:
 
@@ -278,19 +215,19 @@ async def work(part: Part, uri: str, *, retiring: trio.Event, task_status: trio.
                 answer = await crew.request_response(json.dumps((part.task, *content)), route=route)
                 return answer.data
 
-            async def all_gather(problem: str) -> list[str]:
-                nonlocal start_ns
+            async def ready(problem: str) -> tuple[str, float]:
                 # What lives by now lives to the end: the collector need not hold up requests to look at it.
                 gc.collect()
                 gc.freeze()
                 start_ns = int(await ask("begin", problem))
-                return [problem]
+                # Both clocks are monotonic and of this machine, one moved by a constant.
+                return problem, trio.current_time() + (start_ns - time.monotonic_ns()) / measures.NS
 
             def deliver(rows: list[Row]) -> Awaitable[bytes]:
                 return ask("count", rows, False)
 
             task_status.started()
-            rows = await perform(part, all_gather, retiring.wait, begins=begins, deliver=deliver)
+            rows = await perform(part, ready, retiring.wait, deliver=deliver)
             await ask("count", rows, True)
     except* RSocketError as group:
         # The crew is gone, and with it everybody who would take the counts.

@@ -32,30 +32,23 @@ BEHIND: Final = "behind"
 FIRST_ITEM: Final = "first_item"
 """From when it was due to the first item of a stream or channel."""
 
-# Facts of a task, recorded once; these do not add up.
-BEGAN: Final = "began"
-"""The begin of the task's schedule: nanoseconds of the epoch, by the clock of its machine."""
+# Facts of a task, recorded once.
 MEASURED: Final = "measured"
 """The time that the task measured, in nanoseconds."""
-BUSY: Final = "busy"
-"""The part of its time, in millionths, that the task's thread ran or waited for a processor."""
 LOST: Final = "lost"
 """No connection of the task was there at the end of measuring: the name of the row says why."""
 FAILED: Final = "failed"
 """There was no load: the name of the row says why."""
-FACTS: Final = (BEGAN, MEASURED, BUSY, LOST, FAILED)
+FACTS: Final = (MEASURED, LOST, FAILED)
 
 TIMEOUT: Final = "Timeout"
 """The kind of error of a request that was not answered in time."""
 
 Row: TypeAlias = tuple[int, str, str, int | None, int]
-"""Second, measure, name, bucket, count.
-
-The name is that of the share in a mix, else nothing; of an error it is the kind, behind the share and a tab in a mix.
-"""
+"""Second, measure, name, bucket, count. The name is the kind of an error or the reason in a fact, else nothing."""
 
 
-class Recorder:
+class LoadRecorder:
     """Counts of one task. ``at`` is in seconds from the start, warm-up included; the warm-up is not counted."""
 
     def __init__(self, warm_up: float = 0.0) -> None:
@@ -66,18 +59,18 @@ class Recorder:
         """Count ``number`` events of a measure."""
         self._add(at, (measure, name, None), number)
 
-    def took(self, at: float, measure: str, seconds: float, name: str = "") -> None:
+    def took(self, at: float, measure: str, seconds: float) -> None:
         """Record a time in seconds."""
         # Two readings of a clock that is a float may be apart by less than nothing.
-        self._add(at, (measure, name, bucket_of(max(round(seconds * NS), 0))), 1)
+        self._add(at, (measure, "", bucket_of(max(round(seconds * NS), 0))), 1)
 
     def fact(self, measure: str, number: int, name: str = "") -> None:
         """Record a fact of the whole task, one of ``FACTS``."""
         self._counts[0, measure, name, None] = number
 
     def take(self) -> list[Row]:
-        """Return all rows, by second, and forget them: those of later calls are to be added."""
-        rows = [(*key, number) for key, number in sorted(self._counts.items(), key=_place)]
+        """Return all rows and forget them: those of later calls are to be added."""
+        rows = [(*key, number) for key, number in self._counts.items()]
         self._counts.clear()
         return rows
 
@@ -94,13 +87,3 @@ def kind_of(error: RSocketError) -> str:
     if isinstance(error, ApplicationError) and error.code != ApplicationError.default_code:
         return f"{name} 0x{error.code:X}"
     return name
-
-
-def of_share(share: str, kind: str) -> str:
-    """Return the name of a row that counts errors of a kind: with the share before it where requests are mixed."""
-    return f"{share}\t{kind}" if share else kind
-
-
-def _place(entry: tuple[tuple[int, str, str, int | None], int]) -> tuple[int, str, str, int]:
-    second, measure, name, bucket = entry[0]
-    return second, measure, name, -1 if bucket is None else bucket

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import trio
@@ -23,7 +23,7 @@ from rsocket_trio.errors import RSocketError
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.load_task import LoadError, Part, perform
 from rsocket_trio.loadgen.measures import Row
-from rsocket_trio.loadgen.plan import Plan, Terms
+from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary, summarize
 from rsocket_trio.server.signals import until_interrupted
 
@@ -59,17 +59,13 @@ class Result:
     summary: Summary
 
 
-def run(spark: SparkSession, uri: str, **terms: Unpack[Terms]) -> Result:
-    """Make a load on the server at ``uri`` with the session ``spark``, and wait until it is over. Return its result.
-
-    ``terms`` are the fields of ``Plan``: ``rate`` requests per second of all ``tasks`` together, for ``seconds``
-    seconds, with one ``interaction`` of one ``route``, on ``connections`` of each task.
+def run(spark: SparkSession, plan: Plan) -> Result:
+    """Make the load of ``plan`` with the session ``spark``, and wait until it is over. Return its result.
 
     Ctrl-C in the main thread ends the load in order: the result covers the time up to then. A second one kills it.
-    Raise ``ValueError`` for invalid terms, ``SlotsError`` if Spark has no room for so many tasks at once, ``OSError``
+    Raise ``SlotsError`` if Spark has no room for so many tasks at once, ``OSError``
     if the driver can't listen for them, and ``LoadError`` if none makes its load because one fails to begin.
     """
-    plan = Plan(uri=uri, **terms)
     check_slots(spark, plan.tasks)
     stop = trio.Event()
     return trio.run(until_interrupted, partial(run_plan, spark, plan, stop=stop), stop)
@@ -98,23 +94,19 @@ async def run_plan(spark: SparkSession, plan: Plan, *, stop: trio.Event) -> Resu
     if rows is None:
         assert failure is not None
         raise failure
-    counts = list(added_up(rows))
+    counts = added_up(rows)
     for _, measure, name, _, _ in counts:
         if measure == measures.FAILED:
             raise LoadError(name)
     return Result(rows=rows, summary=summarize(plan, counts, seed=seed, interrupted=stop.is_set()))
 
 
-def added_up(rows: DataFrame) -> Iterator[Row]:
-    """Yield the rows of all tasks added up: sums of counts, and the highest of each fact."""
+def added_up(rows: DataFrame) -> list[Row]:
+    """Return the rows of all tasks added up."""
     from pyspark.sql import functions
 
-    # Sums of clocks overflow.
-    kept = rows.where(rows.measure != measures.BEGAN).groupBy("second", "measure", "name", "bucket")
-    for second, measure, name, bucket, total, highest in kept.agg(
-        functions.sum("count"), functions.max("count")
-    ).collect():
-        yield second, measure, name, bucket, highest if measure in measures.FACTS else total
+    groups = rows.groupBy("second", "measure", "name", "bucket").agg(functions.sum("count"))
+    return [(second, measure, name, bucket, count) for second, measure, name, bucket, count in groups.collect()]
 
 
 def load_frame(spark: SparkSession, plan: Plan, seed: int, address: Address) -> DataFrame:
@@ -125,13 +117,14 @@ def load_frame(spark: SparkSession, plan: Plan, seed: int, address: Address) -> 
 
         context = BarrierTaskContext.get()
 
-        async def all_gather(problem: str) -> list[str]:
+        async def ready(problem: str) -> tuple[str, float]:
             # In a thread: connections must send keepalives while other tasks are not ready yet.
-            return await trio.to_thread.run_sync(context.allGather, problem)
+            problems = await trio.to_thread.run_sync(context.allGather, problem)
+            return next(filter(None, problems), ""), trio.current_time()
 
         for number in numbers:
             part = Part(plan=plan, task=number, seed=seed)
-            for row in trio.run(perform, part, all_gather, partial(wait_for_stop, address)):
+            for row in trio.run(perform, part, ready, partial(wait_for_stop, address)):
                 yield number, *row
 
     # mapInArrow has barriers, too, but needs pandas.

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.histogram import Histogram
 from rsocket_trio.loadgen.measures import NS, Row
-from rsocket_trio.loadgen.mix import CLOSED
-
-if TYPE_CHECKING:
-    from rsocket_trio.loadgen.plan import Plan
+from rsocket_trio.loadgen.plan import CLOSED, Plan
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 TIMES = (measures.LATENCY, measures.SERVICE, measures.LAG, measures.BEHIND, measures.FIRST_ITEM)
 
 HEAD = ("second", "due", "done", "errors", "dropped", *(f"{name} ms" for name in QUANTILES))
-SHARE_OF_LAG = 0.2
-"""Part of the p99 latency that may be our own lag before the table warns of it."""
-COARSE = 0.002
-"""Seconds of lag that timers cause by themselves: no reason for a warning."""
-BUSY = 0.9
-"""Part of its time that a generator's thread runs or waits for a processor when it can do no more."""
-FAR_BEHIND = 0.1
+MAX_LATENCY_SHARE = 0.2
+"""Part of the p99 latency that a generator may be behind its schedule."""
+MAX_BEHIND = 0.1
 """Seconds behind the schedule, at the 99th percentile, that no busy neighbour explains: it can do no more."""
-REACHED = 0.98
-"""Part of the rate that was due that counts as all of it."""
 
 
 @attrs.define
@@ -104,27 +95,17 @@ class Summary:
     seconds: Mapping[int, Counts]
     """By the second in which requests were due; ``done`` by the one in which they were answered."""
     interrupted: bool = False
-    busy: float = 0.0
-    """The part of its time that the busiest task ran or waited for a processor, 0 to 1."""
-    shares: Mapping[str, Counts] = attrs.field(factory=dict)
-    """The counts of each share of a mix by its name; empty where requests are all of one kind."""
     lost: str | None = None
     """The reason why the last connection of a task ended, if the load ended without one; else ``None``."""
 
     @property
     def limited(self) -> bool:
-        """Return whether the generator was the limit: it could not keep the schedule, so the server got less.
+        """Return whether the generator was the limit: it was far behind its schedule, so the server got less.
 
-        Its thread was busy all the time, or far behind, and requests were begun late, waited, or were not answered in
-        time. A closed loop has no schedule: there it is enough to be busy.
+        A closed loop has no schedule, and no such limit.
         """
-        if self.plan.arrivals == CLOSED:
-            return self.busy >= BUSY
         behind, latency = (self.total.quantiles(of)["p99"] or 0.0 for of in (measures.BEHIND, measures.LATENCY))
-        if behind > max(FAR_BEHIND, SHARE_OF_LAG * latency):
-            return True
-        short = not self.interrupted and self.rps < REACHED * self.offered
-        return self.busy >= BUSY and (behind > max(COARSE, SHARE_OF_LAG * latency) or self.total.late > 0 or short)
+        return behind > max(MAX_BEHIND, MAX_LATENCY_SHARE * latency)
 
     @property
     def offered(self) -> float:
@@ -148,16 +129,14 @@ class Summary:
             "arrivals": self.plan.arrivals,
             "rate": self.plan.rate,
             "requests": self.plan.requests,
-            "stages": [{"rate": stage.rate, "to": stage._end, "seconds": stage.seconds} for stage in self.plan.stages],
             "seed": self.seed,
             "interrupted": self.interrupted,
             "measured": self.measured,
             "offered": self.offered,
             "rps": self.rps,
             "lost": self.lost,
-            "generator": {"busy": self.busy, "limit": self.limited},
+            "generator": {"limit": self.limited},
             **self.total.to_dict(),
-            "shares": {name: {"done": counts.done, **counts.to_dict()} for name, counts in self.shares.items()},
             "seconds": [
                 {"second": second, "done": counts.done, **counts.to_dict()} for second, counts in self.seconds.items()
             ],
@@ -171,57 +150,37 @@ class Summary:
 
 
 def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool = False) -> Summary:
-    """Return the summary of the rows of all tasks, added up or not."""
+    """Return the summary of the rows of all tasks, added up or not; what was measured is an average of theirs."""
     total, seconds = Counts(), dict[int, Counts]()
-    shares = {share.name: Counts() for share in plan.mix}
-    measured, busy, lost = 0, 0, None
+    measured, lost = 0, None
     for second, measure, name, bucket, count in rows:
         if measure == measures.MEASURED:
-            measured = max(measured, count)
-        elif measure == measures.BUSY:
-            busy = max(busy, count)
+            measured += count
         elif measure == measures.LOST:
             lost = name
         elif measure not in measures.FACTS:
-            share, kind = name, name
-            if plan.mix and measure == measures.ERROR:
-                share, _, kind = name.rpartition("\t")
-            for counts in (total, seconds.setdefault(second, Counts()), *([shares[share]] if plan.mix else [])):
-                counts._add(measure, kind, bucket, count)
+            for counts in (total, seconds.setdefault(second, Counts())):
+                counts._add(measure, name, bucket, count)
     return Summary(
         plan=plan,
         seed=seed,
-        measured=measured / NS,
+        measured=measured / plan.tasks / NS,
         total=total,
         seconds=dict(sorted(seconds.items())),
         interrupted=interrupted,
-        busy=busy / 1e6,
-        shares=shares,
         lost=lost,
     )
 
 
 def table(summary: Summary, *, per_second: bool = True) -> str:
-    """Return the whole table with its notes, as lines."""
-    total = summary.total
+    """Return the whole table with its notes, as lines; columns are right-aligned and as wide as their widest cell."""
     rows: list[Sequence[str]] = [HEAD]
     if per_second:
         rows += [_row(str(second), counts) for second, counts in summary.seconds.items()]
-    rows.append(_row("all", total))
-    lines = list(aligned(rows))
-    if summary.shares:
-        lines += [
-            "",
-            *aligned([("share", *HEAD[1:]), *(_row(name, counts) for name, counts in summary.shares.items())]),
-        ]
-    return "\n".join([*lines, "", *_words(summary)])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Yield the rows as lines, columns right-aligned and as wide as their widest cell."""
+    rows.append(_row("all", summary.total))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    return "\n".join([*lines, "", *_words(summary)])
 
 
 def _row(name: str, counts: Counts) -> Sequence[str]:
@@ -245,23 +204,14 @@ def _words(summary: Summary) -> Iterable[str]:
         yield f"{count} x {kind}"
     if total.late:
         yield (
-            f"{total.late} requests had to wait because {summary.plan.bound} of a task were under way; "
+            f"{total.late} requests had to wait because {summary.plan._max_in_flight} of a task were under way; "
             f"{total.dropped} of them were dropped after {summary.plan.timeout:g} s"
         )
-    if any(share.interaction in ("stream", "channel") for share in summary.plan.shares) and total.items:
+    if summary.plan.interaction in ("stream", "channel") and total.items:
         first = " ".join(f"{name} {milliseconds(time)}" for name, time in total.quantiles(measures.FIRST_ITEM).items())
         yield f"{total.items} items; ms until the first: {first}"
     if summary.limited:
-        behind = total.quantiles(measures.BEHIND)["p99"]
-        late = "" if behind is None else f", and begun requests {milliseconds(behind)} ms late (p99)"
+        behind = milliseconds(total.quantiles(measures.BEHIND)["p99"])
         yield (
-            f"the generator was the limit: a task was busy {summary.busy:.0%} of its time{late}; "
-            "use more tasks, or another machine"
+            f"the generator was the limit: it began requests {behind} ms late (p99); use more tasks, or another machine"
         )
-    elif summary.plan.arrivals != CLOSED:
-        lag, latency = (total.quantiles(of)["p99"] or 0.0 for of in (measures.LAG, measures.LATENCY))
-        if lag > max(COARSE, SHARE_OF_LAG * latency) and not total.late:
-            yield (
-                f"the load itself was late: p99 of its lag is {milliseconds(lag)} ms, which is part of the latency; "
-                "its machine is busy, or the rate is too high for so few tasks"
-            )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,13 +181,12 @@ def make(directory: Path, **changes: Any) -> str:
 
     settings: dict[str, Any] = {
         "server": None,
-        "paired": True,
-        "title": "t",
+        "frames_only": False,
         "engine": "spark",
         "master": "local[1]",
-        "settings": {},
+        "settings": (),
     }
-    return make_report(str(directory), **{**settings, **changes})
+    return make_report(str(directory), SimpleNamespace(**{**settings, **changes}), "t")
 
 
 def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> None:
@@ -295,7 +295,7 @@ def make_without_java(directory: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(directory))
         patch.setattr("rsocket_trio.spark.java.bundled_java", lambda: None)
-        return make(directory, paired=False)
+        return make(directory, frames_only=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, BufferEntry, Recorded
 from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
-from rsocket_trio.capture.tracker import Tracker
+from rsocket_trio.capture.writer_thread import Tracker
 from rsocket_trio.capture.writers import FORMATS, TableWriter
 from rsocket_trio.mux.recording import Facts
 

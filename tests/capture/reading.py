@@ -14,7 +14,7 @@ from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, Bu
 from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.schema import TABLES
-from rsocket_trio.capture.tracker import Tracker
+from rsocket_trio.capture.writer_thread import Tracker
 from rsocket_trio.mux.recording import Facts
 
 Named = dict[str, Any]

@@ -145,10 +145,10 @@ async def test_every_dialect_over_memory(dialect: str, directory: Path) -> None:
                     assert (await connection.request_response(data)).data == data
     rows = read(directory, "interactions")
 
-    assert sorted((row["side"], row["role"], row["outcome"]) for row in rows) == [
-        *[("client", "requester", "complete")] * 2,
-        *[("server", "responder", "complete")] * 2,
-    ]
+    completed = [("client", "requester", "complete")] * 2 + [("server", "responder", "complete")] * 2
+    # Of Streamux sizes are known, and no requests.
+    expected = [] if dialect == "streamux/1" else completed
+    assert sorted((row["side"], row["role"], row["outcome"]) for row in rows) == expected
     assert sum(row["bytes_in"] for row in rows) == sum(row["bytes_out"] for row in rows)
     assert {row["dialect"] for row in read(directory, "connections")} == {dialect}
     assert add_up(read(directory, "frames"), read(directory, "connections"))

@@ -39,10 +39,10 @@ def names(directory: Path) -> list[str]:
 def test_a_file_appears_when_it_is_old_enough(tmp_path: Path) -> None:
     table = writer(tmp_path)
     table.add(ROWS, 100.0)
-    table.tick(159.9)
+    table.add([], 159.9)
     assert names(tmp_path) == []
 
-    table.tick(160.0)
+    table.add([], 160.0)
 
     assert names(tmp_path) == ["frames/date=2026-01-01/part-x-00000.jsonl"]
     assert (table.kept, table.unsaved) == (len(ROWS), 0)
@@ -170,7 +170,7 @@ def today() -> set[str]:
 def test_a_fault_of_the_reader_ends_the_capture_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rsocket_trio.capture.tracker.RSocketDecoder", None)
+    monkeypatch.setattr("rsocket_trio.capture.writer_thread.RSocketDecoder", None)
     with Capture(tmp_path, format="jsonl") as capture:
         converse(capture)
         assert not capture.flush()

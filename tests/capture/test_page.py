@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, Responder, open_connection, serve
-from rsocket_trio.capture.schema import STREAMUX_NAMES, TABLES
+from rsocket_trio.capture.schema import TABLES
 from tests.blocks import page, snippets
 from tests.capture.reading import read
 from tests.each_row import each_row
@@ -26,10 +26,6 @@ def test_the_tables_of_columns_are_those_of_the_code(table: str) -> None:
     documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section, re.MULTILINE)
 
     assert documented == [(column.name, column.type, column.meaning) for column in TABLES[table]]
-
-
-def test_the_numbers_of_streamux_are_those_of_the_code() -> None:
-    assert {int(number): name for number, name in re.findall(r"(\d) (?:is )?([A-Z_]{3,})", REFERENCE)} == STREAMUX_NAMES
 
 
 async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,14 +198,6 @@ def test_cases_that_run_one_by_one_give_the_same(command: Command, wrong: str) -
     assert done.stdout.startswith(SPARE_TOLD)
 
 
-def test_a_transport_takes_the_place_of_the_one_of_the_uri(command: Command) -> None:
-    with in_a_thread(serving(good_responder(), "ws://127.0.0.1:0", dialects=["rsocket/1.0"])) as uri:
-        done = command(uri.replace("ws:", "tcp:"), "--transport", "ws", "--clause", f"{FIELDS},served-an-unknown-type")
-
-    assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-2].split() == ["all", "2", "0", "0", "0"]
-
-
 def test_a_server_is_asked_by_route(command: Command) -> None:
     responder = Responder()
     responder.request_response("here")(lambda request: request.data)
@@ -240,10 +232,9 @@ def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
 def test_a_server_is_tested_over_http2(command: Command) -> None:
     with in_a_thread(serving(good_responder(), "h2://127.0.0.1:0/x")) as uri:
         found = command(uri, "--clause", FIELDS)
-        instead = command(uri.replace("h2:", "ws:"), "--transport", "h2", "--clause", FIELDS)
         elsewhere = command(uri.replace("/x", "/y"), "--clause", FIELDS)
 
-    assert (found.code, found.stderr) == (instead.code, instead.stderr) == (0, "")
+    assert (found.code, found.stderr) == (0, "")
     assert elsewhere.code == 3
     assert "the server answered HTTP 404 to the request" in elsewhere.stderr
 
@@ -456,18 +447,15 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://h:1", "--at-once", "0"], "0"),
         (["tcp://h:1", "--report", "x.txt"], "x.txt: the ending says what to write: .html, .json, .xml"),
         (["tcp://h:1", "--report", "missing/x.json"], "missing/x.json: there is no folder missing"),
-        (["tcp://h:1", "--report", "/proc/x.json"], "/proc/x.json: it can't be written: No such file or directory"),
         (["tcp://h:1", "--report", "folder.json"], "folder.json"),
         (["tcp://h:1", "--baseline", "missing.json"], "missing.json"),
         (["tcp://h:1", "--baseline", "nonsense.json"], "nonsense.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "other.json"], "other.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "old.json"], "old.json: the report of a run of reactivesocket/0.2, not of"),
-        (["tcp://h:1", "--baseline", "/dev/null"], "/dev/null: that is no file"),
         (["tcp://h:1", "--wait", "1"], "--wait is for --role client"),
         (["tcp://h:1", "--clause", ""], "a name or a pattern is missing"),
         (["tcp://h:1", "--clause", FIELDS, "--clause", ","], "a name or a pattern is missing"),
-        (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
-        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "are for --role server"),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "that is for --role server"),
         (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws, wss, h2 and h2s have a handshake that carries headers"),
         (
             ["tcp://127.0.0.1:1", "--route", "echo"],
@@ -483,13 +471,9 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
             ["tcp://127.0.0.1:1", "-u", "a:b", "--metadata-mime", "text"],
             "credentials need composite metadata, not",
         ),
-        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "-u", "a:b"], "credentials are for --role server"),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "-u", "a:b"], "simple: that is for --role server"),
         (["tcp://127.0.0.1:1", "--data-mime", "x" * 256], "a MIME type has 255 characters of ASCII at most"),
-        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "are for --role server"),
-        (
-            ["unix:///tmp/x", "--transport", "ws"],
-            "unix:///tmp/x: --transport takes the place of tcp, tls, ws, wss, h2, h2s",
-        ),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "that is for --role server"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_2(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.cli.detect import detect_lines
 from rsocket_trio.cli.frame_json import from_json, to_json
-from rsocket_trio.cli.frames import decode_lines, encode_lines
-from rsocket_trio.cli.hex_lines import run
+from rsocket_trio.cli.frames import decode_lines, detect_lines, encode_lines
+from rsocket_trio.cli.hex_lines import answer
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
@@ -53,12 +52,10 @@ def test_a_line_that_is_no_hex_or_no_frame_says_so_and_the_next_goes_on() -> Non
     ]
 
 
-def test_the_exit_code_is_1_if_any_line_is_an_error() -> None:
-    written: list[str] = []
-
-    assert run(decode_lines(RSOCKET_1_0, [CANCEL]), written.append) == 0
-    assert run(decode_lines(RSOCKET_1_0, ["?", CANCEL]), written.append) == 1
-    assert [json.loads(line).get("type") for line in written] == ["CANCEL", None, "CANCEL"]
+def test_the_exit_code_is_1_if_any_line_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert answer(decode_lines(RSOCKET_1_0, [CANCEL])) == 0
+    assert answer(decode_lines(RSOCKET_1_0, ["?", CANCEL])) == 1
+    assert [json.loads(line).get("type") for line in capfd.readouterr().out.splitlines()] == ["CANCEL", None, "CANCEL"]
 
 
 def test_a_byte_stream_may_be_cut_into_lines_anywhere() -> None:

@@ -48,7 +48,6 @@ DATA: list[tuple[str, bytes, str, Any]] = [
     (APPLICATION_JSON, b"", "text", ""),
     (APPLICATION_JSON, b"NaN", "text", "NaN"),
     (APPLICATION_JSON, b"1e999", "text", "1e999"),
-    (APPLICATION_JSON, b'{"a": 1, "a": 2}', "text", '{"a": 1, "a": 2}'),
     (APPLICATION_JSON, b"[" * 100_000 + b"]" * 100_000, "text", "[" * 100_000 + "]" * 100_000),
     ("application/problem+json; charset=utf-8", b"1", "json", 1),
     (TEXT_PLAIN, b"[1]", "text", "[1]"),

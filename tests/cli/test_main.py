@@ -83,7 +83,7 @@ def test_every_example_is_one_of_the_command_and_has_options_that_it_knows() -> 
 
 EACH_BY_ITSELF = """
 import os, sys
-import rsocket_trio.cli.starting, rsocket_trio.cli.main
+import rsocket_trio.cli.entry, rsocket_trio.cli.main
 from rsocket_trio.cli.entry import main
 
 for command in sys.argv[1:]:
@@ -119,19 +119,10 @@ def test_every_command_finds_what_it_imports() -> None:
 
 async def test_the_version_is_that_of_the_package() -> None:
     with Rows() as row:
-        for command, flag in product(["", "serve"], ["-v", "--version"]):
-            with row(f"{command} {flag}"):
-                result = await run(*command.split(), flag)
+        for flag in ("-v", "--version"):
+            with row(flag):
+                result = await run(flag)
                 assert result.stdout == f"rsocket-trio {importlib.metadata.version('rsocket-trio')}\n"
-
-
-async def test_a_shell_learns_to_complete() -> None:
-    with Rows() as row:
-        for shell in ("bash", "zsh", "fish"):
-            with row(shell):
-                result = await run("--completion", shell)
-                assert (result.code, result.stderr) == (0, "")
-                assert f"_RSOCKET_TRIO_COMPLETE={shell}_complete" in result.stdout
 
 
 async def test_no_command_is_wrong_usage_and_shows_help() -> None:
@@ -282,4 +273,4 @@ def test_a_command_loads_the_modules_of_no_other() -> None:
     done = subprocess.run(arguments, input="", capture_output=True, text=True, check=True)
 
     loaded = {name.rpartition(".")[2] for name in done.stdout.split() if name.startswith("rsocket_trio.cli.")}
-    assert loaded & set(MODULES.values()) == {"detect"}
+    assert loaded & {*COMMANDS, *MODULES.values()} == {"frames"}

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from rsocket_trio import Channel, Payload, Rejected, Responder, serve
-from rsocket_trio.cli.near_misses import nearest
+from rsocket_trio.cli.help_page import nearest
 from rsocket_trio.services import Bearer
 from tests.cli.commands import run
 from tests.rows import Rows
@@ -119,16 +119,6 @@ async def test_a_route_that_nobody_serves_is_answered_with_the_one_that_is_like_
                     result = await run(command, uri, "-r", route, "--auth-bearer", "sesame")
                     assert (result.code, result.stdout) == (5, "")
                     assert result.stderr.startswith(text)
-
-
-async def test_a_load_on_a_route_that_nobody_serves_gets_the_hint_too() -> None:
-    flags = ("--rate", "10", "-n", "1", "--auth-bearer", "sesame")
-    async with serving(echoing(describe=True)) as uri:
-        alone = await run("load", uri, "-r", "ecko", *flags)
-        mixed = await run("load", uri, "--mix", "response:echo", "--mix", "channel:chut", *flags)
-
-    assert (alone.code, alone.stdout, alone.stderr) == (5, "", f"{NO_REQUEST} 'ecko': did you mean 'echo'?\n")
-    assert mixed.stderr == "Rejected: no request_channel handler for route 'chut': did you mean 'chat'?\n"
 
 
 async def test_a_server_that_describes_nothing_gives_no_hint() -> None:

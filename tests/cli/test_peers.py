@@ -14,7 +14,7 @@ import trio
 from rsocket_trio import Keepalive, Responder, ResumeOptions, serve
 from rsocket_trio.cli import client_command
 from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.connecting import Dial, connected
+from rsocket_trio.cli.connections import Dial, connected
 from rsocket_trio.cli.load import command as load_command
 from rsocket_trio.cli.load import terms_of
 from rsocket_trio.cli.main import commands
@@ -103,11 +103,13 @@ def test_a_load_has_it_as_well() -> None:
     words = [URI, "--rate", "1", "--peer", "java-0.5.2"]
     with load_command.make_context("load", list(words)) as context:
         terms = terms_of(context.params)
-    assert (terms["peer"], terms["dialect"], terms["credit"]) == ("java-0.5.2", "reactivesocket/0.1", 2)
+    options = terms["connection"]
+    assert (options["peer"], options["dialect"], terms["credit"]) == ("java-0.5.2", "reactivesocket/0.1", 2)
     with load_command.make_context("load", [URI, "--rate", "1", "--peer", "js-1"]) as context:
         terms = terms_of(context.params)
-    assert terms["keepalive"] == Keepalive(500, 900)
-    assert (terms["data_mime"], terms["metadata_mime"]) == ("utf-8", "utf-8")
+    options = terms["connection"]
+    assert options["keepalive"] == Keepalive(500, 900)
+    assert (options["data_mime"], options["metadata_mime"]) == ("utf-8", "utf-8")
 
 
 async def test_frames_are_shown_as_the_peer_means_them(capfd: pytest.CaptureFixture[str]) -> None:

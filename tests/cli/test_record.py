@@ -34,7 +34,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.cli.client_command import Wish
 from rsocket_trio.cli.exit_codes import Failure
-from rsocket_trio.cli.record import Recorder
+from rsocket_trio.cli.record import StreamRecorder
 from rsocket_trio.replay import Log, Record, read_source_payload
 from tests.cli.commands import Running, run, started
 
@@ -302,7 +302,7 @@ async def recorder_of(feed: Feed, log: Log, credit: int, uri: str) -> AsyncItera
     """Record the feed for as long as the block."""
     wish = Wish(route="ticks", limit_rate=credit)
     async with log, feed.serving(uri), trio.open_nursery() as nursery:
-        recorder = Recorder(log, Payload(b""), wish, uri, is_channel=False)
+        recorder = StreamRecorder(log, Payload(b""), wish, uri, is_channel=False)
         async with connect_forever(uri, on_state=recorder.on_state) as client:
             nursery.start_soon(recorder.run, client)
             yield nursery

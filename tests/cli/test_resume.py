@@ -43,17 +43,15 @@ async def cut_off(folder: Path, *options: str, scheme: str = "tcp") -> AsyncIter
 @each_row(
     ("scheme", "arguments"),
     [
-        ("tcp", ("stream", "--resume")),
         ("tcp", ("stream", "--resume", "30")),
-        ("tcp", ("stream", "--resume", "--debug")),
-        ("h2", ("stream", "--resume")),
-        ("h2", ("stream", "--resume", "--debug")),
+        ("tcp", ("stream", "--resume", "60", "--debug")),
+        ("h2", ("stream", "--resume", "60")),
     ],
     ids=str,
 )
 async def test_a_stream_goes_on_where_it_was(scheme: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     command, *options = arguments
-    async with cut_off(tmp_path, "--resume", scheme=scheme) as proxy:
+    async with cut_off(tmp_path, "--resume", "60", scheme=scheme) as proxy:
         result = await run(command, *options, proxy.uri.replace("tcp", scheme))
 
     assert [line.split()[0] for line in result.stdout.splitlines()] == [str(number) for number in range(1000)]
@@ -73,14 +71,14 @@ async def test_a_stream_without_it_ends_with_its_connection(tmp_path: Path) -> N
 
 async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
     async with cut_off(tmp_path) as proxy:
-        result = await run("stream", "--resume", proxy.uri)
+        result = await run("stream", "--resume", "60", proxy.uri)
 
     assert (result.code, result.stdout) == (4, "")
     assert result.stderr == "RejectedSetup: resumption is not offered here\n"
 
 
 async def test_a_dialect_without_resumption_says_so() -> None:
-    result = await run("request", "tcp://127.0.0.1:1", "--dialect", "0.1", "--resume")
+    result = await run("request", "tcp://127.0.0.1:1", "--dialect", "0.1", "--resume", "60")
 
     assert result.code != 0
     assert "reactivesocket/0.1 has no resumption" in result.stderr

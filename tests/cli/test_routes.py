@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from rsocket_trio import ApplicationError, Payload, Rejected, Responder, serve
-from rsocket_trio.cli import routes, served_routes
+from rsocket_trio.cli import client_command, routes
 from rsocket_trio.services import Bearer
 from rsocket_trio.services.description import DESCRIPTION_ROUTE
 from tests.cli.commands import run, started
@@ -266,4 +266,4 @@ def test_a_name_with_control_characters_keeps_its_line() -> None:
 
 
 def test_the_command_asks_on_the_route_that_a_responder_reserves() -> None:
-    assert served_routes.ROUTE == DESCRIPTION_ROUTE
+    assert client_command.ROUTE == DESCRIPTION_ROUTE

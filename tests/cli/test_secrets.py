@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.cli.connecting import Dial, connected
+from rsocket_trio.cli.connections import Dial, connected
 from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, hexed
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.metadata import (

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from rsocket_trio import ApplicationError, Payload, Responder, serve
-from rsocket_trio.cli.terminal import escaped, escaped_lines
+from rsocket_trio.cli.output import escaped, escaped_lines
 from tests.cli.commands import MAIN, PATIENCE
 from tests.programs import FORKER
 
@@ -142,7 +142,7 @@ async def test_decoded_frames_are_escaped_on_a_terminal() -> None:
 
 
 LOGGING = """
-from rsocket_trio.cli.terminal import show_log
+from rsocket_trio.cli.output import show_log
 import logging
 show_log("info")
 try:

@@ -373,7 +373,7 @@ WRONG = {
     "0 is not in the range x>=1": (2, ["--workers", "0"]),
     "-1 is not in the range x>=1": (2, ["--workers", "-1"]),
     "'two' is not a valid integer": (2, ["--workers", "two"]),
-    "resume needs one process": (2, ["--workers", "2", "--resume"]),
+    "resume needs one process": (2, ["--workers", "2", "--resume", "60"]),
     "memory:// is within one process": (2, ["--workers", "2", "--listen", "memory://here"]),
     "tls://127.0.0.1:0 needs a certificate": (2, ["--workers", "2", "--listen", "tls://127.0.0.1:0"]),
     "cannot listen on unix:///nowhere/at/all": (1, ["--workers", "2", "--listen", "unix:///nowhere/at/all"]),

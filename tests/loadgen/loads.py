@@ -24,10 +24,10 @@ def plan(**terms: Any) -> Plan:
     return Plan(**{"uri": URI, "rate": 10.0, "seconds": 2.0, "arrivals": "constant", "probe": False, **terms})
 
 
-async def alone(said: str) -> list[str]:
-    """Return what the tasks say to each other where there is one."""
+async def alone(problem: str) -> tuple[str, float]:
+    """Return the problem and the start where there is one task."""
     await trio.lowlevel.checkpoint()
-    return [said]
+    return problem, trio.current_time()
 
 
 async def rows_of(wanted: Plan, address: Address | None = None) -> list[Row]:

@@ -27,15 +27,15 @@ PATIENCE = 60.0
 
 
 async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.MockClock) -> None:
-    async def all_gather(said: str) -> list[str]:
+    async def ready(problem: str) -> tuple[str, float]:
         await trio.lowlevel.checkpoint()
-        return [said, "ConnectionLost: the other one"]
+        return "ConnectionLost: the other one", 0.0
 
     arrived: list[Payload] = []
     responder = Responder()
     responder.fire_and_forget("log")(arrived.append)
     async with served(responder):
-        rows = await perform(Part(plan=plan(route="log", interaction="fnf"), task=0, seed=1), all_gather)
+        rows = await perform(Part(plan=plan(route="log", interaction="fnf"), task=0, seed=1), ready)
 
     assert rows == [(0, measures.FAILED, "ConnectionLost: the other one", None, 1)]
     assert arrived == []

@@ -1,18 +1,19 @@
-"""Opens the connection that a command line describes, and builds its TLS contexts."""
+"""What commands need around connections: how to open one, TLS contexts, and the option ``--capture``."""
 
 from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 import attrs
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
-from rsocket_trio.cli.exit_codes import Failure
+from rsocket_trio.capture import Capture
+from rsocket_trio.cli.exit_codes import Failure, complain
 from rsocket_trio.cli.watching import Secrets, Watch, watched
 from rsocket_trio.client.open import open_uri
 from rsocket_trio.client.options import ConnectionOptions
@@ -26,6 +27,8 @@ from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
 
+FORMATS = ("parquet", "jsonl")
+"""The formats of a capture."""
 RETRY_INTERVAL = 1.0
 """Seconds between two attempts to connect."""
 
@@ -86,10 +89,8 @@ def client_tls(
     """Return the TLS context of a client, or ``None`` for the system's default. Raise ``Failure`` naming the file."""
     if not (trust or cert or untrusted):
         return None
-    try:
+    with naming(f"certificates of {trust}"):
         context = ssl.create_default_context(cafile=trust)
-    except OSError as error:
-        raise Failure(f"cannot use certificates of {trust}: {_why(error)}") from error
     if untrusted:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -106,24 +107,47 @@ def server_tls(cert: str, key: str | None, client_ca: str | None = None) -> ssl.
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_certificate(context, cert, key)
     if client_ca is not None:
-        try:
+        with naming(f"certificates of {client_ca}"):
             context.load_verify_locations(client_ca)
-        except OSError as error:
-            raise Failure(f"cannot use certificates of {client_ca}: {_why(error)}") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def load_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> None:
     """Load a certificate chain and its key, which may be in the same file."""
-    try:
+    with naming(f"the certificate and key of {cert if key is None else f'{cert} and {key}'}"):
         context.load_cert_chain(cert, key)
+
+
+@contextmanager
+def naming(files: str) -> Iterator[None]:
+    """Raise ``Failure`` naming the files that the block can't use, and the reason."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        why = (error.reason or "no PEM file").lower().replace("_", " ")
+        raise Failure(f"cannot use {files}: {why}") from error
     except OSError as error:
-        files = cert if key is None else f"{cert} and {key}"
-        raise Failure(f"cannot use the certificate and key of {files}: {_why(error)}") from error
+        raise Failure(f"cannot use {files}: {error.strerror or error}") from error
 
 
-def _why(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or "no PEM file").lower().replace("_", " ")
-    return error.strerror or str(error)
+@contextmanager
+def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture | None]:
+    """Provide a capture into that directory for as long as the block; ``None`` without a directory.
+
+    Raise ``OSError`` naming a directory that can't be written to, and ``Failure`` if pyarrow is missing.
+    """
+    if directory is None:
+        yield None
+        return
+    try:
+        capture = Capture(directory, format=format)
+    except ModuleNotFoundError as error:
+        raise Failure(f"{error}") from error
+    try:
+        yield capture
+    finally:
+        capture.close()
+        if capture.dropped or capture.error is not None:
+            why = f": {capture.error}" if capture.error is not None else ""
+            complain(f"rsocket-trio: the capture lacks {capture.dropped} frames{why}")

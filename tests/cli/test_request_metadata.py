@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rsocket_trio.cli.composing import Metadata, check_mimes, compose, full_mime, simple
 from rsocket_trio.cli.options import mime
+from rsocket_trio.cli.request_metadata import Metadata, compose, simple
 from rsocket_trio.metadata import (
     APPLICATION_JSON,
     AUTHENTICATION,
@@ -108,25 +108,7 @@ def test_composite_metadata_is_ready_made() -> None:
     ("name", "full"), [("json", APPLICATION_JSON), ("text", TEXT_PLAIN), ("a/b", "a/b"), ("routing", ROUTING)]
 )
 def test_a_short_name_means_a_type(name: str, full: str) -> None:
-    assert full_mime(name) == mime(name) == full
-
-
-def test_a_name_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ValueError, match="'jsn'"):
-        full_mime("jsn")
-
-
-@pytest.mark.parametrize("dialect", ["reactivesocket/0.0", "reactivesocket/0.1", "reactivesocket/0.2"])
-def test_old_dialects_take_any_text_for_a_type(dialect: str) -> None:
-    assert mime("utf-8") == "utf-8"
-    check_mimes(dialect, "utf-8", None, "jsn")
-
-
-@pytest.mark.parametrize("dialect", ["rsocket/1.0", "rsocket/2.0-draft", "streamux/1"])
-def test_the_others_refuse_what_is_no_type(dialect: str) -> None:
-    check_mimes(dialect, "a/b", None)
-    with pytest.raises(ValueError, match="MIME type 'utf-8': a full one like text/plain, or one of "):
-        check_mimes(dialect, "a/b", "utf-8")
+    assert mime(name) == full
 
 
 def test_a_password_may_have_colons_and_is_not_shown() -> None:

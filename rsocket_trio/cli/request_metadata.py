@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import repeat
 
 import attrs
 
@@ -18,8 +19,6 @@ from rsocket_trio.metadata import (
     encode_authentication,
     encode_composite,
 )
-from rsocket_trio.metadata.mime import SHORT_NAMES
-from rsocket_trio.rsocket.dialects import DIALECTS
 
 
 @attrs.frozen
@@ -30,27 +29,6 @@ class Metadata:
     route: str | None
     content: bytes | None = attrs.field(repr=False)
     setup: bytes | None = attrs.field(repr=False)
-
-
-def full_mime(name: str) -> str:
-    """Return the MIME type of a short name; a name with a slash is one already. Raise ``ValueError`` if unknown."""
-    if "/" in name:
-        return name
-    try:
-        return SHORT_NAMES[name]
-    except KeyError:
-        raise ValueError(
-            f"MIME type {name!r}: a full one like text/plain, or one of {', '.join(SHORT_NAMES)}"
-        ) from None
-
-
-def check_mimes(dialect: str, *mimes: str | None) -> None:
-    """Raise ``ValueError`` for text that is not a MIME type in this dialect; some dialects accept any text."""
-    record = DIALECTS.get(dialect)
-    if record is None or not record.free_mimes:
-        for mime in mimes:
-            if mime is not None:
-                full_mime(mime)
 
 
 def compose(
@@ -73,7 +51,8 @@ def compose(
     own; with ``setup_only`` they are one of the SETUP alone. ``bare_mime`` is for a connection that composes nothing,
     except for a route. Raise ``ValueError`` for metadata that cannot be encoded.
     """
-    pairs = [(_mime_at(mimes, place, default_mime), text) for place, text in enumerate(texts)]
+    last = mimes[-1] if mimes else default_mime
+    pairs = list(zip([*mimes, *repeat(last, len(texts))], texts, strict=False))
     alone = _alone(pairs, mimes, route, credentials)
     if alone is not None and (setup_mime is None or setup_mime == alone):
         content = _content(*pairs[0]) if pairs else None
@@ -101,12 +80,6 @@ def _alone(
     if pairs:
         return pairs[0][0]
     return mimes[0] if mimes else None
-
-
-def _mime_at(mimes: Sequence[str], place: int, default_mime: str) -> str:
-    if not mimes:
-        return default_mime
-    return mimes[min(place, len(mimes) - 1)]
 
 
 def _joined(entries: Sequence[tuple[str, bytes]]) -> bytes | None:

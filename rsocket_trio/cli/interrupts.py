@@ -13,12 +13,11 @@ TYPE_CHECKING = False  # as type checkers take it, for to import typing takes ti
 if TYPE_CHECKING:
     from typing import NoReturn
 
-STDERR = 2
 INTERRUPTED = 128 + signal.SIGINT
-SAID = "rsocket-trio: interrupted"
+INTERRUPTED_TEXT = "rsocket-trio: interrupted"
 
 
-def begin() -> None:
+def command_starts() -> None:
     """Have Ctrl-C end the process at once, unless it is ignored: there is nothing to leave in order yet.
 
     Not by ``KeyboardInterrupt``, which may be raised, and lost, in any code that an import runs.
@@ -27,20 +26,16 @@ def begin() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
-def done() -> None:
-    """Have Ctrl-C raise ``KeyboardInterrupt`` again: the command has begun its work."""
+def work_begins() -> None:
+    """Have Ctrl-C raise ``KeyboardInterrupt`` again: from now on there is something to leave in order."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def end() -> NoReturn:
+def _end(number: int, frame: FrameType | None) -> NoReturn:
     """Say in one line that it was interrupted, and end the process."""
     try:
-        os.write(STDERR, SAID.encode() + b"\n")
+        os.write(2, INTERRUPTED_TEXT.encode() + b"\n")
     except OSError:
         pass
     os._exit(INTERRUPTED)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    end()
