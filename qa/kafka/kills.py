@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from rsocket_trio.replay.kafka_client import Cluster, Topics
+from rsocket_trio.replay.kafka_client import Cluster
 from tests.blocks import ROOT
 from tests.kafka.broker import Broker, free_ports
 
@@ -200,7 +200,7 @@ class Run:
         from confluent_kafka import Producer
 
         for topic in TOPICS.values():
-            Topics(Cluster(self.broker.servers)).make(topic, 2, 1, {})
+            Cluster(self.broker.servers).make(topic, 2, 1, {})
         producer = Producer({"bootstrap.servers": self.broker.servers, "log_level": 0, "transactional.id": "filler"})
         producer.init_transactions(60)
         # Several transactions, some aborted: their markers and rows are gaps.

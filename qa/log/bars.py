@@ -16,7 +16,7 @@ import trio
 from rsocket_trio import Connection, Responder, open_connection, serve
 from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.replay.element_metadata import read_placed
-from rsocket_trio.replay.packs import Pack, arrow
+from rsocket_trio.replay.elements import Pack, arrow
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMER = "c14d5c0"

@@ -19,8 +19,7 @@ import trio
 
 from rsocket_trio.replay import Ledger, Log
 from rsocket_trio.replay import database as database_module
-from rsocket_trio.replay.elements import Element
-from rsocket_trio.replay.packs import Pack, arrow
+from rsocket_trio.replay.elements import Element, Pack, arrow
 
 ROWS = 20
 """Rows of a partition in an append or a batch."""

@@ -18,9 +18,8 @@ import trio
 from qa.log.child import started
 from rsocket_trio.replay import Ledger, Log
 from rsocket_trio.replay.database import PAGE_BYTES
-from rsocket_trio.replay.elements import Element
+from rsocket_trio.replay.elements import Element, arrow
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
-from rsocket_trio.replay.packs import arrow
 
 PARTITIONS = 3
 PATIENCE_SECONDS = 120

@@ -16,8 +16,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rsocket_trio.replay.elements import LARGEST_COUNT, LONGEST_ENTRY, LONGEST_NAME, LONGEST_RECORD, Element, Record
-from rsocket_trio.replay.packs import FOREVER, PACK_BYTES, PACK_ROWS, SMALL_PACK, Pack
+from rsocket_trio.replay.elements import (
+    FOREVER,
+    LARGEST_COUNT,
+    LONGEST_ENTRY,
+    LONGEST_NAME,
+    LONGEST_RECORD,
+    PACK_BYTES,
+    PACK_ROWS,
+    Element,
+    Pack,
+    Record,
+)
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADER_TYPE: Final = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
@@ -36,8 +46,6 @@ PACK_SCHEMA: Final = pa.schema(
 )
 CONTENTS: Final = ("count", "data", "metadata", "key", "headers")
 """The columns of what a writer sends."""
-LARGEST_TAKEN = 2 * PACK_BYTES
-"""Bytes of a pack above which a log divides it, so that no reader gets much more at a time than it has room for."""
 
 
 # To packs
@@ -100,12 +108,12 @@ def pack_records(records: Sequence[Record], start: int) -> Pack:
 def packed(stored: Iterable[Record | Pack], start: int, end: int = FOREVER) -> Iterator[Pack]:
     """Yield packs of all rows from ``start`` to below ``end``, or from where the first record begins.
 
-    Large packs of which all is wanted stay as they are.
+    Packs of which all is wanted stay as they are.
     """
     gathered: list[Record] = []
     size = 0
     for item in stored:
-        if isinstance(item, Pack) and item.size >= SMALL_PACK and start <= item.position and item.end <= end:
+        if isinstance(item, Pack) and start <= item.position and item.end <= end:
             if gathered:
                 yield pack_records(gathered, start)
             start, size, gathered = item.end, 0, []
@@ -131,21 +139,14 @@ def is_placed(pack: Pack) -> bool:
         raise ValueError(f"a pack of {pack.size} bytes is not in arrow/1: {error}") from None
 
 
-def divided(pack: Pack) -> Iterator[Pack]:
-    """Yield the rows of a pack of a writer in packs of a size that a log takes: mostly the pack itself."""
-    if pack.size <= LARGEST_TAKEN and pack.count <= PACK_ROWS:
-        yield pack
-    else:
-        yield from _divided(_batch(pack.data))
-
-
-def _divided(batch: pa.RecordBatch) -> Iterator[Pack]:
-    if batch.num_rows <= PACK_ROWS and (batch.nbytes <= LARGEST_TAKEN or batch.num_rows <= 1):
+def divided(batch: pa.RecordBatch) -> Iterator[Pack]:
+    """Yield the rows of a batch in packs of a size that a log takes."""
+    if batch.num_rows <= PACK_ROWS and (batch.nbytes <= 2 * PACK_BYTES or batch.num_rows <= 1):
         yield Pack(encoded(batch), pc.sum(batch["count"]).as_py() if "count" in batch.schema.names else batch.num_rows)
         return
     rows = max(min(PACK_ROWS, batch.num_rows * PACK_BYTES // batch.nbytes), 1)
     for start in range(0, batch.num_rows, rows):
-        yield from _divided(batch.slice(start, rows))
+        yield from divided(batch.slice(start, rows))
 
 
 # From packs
@@ -169,13 +170,11 @@ def read_columns(data: bytes) -> dict[str, pa.Array]:
                     raise ValueError(f"a pack in arrow/1 with the column {name[:100]!r}")
                 if kind != PACK_SCHEMA.field(name).type and not (name == "headers" and _are_headers(kind)):
                     raise ValueError(f"column {name!r} of a pack in arrow/1 is {kind}")
-            if (size := decompressed_size(data)) > LONGEST_RECORD:
-                raise ValueError(f"a pack of {size} bytes, compressed: the limit is {LONGEST_RECORD}")
+            if is_compressed(data):
+                raise ValueError("a pack in arrow/1 that is compressed: a small one could fill the memory")
             batches = list(stream)
-        if "data" not in names:
-            raise ValueError("a pack in arrow/1 without the column 'data'")
-        if len(batches) != 1:
-            raise ValueError(f"a pack in arrow/1 with {len(batches)} record batches: it has one")
+        if "data" not in names or len(batches) != 1:
+            raise ValueError(f"a pack in arrow/1 with {len(batches)} record batches: it has one, with a column 'data'")
         [batch] = batches
         batch.validate(full=True)
         columns = {name: batch[name].cast(PACK_SCHEMA.field(name).type) for name in names}
@@ -187,6 +186,29 @@ def read_columns(data: bytes) -> dict[str, pa.Array]:
 def _are_headers(kind: pa.DataType) -> bool:
     """Return whether a type is that of headers, but that names or headers may be declared as such that may be null."""
     return pa.types.is_list(kind) and kind.value_type in (HEADER_TYPE, LOOSE_HEADER_TYPE)
+
+
+def is_compressed(data: bytes) -> bool:
+    """Return whether a batch of an Arrow IPC stream is compressed. Raise ``pa.ArrowException`` and ``struct.error``.
+
+    Messages are tables of FlatBuffers: field 2 of a message is its content, and field 3 of a batch its compression.
+    """
+
+    def target(place: int) -> int:
+        return int(place + struct.unpack_from("<I", table, place)[0])
+
+    def field(of: int, index: int) -> int:
+        entries = of - struct.unpack_from("<i", table, of)[0]
+        if 4 + 2 * index >= struct.unpack_from("<H", table, entries)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", table, entries + 4 + 2 * index)[0]
+        return offset and of + offset
+
+    for message in pa.ipc.MessageReader.open_stream(data):
+        table = message.metadata.to_pybytes()
+        if message.type == "record batch" and field(target(field(target(0), 2)), 3):
+            return True
+    return False
 
 
 def _placed(columns: dict[str, pa.Array], start: int) -> dict[str, pa.Array]:
@@ -243,21 +265,20 @@ def checked(data: bytes, count: int | None) -> list[Pack]:
         raise ValueError(f"a pack of {total} rows, its metadata says {count}")
     if total == len(columns["data"]):
         del columns["count"]
+    headers = columns["headers"].flatten()
+    names = pc.struct_field(headers, "name")
+    if names.null_count:
+        raise ValueError("a pack with a header that has no name")
+    for what, size, limit in (
+        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), LONGEST_ENTRY),
+        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), LONGEST_ENTRY),
+        ("a header's name", pc.max(pc.binary_length(names)).as_py(), LONGEST_NAME),
+        ("headers", headers.nbytes, LONGEST_ENTRY),
+    ):
+        if size is not None and size > limit:
+            raise ValueError(f"a pack with {what} of {size} bytes: the limit is {limit}")
     del columns["position"], columns["timestamp"]
-    batch = batch_of(columns)
-    for name in {"metadata", "key"}.intersection(batch.schema.names):
-        if (longest := pc.max(pc.binary_length(batch[name])).as_py()) > LONGEST_ENTRY:
-            raise ValueError(f"a pack with {name} of {longest} bytes: the limit is {LONGEST_ENTRY}")
-    if "headers" in batch.schema.names:
-        headers = batch["headers"].flatten()
-        names = pc.struct_field(headers, "name")
-        if names.null_count:
-            raise ValueError("a pack with a header that has no name")
-        if (longest := pc.max(pc.binary_length(names)).as_py() or 0) > LONGEST_NAME:
-            raise ValueError(f"a header's name of {longest} bytes: the limit is {LONGEST_NAME}")
-        if headers.nbytes > LONGEST_ENTRY:
-            raise ValueError(f"a pack with headers of {headers.nbytes} bytes: the limit is {LONGEST_ENTRY}")
-    return list(_divided(batch))
+    return list(divided(batch_of(columns)))
 
 
 def records_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
@@ -299,44 +320,3 @@ def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
     high = min(pack.end, end)
     if last < high:
         yield Record(high, b"", count=0)
-
-
-# The size of compressed packs
-
-
-def decompressed_size(data: bytes) -> int:
-    """Return the bytes of all compressed buffers in an Arrow IPC stream, as they say themselves, decompressed.
-
-    Raise ``pa.ArrowException`` and ``struct.error`` for anything else.
-    """
-    size = 0
-    for message in pa.ipc.MessageReader.open_stream(data):
-        if message.type != "record batch":
-            continue
-        # Messages are in FlatBuffers: field 2 of a message is its content, those of a batch are its buffers, each an
-        # offset and a length, and the compression. A buffer that is compressed begins with its size, or -1.
-        table, body = message.metadata.to_pybytes(), message.body
-        batch = _target(table, _field(table, _target(table, 0), 2))
-        if not _field(table, batch, 3):
-            continue
-        buffers = _target(table, _field(table, batch, 2))
-        (count,) = struct.unpack_from("<I", table, buffers)
-        for offset, length in struct.iter_unpack("<qq", table[buffers + 4 : buffers + 4 + 16 * count]):
-            if length:
-                (whole,) = struct.unpack_from("<q", body, offset)
-                size += length if whole < 0 else whole
-    return size
-
-
-def _field(data: bytes, table: int, index: int) -> int:
-    """Return where a field of a table is, 0 where it is not there."""
-    entries = table - struct.unpack_from("<i", data, table)[0]
-    place = entries + 4 + 2 * index
-    if place >= entries + struct.unpack_from("<H", data, entries)[0]:
-        return 0
-    (offset,) = struct.unpack_from("<H", data, place)
-    return table + offset if offset else 0
-
-
-def _target(data: bytes, place: int) -> int:
-    return int(place + struct.unpack_from("<I", data, place)[0])

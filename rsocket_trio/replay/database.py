@@ -9,15 +9,13 @@ import errno
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
-import outcome
 import trio
 
 from rsocket_trio.replay.errors import CorruptLog
@@ -76,48 +74,28 @@ class Database:
         self._reading = trio.CapacityLimiter(READERS)
         self._idle: list[apsw.Connection] = []
         self._is_closed = False
-        self._page_bytes = self._copied_pages = 0
-        self._problem = ""
+        self._copied_pages = 0
         self._pid = os.getpid()
 
     # Opening and closing
 
     async def open(self) -> None:
         """Open the file, or make it."""
+        await self._patiently(self._open)
+
+    def _open(self) -> None:
         if self.path is None:
             self._writer = self._asked = apsw.Connection(":memory:")
             self._create(self._writer)
-        else:
-            await self._patiently(self._open)
-
-    async def aclose(self) -> None:
-        """Close all connections, once those that are in use are free."""
-        async with self._turn:
-            while self._reading.borrowed_tokens:  # noqa: ASYNC110  # a read is a thread's, and short
-                await trio.sleep(0.001)
-            await self._in_thread(self._close)
-
-    def _open(self) -> None:
-        try:
-            self._open_file()
-        except OSError:
-            if not self._reserve.exists() or self._free_bytes() >= RESERVE_BYTES // 8 or not self._delete_reserve():
-                raise
-            # The disk is full: a trim may be what it is opened for.
-            self._open_file()
-
-    def _open_file(self) -> None:
-        assert self.path is not None
+            return
         with _opening, translated(self.path):
             check_filesystem(Path(self._file), self.path)
-            if self.path.exists() and self.path.stat().st_size:
-                self._check_kind()
+            self._check_kind()
             writer = self._connect()
             try:
                 self._create(writer)
                 if writer.pragma("journal_mode", "wal") != "wal":
                     raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
-                self._page_bytes = writer.pragma("page_size")
                 writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's own, which waits for no reader
                 writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
                 self._writer, self._asked = writer, self._connect()
@@ -127,16 +105,13 @@ class Database:
             self._take_reserve()
 
     def _check_kind(self) -> None:
-        """Raise ``CorruptLog`` for a file that is not ours, which stays as it is."""
-        if os.stat(self._file).st_size < SMALLEST_FILE:
+        """Raise ``CorruptLog`` for a file that is not ours, which stays as it is: it is read as it lies there."""
+        size = os.stat(self._file).st_size if os.path.exists(self._file) else 0
+        if 0 < size < SMALLEST_FILE:
             raise CorruptLog(self.path, "it is no database")
-        uri, flags = f"{Path(self._file).as_uri()}?mode=ro", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        try:
-            with closing(apsw.Connection(uri, flags)) as reader:
-                self._check_owner(reader)
-        except (apsw.ReadOnlyError, apsw.CantOpenError):
-            # It has to be recovered first, and nobody but its own program does that: look at the file as it lies there.
-            with closing(apsw.Connection(f"{uri}&immutable=1", flags)) as reader:
+        if size:
+            flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            with closing(apsw.Connection(f"{Path(self._file).as_uri()}?immutable=1", flags)) as reader:
                 self._check_owner(reader)
 
     def _check_owner(self, connection: apsw.Connection) -> int:
@@ -168,14 +143,21 @@ class Database:
         if (layout := connection.pragma("user_version")) != LAYOUT:
             raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
 
+    async def aclose(self) -> None:
+        """Close all connections, once those that are in use are free. Do nothing the second time."""
+        async with self._turn:
+            if self._is_closed:
+                return
+            for number in range(READERS):
+                await self._reading.acquire_on_behalf_of(number)
+            self._is_closed = True
+            await self._in_thread(self._close)
+            for number in range(READERS):
+                self._reading.release_on_behalf_of(number)  # reads that wait for their turn fail
+
     def _close(self) -> None:
-        self._is_closed = True
         for connection in {self._writer, self._asked, *self._idle}:
             connection.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise trio.ClosedResourceError("the log was closed")
 
     # Whose thread, and whose turn
 
@@ -197,9 +179,11 @@ class Database:
             await trio.lowlevel.checkpoint()
 
     def check_process(self) -> None:
-        """Raise ``RuntimeError`` in a process that was forked after the file was opened."""
+        """Raise ``RuntimeError`` in a process that was forked after the file was opened, and if it was closed."""
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self.path} was opened before this process was forked: open it here")
+        if self._is_closed:
+            raise trio.ClosedResourceError("the log was closed")
 
     def here(self, function: Callable[[apsw.Connection], T]) -> T:
         """Return what a short question finds as the file is now. It runs where it is asked."""
@@ -216,23 +200,16 @@ class Database:
         if self.path is None:
             await trio.lowlevel.checkpoint()
             return self.here(function)
-        self.check_process()
         if self.wal_bytes > WAL_BYTES:
             # So that a writer finds a moment at which nobody reads the WAL.
             await trio.sleep(GAP_SECONDS)
         async with self._reading:
-            self._check_open()
-            return await self._patiently(partial(self.read_here, function))
+            self.check_process()
+            return await self._patiently(partial(self._read, function))
 
-    def read_here(self, function: Callable[[apsw.Connection], T]) -> T:
-        """Return what ``function`` finds in one state of the file, in a thread of the caller."""
-        if self.path is None:
-            return self.here(function)
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            with translated(self.path):
-                connection = self._connect()
+    def _read(self, function: Callable[[apsw.Connection], T]) -> T:
+        with translated(self.path):
+            connection = self._idle.pop() if self._idle else self._connect()
         try:
             with translated(self.path, connection), transaction_of(connection):
                 return function(connection)
@@ -245,45 +222,30 @@ class Database:
         While it waits for the lock it can be cancelled. What does not wait for the disk is there with the next
         transaction that does, or not at all.
         """
-        return await self.alone(partial(self.transaction, function, waits_for_disk=waits_for_disk))
+
+        def run() -> T:
+            if not waits_for_disk:
+                self._writer.pragma("synchronous", NORMAL)
+            try:
+                return self.transaction(function)
+            finally:
+                if not waits_for_disk:
+                    self._writer.pragma("synchronous", self._synchronous)
+
+        return await self.alone(run)
 
     async def alone(self, function: Callable[[], T]) -> T:
         """Run a function that calls ``transaction`` while no other task writes; again if the file was locked."""
-        self.check_process()
         # Tasks that wait for one lock give up together, and not one behind the other.
         since = trio.current_time()
         async with self._turn:
-            self._check_open()
+            self.check_process()
             return await self._patiently(function, since)
 
-    def transaction(self, function: Callable[[apsw.Connection], T], *, waits_for_disk: bool = True) -> T:
+    def transaction(self, function: Callable[[apsw.Connection], T]) -> T:
         """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
-        writer = self._writer
-        if waits_for_disk or self._synchronous < FULL:
-            with translated(self.path, writer), transaction_of(writer, "IMMEDIATE"):
-                return function(writer)
-        writer.pragma("synchronous", NORMAL)
-        try:
-            return self.transaction(function)
-        finally:
-            writer.pragma("synchronous", FULL)
-
-    def transactions(self, functions: Iterable[Callable[[apsw.Connection], T]]) -> list[outcome.Outcome[T]]:
-        """Run functions, each in a transaction of its own, and return their outcomes.
-
-        The lock of the file is waited for here, for ``LOCK_SECONDS`` in all: nobody can cancel them any more.
-        """
-        deadline = time.monotonic() + LOCK_SECONDS
-
-        def run(function: Callable[[apsw.Connection], T]) -> T:
-            while True:
-                try:
-                    return self.transaction(function)
-                except OSError as error:
-                    if error.errno != errno.EBUSY or time.monotonic() >= deadline:
-                        raise
-
-        return [outcome.capture(run, function) for function in functions]
+        with translated(self.path, self._writer), transaction_of(self._writer, "IMMEDIATE"):
+            return function(self._writer)
 
     # Space
 
@@ -291,7 +253,7 @@ class Database:
     def wal_bytes(self) -> int:
         """Return the bytes of the write-ahead log."""
         try:
-            return os.stat(f"{self._file}-wal").st_size if self._file else 0
+            return os.stat(f"{self._file}-wal").st_size
         except FileNotFoundError:
             return 0
 
@@ -302,9 +264,9 @@ class Database:
         """
         if pages < self._copied_pages:
             self._copied_pages = 0  # it has begun anew
-        if (pages - self._copied_pages) * self._page_bytes >= CHECKPOINT_BYTES:
+        if (pages - self._copied_pages) * PAGE_BYTES >= CHECKPOINT_BYTES:
             self._copied_pages = pages
-            is_long = pages * self._page_bytes > WAL_BYTES
+            is_long = pages * PAGE_BYTES > WAL_BYTES
             self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE if is_long else apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 
@@ -324,10 +286,7 @@ class Database:
         except apsw.BusyError:
             pass  # another process copies it, or reads it
         except apsw.Error as error:
-            problem = f"its write-ahead log could not be copied: {error}"
-            if problem != self._problem:
-                logger.warning("%s: %s", self.path, problem)
-            self._problem = problem
+            logger.warning("%s: its write-ahead log could not be copied: %s", self.path, error)
             return isinstance(error, apsw.FullError)
         finally:
             self._writer.set_busy_timeout(LOCK_TRY_MS)
@@ -378,24 +337,17 @@ class Database:
 
     def _take_reserve(self) -> None:
         """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""
-        if self.path is None:
+        if self.path is None or self._reserve.exists():
             return
         with suppress(OSError):
-            present = self._reserve.stat().st_size if self._reserve.exists() else 0
-            size = min(present + self._free_bytes() - 2 * CHECKPOINT_BYTES, RESERVE_BYTES)
-            if size <= present or size < RESERVE_BYTES // 8:
+            left = os.statvfs(self._reserve.parent)
+            if left.f_bavail * left.f_frsize < RESERVE_BYTES + 2 * CHECKPOINT_BYTES:
                 return
-            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, size)
-            except OSError:
-                self._reserve.unlink()
-            finally:
-                os.close(fd)
-
-    def _free_bytes(self) -> int:
-        left = os.statvfs(self._reserve.parent)
-        return left.f_bavail * left.f_frsize
+            with self._reserve.open("ab") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                except OSError:
+                    self._reserve.unlink()
 
     def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
@@ -425,8 +377,6 @@ def translated(path: Path | None, connection: apsw.Connection | None = None) -> 
     """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``."""
     try:
         yield
-    except (apsw.ThreadingViolationError, apsw.ConnectionClosedError):
-        raise
     except apsw.BusyError as error:
         raise OSError(errno.EBUSY, "somebody else holds its lock", str(path)) from error
     except CorruptLog as error:

@@ -10,9 +10,17 @@ from rsocket_trio.errors import Invalid, RemoteProtocolError, readable
 from rsocket_trio.metadata.composite import Entry, encode_composite, spans
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.elements import Element, Record, decode_headers, encode_headers
-from rsocket_trio.replay.packs import ARROW, Pack, arrow, has_arrow
-from rsocket_trio.replay.route_requests import WriteEntry, decoded
+from rsocket_trio.replay.elements import (
+    ARROW,
+    Element,
+    Pack,
+    Record,
+    arrow,
+    decode_headers,
+    encode_headers,
+    has_arrow,
+)
+from rsocket_trio.replay.requests import WriteEntry, decoded
 from rsocket_trio.values import value
 
 POSITION: Final = "message/x.rsocket-trio.position.v0"
@@ -34,9 +42,6 @@ _TIME_HEAD = encode_mime(TIMESTAMP) + (8).to_bytes(3, "big")
 _PLACE = struct.Struct(f">{len(_POSITION_HEAD)}sQ{len(_TIME_HEAD)}sQ")
 
 
-# Encoding
-
-
 def source_payload(record: Record) -> Payload:
     """Return ``record`` as a source sends it."""
     if record.count == 1 and record.timestamp is not None:
@@ -44,8 +49,16 @@ def source_payload(record: Record) -> Payload:
         if record.data is not None and record.metadata is None and record.key is None and record.headers is None:
             return Payload(record.data, place)
     else:
-        place = encode_composite(_place(record.position, record.count, record.timestamp))
-    return Payload(record.data or b"", place + encode_composite(_content(record)))
+        place = encode_composite(_place(record))
+    headers = None if record.headers is None else encode_headers(record.headers)
+    contents = (
+        (NULL, b"" if record.data is None else None),
+        (RECORD_METADATA, record.metadata),
+        (KEY, record.key),
+        (HEADERS, headers),
+    )
+    entries = [Entry(mime, content) for mime, content in contents if content is not None]
+    return Payload(record.data or b"", place + encode_composite(entries))
 
 
 def behind_gap(payload: Payload, start: int) -> Payload:
@@ -55,40 +68,18 @@ def behind_gap(payload: Payload, start: int) -> Payload:
 
 def pack_payload(pack: Pack) -> Payload:
     """Return ``pack`` as a source sends it."""
-    entries = [*_place(pack.position, pack.count, pack.timestamp), Entry(PACK, ARROW.encode())]
-    payload = Payload(pack.data, encode_composite(entries))
+    payload = Payload(pack.data, encode_composite([*_place(pack), Entry(PACK, ARROW.encode())]))
     return behind_gap(payload, pack.position) if pack.has_gaps else payload
 
 
-def sink_payload(element: Element) -> Payload:
-    """Return ``element`` as a writer sends it to a stage."""
-    rows = [] if element.count == 1 else [Entry(ROWS, _NUMBER.pack(element.count))]
-    return Payload(element.data or b"", encode_composite([*_content(element), *rows]) or None)
-
-
-def _place(position: int, count: int, timestamp: int | None) -> list[Entry]:
-    place = _LONG.pack(position) + (b"" if count == 1 else _NUMBER.pack(count))
-    return [Entry(POSITION, place)] + ([] if timestamp is None else [Entry(TIMESTAMP, _LONG.pack(timestamp))])
-
-
-def _content(row: Element | Record) -> list[Entry]:
-    entries = [] if row.data is not None else [Entry(NULL, b"")]
-    if row.metadata is not None:
-        entries.append(Entry(RECORD_METADATA, row.metadata))
-    if row.key is not None:
-        entries.append(Entry(KEY, row.key))
-    if row.headers is not None:
-        entries.append(Entry(HEADERS, encode_headers(row.headers)))
-    return entries
-
-
-# Decoding
+def _place(rows: Record | Pack) -> list[Entry]:
+    place = _LONG.pack(rows.position) + (b"" if rows.count == 1 else _NUMBER.pack(rows.count))
+    time = [] if rows.timestamp is None else [Entry(TIMESTAMP, _LONG.pack(rows.timestamp))]
+    return [Entry(POSITION, place), *time]
 
 
 def _position(content: bytes) -> tuple[int, int]:
-    (position,) = _LONG.unpack(content[:8])
-    (count,) = _NUMBER.unpack(content[8:]) if len(content) > 8 else (1,)
-    return position, count
+    return _LONG.unpack(content[:8])[0], _NUMBER.unpack(content[8:])[0] if len(content) > 8 else 1
 
 
 def _number(content: bytes) -> int:
@@ -108,7 +99,7 @@ DECODERS: Final[Mapping[str | int, Callable[[bytes], Any]]] = {
     PACK: lambda content: content.decode("utf-8", "backslashreplace"),
     ROWS: lambda content: int(_NUMBER.unpack(content)[0]),
     NULL: bytes,
-    WRITE: bytes,
+    WRITE: lambda content: decoded(content, WriteEntry).partition,
 }
 """The functions that return the content of an entry, by its MIME type, and raise ``ValueError`` or ``struct.error``."""
 
@@ -157,8 +148,7 @@ def read_placed(payload: Payload) -> Placed:
         if position_head == _POSITION_HEAD and time_head == _TIME_HEAD and time < 1 << 63:
             return Placed(Record(position, payload.data, timestamp=time))
     entry = read_entries(payload).get
-    place = entry(POSITION)
-    if place is None:
+    if (place := entry(POSITION)) is None:
         raise RemoteProtocolError("the element has no position")
     data = payload.data if entry(NULL) is None else None
     record = Record(place[0], data, entry(RECORD_METADATA), place[1], entry(KEY), entry(HEADERS), entry(TIMESTAMP))
@@ -181,8 +171,7 @@ def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
     """
     try:
         entry = read_entries(payload).get
-        write = None if staged else entry(WRITE)
-        partition = 0 if write is None else decoded(write, WriteEntry).partition
+        partition = 0 if staged else entry(WRITE, 0)
         form, rows = entry(PACK), entry(ROWS)
         if form is None:
             data = payload.data if entry(NULL) is None else None

@@ -1,11 +1,14 @@
-"""The content of logs: elements that are to be appended, records that were, and their limits."""
+"""The content of logs: elements that are to be appended, records that were, packs of many rows, and their limits."""
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -19,7 +22,14 @@ LONGEST_ENTRY = 2**24 - 1
 """Bytes of a key, and of encoded headers: what an entry of composite metadata holds."""
 LONGEST_NAME = 2**16 - 1
 """Bytes of a header's name."""
-
+ARROW: Final = "arrow/1"
+"""The name of the format of packs on the wire."""
+PACK_BYTES = 256 * 2**10
+"""Bytes of contents after which a pack is complete; only a single larger record makes it longer."""
+PACK_ROWS = 8192
+"""Rows of a pack, at most."""
+FOREVER: Final = 2**63
+"""A position beyond all others."""
 NONE: Final = 0xFFFFFFFF
 """The length that stands for no content."""
 
@@ -27,7 +37,6 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """The headers of a record in order: names, which may come twice, each with its content or ``None``."""
 Clock: TypeAlias = Callable[[], int]
 """A clock: microseconds since 1970, UTC."""
-
 
 _NAME = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -96,6 +105,47 @@ class Record:
         return Element(self.data, self.metadata, self.count, self.key, self.headers, self.timestamp)
 
 
+@value
+class Pack:
+    """Rows as an Arrow IPC stream, ``data``: they span ``count`` positions from ``position`` on.
+
+    ``timestamp`` is that of all rows without a time of their own, in microseconds since 1970. ``has_gaps`` says that
+    some of the positions may have no row.
+    """
+
+    data: bytes
+    count: int
+    position: int = 0
+    timestamp: int | None = None
+    has_gaps: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the position behind the pack."""
+        return self.position + self.count
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the stream."""
+        return len(self.data)
+
+
+@cache
+def has_arrow() -> bool:
+    """Return whether packs can be read and written here."""
+    return find_spec("pyarrow") is not None
+
+
+def arrow() -> Any:
+    """Return the module of the functions for packs. Programs without packs never load pyarrow."""
+    return import_module("rsocket_trio.replay.arrow_packs")
+
+
+def rows_in(one: Record | Pack, start: int = 0, end: int = FOREVER) -> Iterable[Record]:
+    """Return a record, or those of a pack that have rows from ``start`` to below ``end``."""
+    return arrow().rows_of(one, start, end) if isinstance(one, Pack) else (one,)
+
+
 def encode_headers(headers: Headers) -> bytes:
     """Return headers as they are on the wire: for each u16 length and UTF-8 name, u32 length and content.
 
@@ -129,19 +179,40 @@ def decode_headers(data: bytes) -> list[tuple[str, bytes | None]]:
     return headers
 
 
-def check_element(element: Element) -> int:
-    """Return the size of an element. Raise ``ValueError`` if it is too large or has an invalid count."""
-    size = element.size
-    if size > LONGEST_RECORD:
-        raise ValueError(f"a record of {size} bytes: the limit is {LONGEST_RECORD}")
+def check_element(element: Element) -> None:
+    """Raise ``ValueError`` for an element that is too large or has an invalid count or time."""
+    headers = 0 if element.headers is None else len(encode_headers(element.headers))
+    for what, size, limit in (
+        ("a record", element.size, LONGEST_RECORD),
+        ("metadata", len(element.metadata or b""), LONGEST_ENTRY),
+        ("a key", len(element.key or b""), LONGEST_ENTRY),
+        ("headers", headers, LONGEST_ENTRY),
+    ):
+        if size > limit:
+            raise ValueError(f"{what} of {size} bytes: the limit is {limit}")
     if type(element.count) is not int or not 1 <= element.count <= LARGEST_COUNT:
         raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
-    if element.metadata is not None and len(element.metadata) > LONGEST_ENTRY:
-        raise ValueError(f"metadata of {len(element.metadata)} bytes: the limit is {LONGEST_ENTRY}")
-    if element.key is not None and len(element.key) > LONGEST_ENTRY:
-        raise ValueError(f"a key of {len(element.key)} bytes: the limit is {LONGEST_ENTRY}")
-    if element.headers is not None and (length := len(encode_headers(element.headers))) > LONGEST_ENTRY:
-        raise ValueError(f"headers of {length} bytes: the limit is {LONGEST_ENTRY}")
-    if element.timestamp is not None and not 0 <= element.timestamp < 2**63:
+    if element.timestamp is not None and (type(element.timestamp) is not int or not 0 <= element.timestamp < 2**63):
         raise ValueError(f"a timestamp of {element.timestamp} microseconds: must be from 0 to 2^63 - 1")
-    return size
+
+
+def prepared(elements: Iterable[Element | Pack]) -> list[Element | Pack]:
+    """Return what is to be appended, checked; packs whose rows have places or times of their own as single elements.
+
+    Raise ``ValueError`` for what can't be a record, ``TypeError`` for what is no element.
+    """
+    found: list[Element | Pack] = []
+    for one in elements:
+        if isinstance(one, Element):
+            check_element(one)
+            found.append(one)
+        elif not isinstance(one, Pack):
+            raise TypeError(f"elements are Element or Pack, not {type(one).__name__}")
+        elif not 1 <= one.count <= LARGEST_COUNT:
+            raise ValueError(f"a pack of {one.count} rows: must be between 1 and {LARGEST_COUNT}")
+        elif arrow().is_placed(one):
+            # A log gives places itself, and what is stored together has one time.
+            found += arrow().elements_of(one)
+        else:
+            found.append(one)
+    return found

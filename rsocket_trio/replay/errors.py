@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rsocket_trio.errors import ApplicationError, RSocketError
-
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of a write that left nothing behind."""
 
 
 class ReplayError(ApplicationError):
@@ -25,21 +19,11 @@ class PositionExpired(ReplayError):
 
     default_code = 0x310
 
-    @classmethod
-    def at(cls, position: int, partition: int, earliest: int) -> PositionExpired:
-        """Return the error for ``position`` of ``partition``, whose first record is at ``earliest``."""
-        return cls(f"position {position} of partition {partition} has expired: the earliest is {earliest}")
-
 
 class PositionAhead(ReplayError):
     """The position has not been written yet."""
 
     default_code = 0x311
-
-    @classmethod
-    def at(cls, position: int, partition: int, latest: int) -> PositionAhead:
-        """Return the error for ``position`` of ``partition``, whose next position is ``latest``."""
-        return cls(f"position {position} is beyond partition {partition}: the latest is {latest}")
 
 
 class UnknownPartition(ReplayError):
@@ -95,19 +79,3 @@ class CorruptLog(RSocketError):
     def __str__(self) -> str:
         where = "" if self.position is None else f" in partition {self.partition} at position {self.position}"
         return f"{'the log in memory' if self.file is None else self.file} is damaged{where}: {self.reason}"
-
-
-@contextmanager
-def errors_for_peers() -> Iterator[None]:
-    """Translate errors of the disk and the log into errors that are sent to a peer and name no file."""
-    try:
-        yield
-    except OSError as error:
-        what = "nothing was written" if error.errno in NO_ROOM else "the log can't be used"
-        reason = errno.errorcode.get(error.errno or 0, "unknown error")
-        raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
-    except CorruptLog as error:
-        where = "the log is damaged"
-        if error.position is not None:
-            where = f"partition {error.partition} is damaged at position {error.position}"
-        raise DamagedPartition(f"{where}: {error.reason}") from error

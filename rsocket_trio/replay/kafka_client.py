@@ -1,4 +1,4 @@
-"""Clients of Kafka: their settings, their requests about topics, and their errors in our terms.
+"""Clients of Kafka: their settings, their requests about topics, their transactions, and their errors in our terms.
 
 confluent-kafka is loaded by the first client that is made. All functions that block say so; they run in threads.
 """
@@ -6,7 +6,9 @@ confluent-kafka is loaded by the first client that is made. All functions that b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,9 +17,13 @@ import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.extras import install_command
+from rsocket_trio.replay.element_metadata import RECORD_METADATA
+from rsocket_trio.replay.elements import Element, check_element
+from rsocket_trio.replay.errors import NotWritten
+from rsocket_trio.replay.log import check_begin
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import KafkaError, Message
 
 T = TypeVar("T")
 
@@ -32,8 +38,6 @@ REQUEST_SECONDS = 2.0
 """Seconds that one try of a request blocks its thread, at most."""
 PAUSE = 0.2
 """Seconds between two tries."""
-NO_SUCH_TIME = -1
-"""The offset of a time behind the last record."""
 CONSUMER = {
     "group.id": "rsocket-trio",
     "enable.auto.commit": False,
@@ -70,13 +74,24 @@ REFUSALS = (
 """Errors that do not pass. While a broker is away, starts or hands over to another, brokers answer with many others."""
 
 
-@attrs.frozen
+class Topic(NamedTuple):
+    """A topic: its ``id``, which no other one of its name ever has, and the number of its ``partitions``."""
+
+    id: str
+    partitions: int
+
+
+@attrs.define(eq=False)
 class Cluster:
-    """The servers of a cluster of Kafka, ``settings`` of librdkafka for all clients, and ``patience`` in seconds."""
+    """The servers of a cluster of Kafka, ``settings`` of librdkafka for all clients, and ``patience`` in seconds.
+
+    ``ask`` waits for an answer. The other methods, its requests about topics, block, and raise ``KafkaException``.
+    """
 
     servers: str
     settings: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     patience: float = PATIENCE
+    _known_admin: Any = None
 
     def client(self, kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any] | None = None, **fixed: Any) -> T:
         """Return a new client with ``settings``, the user's above them, and ``fixed`` ones. It blocks.
@@ -118,10 +133,97 @@ class Cluster:
                     raise Rejected(reason) from error
             await trio.sleep(PAUSE)
 
+    @property
+    def _admin(self) -> Any:
+        if self._known_admin is None:
+            self._known_admin = self.client(kafka().admin.AdminClient)
+        return self._known_admin
+
+    def close(self) -> None:
+        """Close the client of these requests; the next one makes another."""
+        self._known_admin = None
+
+    def describe(self, topic: str) -> Topic:
+        """Return what ``topic`` is: one without partitions if there is no such topic."""
+        # Asked for in this way a broker does not make the topic.
+        asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+        try:
+            found = asked[topic].result()
+        except kafka().KafkaException as error:
+            if is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
+                return Topic("", 0)
+            raise
+        return Topic(str(found.topic_id), len(found.partitions))
+
+    def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
+        wanted = kafka().admin.NewTopic(topic, partitions, replication, config=dict(config))
+        [made] = self._admin.create_topics([wanted], request_timeout=10.0).values()
+        try:
+            made.result()
+        except kafka().KafkaException as error:
+            if not is_any(error.args[0], "TOPIC_ALREADY_EXISTS"):
+                raise
+
+    def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
+        """Return what topic ``name`` is and, if it may be as ``known``, the bounds of its partitions.
+
+        They are the first offset and the one behind the last stable record. The topic is looked at behind the offsets:
+        if it is still the same one, so are they.
+        """
+        specs = kafka().admin.OffsetSpec
+        try:
+            latest, earliest = self._offsets(name, range(known.partitions), specs.latest(), specs.earliest())
+        except kafka().KafkaException as error:
+            # A partition that is not there has one of several codes.
+            if not passes(error.args[0]) or (found := self.describe(name)) == known:
+                raise
+            return found, {}
+        return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
+
+    def ends(self, topic: str, partitions: Iterable[int], stable: bool = False) -> dict[int, int]:
+        """Return the offsets behind the last records by partition; unless ``stable`` also of open transactions."""
+        [found] = self._offsets(topic, partitions, kafka().admin.OffsetSpec.latest(), stable=stable)
+        return found
+
+    def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
+        """Return the first offset whose record is not older than a time, -1 if there is none."""
+        [found] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.for_timestamp(milliseconds))
+        return found[partition]
+
+    def delete_below(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the records below an offset."""
+        wanted = [kafka().TopicPartition(topic, partition, offset)]
+        for done in self._admin.delete_records(wanted, request_timeout=REQUEST_SECONDS).values():
+            done.result()
+
+    def _offsets(self, topic: str, partitions: Iterable[int], *specs: Any, stable: bool = True) -> list[dict[int, int]]:
+        """Return the offsets of each of ``specs``, all asked for at once, by partition."""
+        level = kafka().IsolationLevel.READ_COMMITTED if stable else kafka().IsolationLevel.READ_UNCOMMITTED
+        places = [kafka().TopicPartition(topic, partition) for partition in partitions]
+        asked = [
+            self._admin.list_offsets(
+                dict.fromkeys(places, spec), isolation_level=level, request_timeout=REQUEST_SECONDS
+            )
+            for spec in specs
+        ]
+        try:
+            found = [{place.partition: one.result().offset for place, one in some.items()} for some in asked]
+        except kafka().KafkaException:
+            # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
+            self._admin.list_topics(timeout=REQUEST_SECONDS)
+            raise
+        if any(offset < -1 for some in found for offset in some.values()):
+            # Of a broker that is silent librdkafka may tell offsets that are none, and no error; -1 is none of a time.
+            error = kafka().KafkaError
+            raise kafka().KafkaException(error(error._TIMED_OUT, "no broker told the offsets"))
+        return found
+
 
 def kafka() -> Any:
     """Return confluent-kafka. Raise ``ModuleNotFoundError`` naming the extra if it is not installed."""
     try:
+        import_module("confluent_kafka.admin")
         return import_module("confluent_kafka")
     except ModuleNotFoundError:
         what = f"logs on Kafka need confluent-kafka: {install_command('kafka')}"
@@ -138,107 +240,168 @@ def passes(error: KafkaError) -> bool:
     return not error.fatal() and not is_any(error, *REFUSALS)
 
 
-def admin() -> Any:
-    """Return the part of confluent-kafka that asks about topics."""
-    return import_module("confluent_kafka.admin")
+# Transactions: all records of one write, over several partitions and topics, become visible or none
 
 
-class Topic(NamedTuple):
-    """A topic: its ``id``, which no other one of its name ever has, and the number of its ``partitions``."""
-
-    id: str
-    partitions: int
+class OutcomeUnknown(NotWritten):
+    """A transaction may be committed or not: to take over its id anew settles it."""
 
 
-class Topics:
-    """Asks about topics and makes them. Every method blocks, and raises ``KafkaException``."""
+@attrs.define(eq=False)
+class Rows:
+    """Elements of a topic with their partitions, and the offset of the first of each partition once it is delivered.
 
-    def __init__(self, cluster: Cluster) -> None:
+    ``at`` are the offsets that the first ones must have.
+    """
+
+    topic: str
+    elements: Iterable[tuple[int, Element]]
+    at: Mapping[int, int] | None = None
+    firsts: dict[int, int] = attrs.field(factory=dict)
+
+
+class TransactionalProducer:
+    """The producer of a transactional id: to begin it ends or settles the transactions of any other with that id.
+
+    ``seconds`` is the age at which the broker aborts a transaction whose producer is gone. It begins with the first
+    write, and again with the first one behind a failure.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, seconds: float) -> None:
         self._cluster = cluster
-        self._client: Any = None
+        self._id = transactional_id
+        self._seconds = seconds
+        # No other name keeps it: tracebacks of librdkafka's errors would, too, and it would never end.
+        self._producer: Any = None
+        self._problems: list[KafkaError] = []
+        self._busy = trio.Lock()
 
-    @property
-    def _open_client(self) -> Any:
-        if self._client is None:
-            self._client = self._cluster.client(admin().AdminClient)
-        return self._client
-
-    def close(self) -> None:
-        """Close the client; the next request makes another one."""
-        self._client = None
-
-    def describe(self, topic: str) -> Topic:
-        """Return what ``topic`` is: one without partitions if there is no such topic."""
-        # Asked for in this way a broker does not make the topic.
-        asked = self._open_client.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-        try:
-            found = asked[topic].result()
-        except kafka().KafkaException as error:
-            if is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
-                return Topic("", 0)
-            raise
-        return Topic(str(found.topic_id), len(found.partitions))
-
-    def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
-        """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
-        wanted = admin().NewTopic(topic, partitions, replication, config=dict(config))
-        [made] = self._open_client.create_topics([wanted], request_timeout=10.0).values()
-        try:
-            made.result()
-        except kafka().KafkaException as error:
-            if not is_any(error.args[0], "TOPIC_ALREADY_EXISTS"):
-                raise
-
-    def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
-        """Return what topic ``name`` is and, if it may be as ``known``, the bounds of its partitions.
-
-        They are the first offset and the one behind the last stable record. The topic is looked at behind the offsets:
-        if it is still the same one, so are they.
-        """
-        specs = admin().OffsetSpec
-        try:
-            latest, earliest = self._offsets(name, range(known.partitions), specs.latest(), specs.earliest())
-        except kafka().KafkaException as error:
-            # A partition that is not there has one of several codes.
-            if not passes(error.args[0]) or (found := self.describe(name)) == known:
-                raise
-            return found, {}
-        return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
-
-    def ends(self, topic: str, partitions: Iterable[int], stable: bool = False) -> dict[int, int]:
-        """Return the offsets behind the last records by partition; unless ``stable`` also of open transactions."""
-        [found] = self._offsets(topic, partitions, admin().OffsetSpec.latest(), stable=stable)
-        return found
-
-    def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
-        """Return the first offset whose record is not older than a time, -1 if there is none."""
-        [found] = self._offsets(topic, [partition], admin().OffsetSpec.for_timestamp(milliseconds))
-        return found[partition]
-
-    def delete_below(self, topic: str, partition: int, offset: int) -> None:
-        """Delete the records below an offset."""
-        wanted = [kafka().TopicPartition(topic, partition, offset)]
-        for done in self._open_client.delete_records(wanted, request_timeout=REQUEST_SECONDS).values():
-            done.result()
-
-    def _offsets(self, topic: str, partitions: Iterable[int], *specs: Any, stable: bool = True) -> list[dict[int, int]]:
-        """Return the offsets of each of ``specs``, all asked for at once, by partition."""
-        level = kafka().IsolationLevel.READ_COMMITTED if stable else kafka().IsolationLevel.READ_UNCOMMITTED
-        places = [kafka().TopicPartition(topic, partition) for partition in partitions]
-        asked = [
-            self._open_client.list_offsets(
-                dict.fromkeys(places, spec), isolation_level=level, request_timeout=REQUEST_SECONDS
+    async def begin(self) -> None:
+        """Take over the transactional id, unless that is done. Raise ``Rejected`` if no broker answers."""
+        if self._producer is None:
+            client = partial(
+                self._cluster.client,
+                kafka().Producer,
+                PRODUCER,
+                transactional_id=self._id,
+                transaction_timeout_ms=round(self._seconds * 1000),
+                # A broker that takes nothing for so long is away.
+                message_timeout_ms=round(min(self._seconds, self._cluster.patience) * 1000),
             )
-            for spec in specs
-        ]
+            self._producer = await trio.to_thread.run_sync(client)
+            try:
+                begin = partial(self._producer.init_transactions, REQUEST_SECONDS)
+                await self._cluster.ask(begin, f"transactions of {self._id!r}")
+            except BaseException:
+                # Raised again at once: this producer can write nothing.
+                await self._drop()
+                raise
+
+    async def write(self, rows: Sequence[Rows]) -> None:
+        """Write ``rows`` in one transaction.
+
+        Raise ``NotWritten`` if nothing was written, ``OutcomeUnknown``, ``ValueError`` if a row would not be where it
+        must, and what the elements raise; then nothing was written either.
+        """
+        async with self._busy:
+            try:
+                await self.begin()
+                await trio.to_thread.run_sync(self._write, rows)
+            except NotWritten:
+                await self._drop()
+                raise
+            except Rejected as error:
+                raise NotWritten(f"nothing was written: {error}") from error
+
+    async def aclose(self) -> None:
+        """Close the client, behind a write that goes on: the next write begins anew."""
+        with trio.CancelScope(shield=True):
+            async with self._busy:
+                await self._drop()
+
+    async def _drop(self) -> None:
+        """Close the client. Its own ``close`` would abort a transaction, and warn where it was fenced."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            with trio.CancelScope(shield=True), suppress(kafka().KafkaException):
+                # A fatal error is told again: the write that met it has raised.
+                await trio.to_thread.run_sync(producer.flush, 0)
+
+    def _write(self, rows: Sequence[Rows]) -> None:
+        self._problems.clear()
+        is_committing = False
         try:
-            found = [{place.partition: one.result().offset for place, one in some.items()} for some in asked]
-        except kafka().KafkaException:
-            # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
-            self._open_client.list_topics(timeout=REQUEST_SECONDS)
+            self._producer.begin_transaction()
+            for group in rows:
+                self._produce(group)
+            self._producer.flush()  # what the broker does not take in time ends as a problem
+            for problem in self._problems:
+                raise kafka().KafkaException(problem)
+            for group in rows:
+                for partition, first in group.firsts.items():
+                    check_begin(partition, group.at, first)
+            is_committing = True
+            self._producer.commit_transaction(self._cluster.patience)
+        except kafka().KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if is_committing and not reason.txn_requires_abort():
+                raise OutcomeUnknown(f"nobody knows what was written: {reason.str()}") from error
+            if not reason.fatal():
+                self._abort()
+            cause = [*self._problems, reason][0]
+            if is_any(cause, "MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"):
+                raise ValueError(f"a record is larger than the topic allows: {cause.str()}") from error
+            raise NotWritten(f"nothing was written: {cause.str()}") from error
+        except BaseException:
+            # Raised again at once: the producer can begin no transaction before this one is aborted.
+            self._abort()
             raise
-        if any(offset < NO_SUCH_TIME for some in found for offset in some.values()):
-            # Of a broker that is silent librdkafka may tell offsets that are none, and no error.
-            error = kafka().KafkaError
-            raise kafka().KafkaException(error(error._TIMED_OUT, "no broker told the offsets"))
-        return found
+
+    def _produce(self, rows: Rows) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._problems.append(error)
+            else:
+                rows.firsts.setdefault(message.partition() or 0, message.offset() or 0)
+
+        for number, (partition, element) in enumerate(rows.elements):
+            check_record(element)
+            headers: list[tuple[str, str | bytes | None]] = [*(element.headers or ())]
+            if element.metadata is not None:
+                headers.append((RECORD_METADATA, element.metadata))
+            while True:
+                try:
+                    self._producer.produce(
+                        rows.topic, element.data, element.key, partition, delivered, headers=headers or None
+                    )
+                    break
+                except BufferError:
+                    # The queue is full: wait until the broker has taken some.
+                    self._producer.poll(0.1)
+            if not number % 10_000:
+                self._producer.poll(0)
+
+    def _abort(self) -> None:
+        """Abort the transaction. Raise ``NotWritten`` if no broker confirms it: then one does it later, by itself."""
+        try:
+            self._producer.abort_transaction(self._cluster.patience)
+        except kafka().KafkaException as error:
+            raise NotWritten(f"nothing was written: {error.args[0].str()}") from error
+
+
+def check_record(element: Element) -> None:
+    """Raise ``ValueError`` for an element that can't be a record of Kafka."""
+    check_element(element)
+    if element.count != 1:
+        raise ValueError(f"an element of {element.count} rows: a record of Kafka has one position, so it holds one row")
+
+
+async def twice(function: Callable[[], Awaitable[T]]) -> T:
+    """Run a function that writes, once more if it writes nothing: a broker went away, or another server took over."""
+    try:
+        return await function()
+    except OutcomeUnknown:
+        raise
+    except NotWritten:
+        return await function()

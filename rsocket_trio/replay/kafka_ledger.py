@@ -12,48 +12,44 @@ here are in a database in memory, that of ``Ledger``, without their rows.
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 import attrs
+import msgspec
 import trio
 
-from rsocket_trio.errors import Invalid, Rejected, readable
-from rsocket_trio.replay.elements import Element, Record
-from rsocket_trio.replay.errors import NotStaged, NotWritten, PositionExpired
+from rsocket_trio.errors import Invalid, readable
+from rsocket_trio.replay.elements import Element, Pack, Record, arrow, decode_headers
+from rsocket_trio.replay.errors import NotStaged, PositionExpired
+from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.kafka_producer import Rows, TransactionalProducer
-from rsocket_trio.replay.ledger import Commit, Ledger, Sink, check_plan, forget_sink, or_none
-from rsocket_trio.replay.log import ReplayableLog
-from rsocket_trio.replay.packs import FOREVER, Pack, arrow
-from rsocket_trio.replay.route_requests import CommitRequest
-from rsocket_trio.replay.sqlite_log import require_sqlite
-from rsocket_trio.replay.staged_attempts import (
+from rsocket_trio.replay.ledger import (
     Attempt,
+    Commit,
+    CommitRequest,
+    Ledger,
+    Sink,
     StagedAttempt,
-    attempts_where,
     check_epoch,
-    checked,
-    content_of,
+    check_plan,
     drop_attempts,
-    drop_old,
+    forget_sink,
     staged,
 )
-from rsocket_trio.replay.tables import count
+from rsocket_trio.replay.log import ReplayableLog
+from rsocket_trio.replay.sqlite_log import Log
+from rsocket_trio.replay.tables import ARROW_FORM, OVERHEAD, bodies_of, count
 
 if TYPE_CHECKING:
     from apsw import Connection
 
     from rsocket_trio.replay.database import Database
-
-T = TypeVar("T")
 
 BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
@@ -61,12 +57,8 @@ COMMIT_SECONDS = 60.0
 """Seconds after which the broker aborts a commit whose server is gone, unless another takes over the sink before."""
 OPEN_SECONDS = 2.0
 """Seconds that a commit waits for open transactions of others before it takes over its sink anew."""
-OWNED_SINKS = 16
-"""Sinks whose producers are kept for the next batch; the one that was idle for longest is closed for another."""
 SEPARATOR = "\0"
 """Between a sink and an attempt in the key of a note."""
-ROWS = "rows"
-"""The header of a pack in the topic of attempts: its rows."""
 
 
 @attrs.frozen
@@ -98,7 +90,6 @@ class KafkaLedger(Ledger):
     def __init__(
         self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = COMMIT_SECONDS, **limits: Any
     ) -> None:
-        require_sqlite()
         super().__init__(log, **limits)  # type: ignore[arg-type]  # another kind than the base class takes
         self.topic = topic or f"{log.topic}.batches"
         self._commit_seconds = commit_seconds
@@ -109,12 +100,10 @@ class KafkaLedger(Ledger):
         # Small segments: the last one is never compacted, and is read whenever a ledger is opened.
         compacted = {"cleanup.policy": "compact", "segment.bytes": str(2**24), "segment.ms": "3600000"}
         self._batches = log._beside(self.topic, BATCH_PARTITIONS, compacted)
-        self._opened: Database | None = None
+        self._state = Log()
         self._read_to: dict[int, int] = {}
         self._notes: dict[tuple[str, str], AttemptNote] = {}
-        self._owned: OrderedDict[str, TransactionalProducer] = OrderedDict()
         self._committing, self._opening = trio.Lock(), trio.Lock()
-        self._closed = False
 
     def _checked_log(self, log: ReplayableLog) -> ReplayableLog:
         if not isinstance(log, KafkaLog):
@@ -128,46 +117,29 @@ class KafkaLedger(Ledger):
 
         Raise ``Rejected`` if no broker answers, ``ValueError`` for a topic that no ledger has written.
         """
-        from rsocket_trio.replay.database import Database
-
+        await self._state.open()
         async with self._opening:
-            if self._closed:
-                raise trio.ClosedResourceError("the ledger was closed")
-            if self._opened is None:
+            if not self._read_to:
                 for log in (self.log, self._attempts, self._batches):
                     await log.open()
-                self._opened = Database(None, sync=False)
                 self._read_to = dict.fromkeys(self._batches.partitions(), 0)
                 try:
-                    await self._opened.open()
                     await self._learn(self._read_to, stable=True)
                 except BaseException:
                     # Raised again at once: the next call reads all anew.
-                    self._opened = None
+                    self._read_to = {}
                     raise
 
     async def aclose(self) -> None:
         """Close the ledger. Do nothing the second time."""
-        self._closed = True
-        # A commit that waits for a broker ends, and gives the lock back.
-        for producer in self._owned.values():
-            producer.stop()
         await self._batches.aclose()
         await self._attempts.aclose()
         async with self._committing:
-            while self._owned:
-                await self._owned.popitem()[1].aclose()
-            opened, self._opened = self._opened, None
-            if opened is not None:
-                await opened.aclose()
+            await self._state.aclose()
 
     @property
     def _database(self) -> Database:
-        """Return the database of what is staged. Raise ``trio.ClosedResourceError`` unless the ledger is open."""
-        if self._opened is None:
-            reason = "was closed" if self._closed else "is not open: use it under 'async with'"
-            raise trio.ClosedResourceError(f"the ledger {reason}")
-        return self._opened
+        return self._state._open_database
 
     # State: that of the topic of batches as it was read
 
@@ -193,9 +165,6 @@ class KafkaLedger(Ledger):
         for key, content in contents:
             sink, separator, attempt = key.partition(SEPARATOR)
             if isinstance(content, Sink):
-                with suppress(Rejected):
-                    # Then there are more than there should be.
-                    self._check_room(connection)
                 self._remember(connection, content)
                 with suppress(NotStaged):
                     check_epoch(connection, sink, content.batch, content.epoch)
@@ -221,18 +190,18 @@ class KafkaLedger(Ledger):
         async with self._committing:
             place = self._place_of(sink)
             name = f"rsocket-trio.{self.topic}.{sink}"
-            new = TransactionalProducer(self.log._cluster, name, self._commit_seconds)
-            self._owned[sink] = producer = self._owned.pop(sink, new)
-            while len(self._owned) > OWNED_SINKS:
-                await self._owned.popitem(last=False)[1].aclose()
-            for seconds in (OPEN_SECONDS, inf):
-                with trio.move_on_after(seconds):
-                    await producer.begin()
-                    await self._learn([place])
-                    break
-                # An open transaction is in the way, perhaps of a server that took the sink over and died.
-                await producer.drop()
-            yield producer
+            producer = TransactionalProducer(self.log._cluster, name, self._commit_seconds)
+            try:
+                for seconds in (OPEN_SECONDS, inf):
+                    with trio.move_on_after(seconds):
+                        await producer.begin()
+                        await self._learn([place])
+                        break
+                    # An open transaction is in the way, perhaps of a server that took the sink over and died.
+                    await producer.aclose()
+                yield producer
+            finally:
+                await producer.aclose()
 
     async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **terms: Any) -> Commit:
         """Promote ``attempts`` of ``sink`` as ``batch`` in one transaction of Kafka; ``terms`` as in ``Ledger.commit``.
@@ -240,66 +209,45 @@ class KafkaLedger(Ledger):
         Raise ``NotWritten`` if it is not known in time whether the batch counts, and ``Rejected`` if no broker answers.
         """
         check_plan(0, batch, terms.get("epoch"), [sink, *attempts], terms.get("query"))
-        done = await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
-        await self._sweep()
-        return done
+        return await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
 
     async def _commit_once(self, wanted: CommitRequest) -> Commit:
         sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
             end = await self._attempts._settled_end(0) if wanted.attempts else 0
-            next_sink, attempts = await self._database.write(partial(self._checked, wanted=wanted))
+            next_sink, attempts = await self._database.write(partial(self._checked, request=wanted))
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             rows = Rows(self.log.topic, self._content(attempts, end))
             too_old = self._too_old(self._seconds)
-            # Notes of attempts that can't be committed any more go, too: those of batches since the last one.
-            # Lower ones may be of a query that is about to take the sink over.
-            last = self.last(sink)
-            since = batch if last is None else min(last + 1, batch)
+            # Notes of attempts that can't be committed any more go, too.
             gone = [
                 name
                 for (other, name), note in self._notes.items()
-                if other == sink and (since <= note.row.batch <= batch or note.row.time <= too_old)
+                if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
             names = dict.fromkeys((*wanted.attempts, *gone, *[""] * wanted.once))
             contents = {sink: next_sink, **dict.fromkeys([f"{sink}{SEPARATOR}{name}" for name in names])}
-            try:
-                await self._write_with(producer, sink, contents, rows)
-            finally:
-                self._attempts._rest()
-            if wanted.once:
-                await self._owned.pop(sink).aclose()
-        await self.log._show(rows)
-        return Commit(promoted=True, rows=sum(row.rows for row in attempts), last=batch)
-
-    def _checked(self, connection: Connection, wanted: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
-        """Return the sink behind a commit, ``None`` if it counted before, and its attempts."""
-        drop_old(connection, self._too_old(self._seconds))
-        next_sink = self._next_sink(connection, wanted)
-        check_epoch(connection, wanted.sink, wanted.batch, or_none(wanted.epoch))
-        if next_sink is None:
-            drop_attempts(connection, wanted.sink, wanted.attempts)
-            return None, []
-        return next_sink, [checked(connection, wanted.sink, *one) for one in wanted.attempts.items()]
+            await self._write_with(producer, sink, contents, rows)
+        self.log._changed.wake_all()
+        return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=batch)
 
     def _content(self, attempts: Sequence[Attempt], end: int) -> Iterator[tuple[int, Element]]:
         """Yield the rows of attempts with their partitions, as they were staged below ``end``. In a thread of Trio's.
 
         Raise ``NotStaged`` if some are gone.
         """
-        found = [note for row in attempts if (note := self._notes.get((row.sink, row.attempt or ""))) is not None]
+        found = [note for row in attempts if (note := self._notes.get((row.sink, row.attempt))) is not None]
         notes = {note.id.encode(): note for note in found}
-        left = sum(row.rows for row in attempts)
-        position = min([note.begin for note in found if note.row.rows], default=end)
+        left = sum(row.latest for row in attempts)
+        position = min([note.begin for note in found if note.row.latest], default=end)
         with suppress(PositionExpired):
             while left and position < end:
                 for record in trio.from_thread.run(self._attempts.read_some, 0, position, end):
                     position = record.end
                     if record.data and (note := notes.get(record.key or b"")) is not None:
-                        pack = Pack(record.data, int(dict(record.headers or ())[ROWS] or b""))
-                        left -= pack.count
-                        for element in arrow().elements_of(pack):
+                        for element in arrow().elements_of(Pack(record.data, 1)):
+                            left -= element.count
                             yield self._target(note.row.partition), element
         if left:
             raise NotStaged("rows of the batch are staged no longer, they were too old: stage it again")
@@ -322,7 +270,6 @@ class KafkaLedger(Ledger):
             if self.last(sink) is None:
                 return False
             await self._write_with(producer, sink, {sink: None, f"{sink}{SEPARATOR}": None})
-            await self._owned.pop(sink).aclose()
         return True
 
     async def epoch(self, sink: str) -> int:
@@ -348,50 +295,47 @@ class KafkaLedger(Ledger):
                 await self._learn(self._read_to)
         return await super().begin(sink, attempt, partition, **plan)
 
-    async def _move(self, row: Attempt) -> None:
-        """Move what is stored of an attempt to the topic of attempts."""
-        content = await self._database.read(partial(content_of, row=row, start=row.earliest, max_bytes=FOREVER))
-        if content:
-            own = self._id_of(row)
-            begins = await self._attempts.append_all({0: [part(own, one) for one in content]})
-            await self._database.write(partial(delete_content, row=row))
-            known = self._notes.get((row.sink, row.attempt or ""))
-            if known is None or known.id != own:
+    async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
+        """Store rows of an attempt in the topic of attempts, or a note that it is complete."""
+        row, own = stage.row, f"{self._id}.{stage.row.number}"
+        note = self._notes.get((row.sink, row.attempt))
+        if sealed:
+            await super()._store(stage, ())  # raises if it is staged no longer
+            note = AttemptNote(stage.row, own, 0 if note is None else note.begin)
+            await self._note(row.sink, row.attempt, encoded(note))
+        elif elements:
+            parts = [Element(data, key=own.encode()) for data in packs_of(elements)]
+            begins = await self._attempts.append_all({0: parts})
+            if note is None or note.id != own:
                 self._keep(AttemptNote(row, own, begins[0]))
+        await super()._store(stage, elements, sealed=sealed)
 
-    async def _seal(self, stage: StagedAttempt) -> None:
-        """Store an attempt that is complete, and write a note of it."""
-        await stage.store()
-        row, attempt = stage.row, stage.row.attempt or ""
-        known = self._notes.get((row.sink, attempt))
-        note = AttemptNote(row, self._id_of(row), 0 if known is None else known.begin)
-        await self._note(row.sink, attempt, encoded(note))
-        await super()._seal(stage)
-
-    def _id_of(self, row: Attempt) -> str:
-        return f"{self._id}.{row.number}"
+    def _append(self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack]) -> None:
+        """Count rows of an attempt, which are in the topic of attempts."""
+        row.latest += sum(one.count for one in elements)
+        row.earliest = row.latest
+        row.bytes += sum(one.size + OVERHEAD for one in elements)
 
     def _keep(self, note: AttemptNote) -> None:
         """Keep a note, and not too many."""
-        self._notes[note.row.sink, note.row.attempt or ""] = note
+        self._notes[note.row.sink, note.row.attempt] = note
         if len(self._notes) > self._most_attempts:
             del self._notes[next(iter(self._notes))]
 
 
-async def twice(function: Callable[[], Awaitable[T]]) -> T:
-    """Run a function that takes over a sink, once more if it writes nothing: it looks again at what was written.
-
-    Another server took over the sink, or a broker went away.
-    """
-    try:
-        return await function()
-    except NotWritten:
-        return await function()
+def packs_of(elements: Sequence[Element | Pack]) -> Iterator[bytes | None]:
+    """Yield the streams of elements in packs, a row alone as well."""
+    for number, _, form, (data, metadata, key, headers) in bodies_of(elements):
+        if form == ARROW_FORM:
+            yield data
+        else:
+            pairs = None if headers is None else decode_headers(headers)
+            yield arrow().pack_elements([Element(data, metadata, number, key, pairs)]).data
 
 
 def encoded(content: Content) -> bytes | None:
     """Return the content of a record as JSON."""
-    return None if content is None else json.dumps(attrs.asdict(content)).encode()
+    return None if content is None else msgspec.json.encode(content)
 
 
 def decoded(topic: str, record: Record) -> tuple[str, Content]:
@@ -399,28 +343,10 @@ def decoded(topic: str, record: Record) -> tuple[str, Content]:
     try:
         key = (record.key or b"").decode()
         _, separator, attempt = key.partition(SEPARATOR)
-        content: Any = json.loads(record.data) if record.data else None
-        if content is None or (separator and not attempt):
+        if not record.data or (separator and not attempt):
             return key, None
-        if separator:
-            return key, AttemptNote(Attempt(**content["row"]), content["id"], content["begin"])
-        return key, Sink(**content | {"former": tuple(content["former"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        kind: type[Sink | AttemptNote] = AttemptNote if separator else Sink
+        return key, msgspec.json.decode(record.data, type=kind)
+    except (ValueError, msgspec.MsgspecError) as error:
         what = f"topic {topic!r} is none of batches: no ledger wrote what is at {record.position}"
         raise ValueError(what) from error
-
-
-def part(key: str, one: Element | Pack) -> Element:
-    """Return the record of a part of an attempt: a pack, with what the attempt is known by as its key."""
-    pack = one if isinstance(one, Pack) else arrow().pack_elements([one])
-    return Element(pack.data, key=key.encode(), headers=[(ROWS, b"%d" % pack.count)])
-
-
-def delete_content(connection: Connection, row: Attempt) -> None:
-    """Delete the rows that are stored of an attempt, whose bytes still count, unless it was dropped."""
-    if not attempts_where(connection, "number = ?", row.number):
-        return
-    size = row.bytes
-    row.drop(connection, row.latest, FOREVER, FOREVER)
-    row.bytes = size
-    row.save(connection)

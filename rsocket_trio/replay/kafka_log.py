@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import outcome
 import trio
 
-from rsocket_trio.errors import Rejected
-from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
-from rsocket_trio.replay.elements import Element, Record
-from rsocket_trio.replay.errors import NotWritten, TopicGone
-from rsocket_trio.replay.kafka_client import PATIENCE, PAUSE, Cluster, Topic, Topics, kafka
-from rsocket_trio.replay.kafka_fetcher import Fetcher, pack_block, records_of
-from rsocket_trio.replay.kafka_producer import OutcomeUnknown, Rows, TransactionalProducer, check_record
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_partition
-from rsocket_trio.replay.packs import Pack, arrow
+from rsocket_trio.replay.element_metadata import RECORD_METADATA
+from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record, arrow, prepared
+from rsocket_trio.replay.errors import NotWritten, PositionExpired, TopicGone
+from rsocket_trio.replay.kafka_client import (
+    CONSUMER,
+    PATIENCE,
+    PAUSE,
+    Cluster,
+    Rows,
+    Topic,
+    TransactionalProducer,
+    is_any,
+    kafka,
+    twice,
+)
+from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Begins, ReplayableLog, check_partition
 from rsocket_trio.tools.parking_lot import ParkingLot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Message
 
 T = TypeVar("T")
 
@@ -28,10 +42,89 @@ APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
 GONE_SECONDS = 2.0
 """Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
-SHOW_SECONDS = 0.2
-"""Seconds that an append waits until its records can be read: a moment after the commit, if nothing is in the way."""
-POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
+POLL_SECONDS = 0.1
+"""Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
+KEPT_BLOCKS = 2
+"""Blocks by consumer that are kept for readers that follow close behind."""
+MOST_MESSAGES = 10_000
+"""Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
+LONGEST_GAP = 2**30
+"""Positions that one pack leaves out, at most."""
+
+
+# Blocks of records, as columns of Arrow
+
+
+@attrs.frozen(eq=False)
+class Block:
+    """The records of a partition from ``start`` to below ``end``: those at ``offsets``, whose columns ``batch`` has."""
+
+    start: int
+    end: int
+    offsets: list[int]
+    batch: pa.RecordBatch
+
+
+def block_of(start: int, messages: list[Message]) -> Block:
+    """Return the block of messages, among which the end of the partition may be."""
+    kind, end = kafka().Message, start
+    if any(map(kind.error, messages)):
+        eof = kafka().KafkaError._PARTITION_EOF
+        end = max(start, *[one.offset() or 0 for one in messages if (error := one.error()) and error.code() == eof], 0)
+        messages = [message for message in messages if message.error() is None]
+    offsets: list[int] = list(map(kind.offset, messages))
+    columns: dict[str, Sequence[Any]] = {
+        "data": list(map(kind.value, messages)),
+        "key": list(map(kind.key, messages)),
+        "headers": list(map(kind.headers, messages)),
+        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, messages)],
+    }
+    return columnar(start, max(end, offsets[-1] + 1 if offsets else 0), offsets, columns)
+
+
+def columnar(start: int, end: int, offsets: list[int], columns: dict[str, Sequence[Any]]) -> Block:
+    """Return a block of values by column."""
+    import pyarrow as pa
+
+    headers = columns.get("headers", ())
+    others = [[pair for pair in row or () if pair[0] != RECORD_METADATA] or None for row in headers]
+    metadata = [dict(row or ()).get(RECORD_METADATA) for row in headers]
+    columns = {"position": offsets, **columns, **({"metadata": metadata, "headers": others} if any(headers) else {})}
+    arrays = {name: pa.array(values, arrow().PACK_SCHEMA.field(name).type) for name, values in columns.items()}
+    return Block(start, end, offsets, pa.RecordBatch.from_pydict(arrays))
+
+
+def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[Pack]:
+    """Yield packs of the records of a block from ``start`` to below ``end``, about ``max_bytes`` together.
+
+    They span all positions from ``start`` to the end of the last record, or to where nothing else is.
+    """
+    stop = min(block.end, FOREVER if end is None else end)
+    low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
+    while start < stop and max_bytes > 0:
+        rows = min(high - low, PACK_ROWS)
+        while rows > 1 and block.batch.slice(low, rows).nbytes > min(PACK_BYTES, max_bytes):
+            rows //= 2
+        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + LONGEST_GAP)
+        after = bisect_left(block.offsets, last, low, low + rows)
+        part = block.batch.slice(low, after - low)
+        columns = dict(zip(part.schema.names, part.columns, strict=True))
+        has_gaps = last - start != part.num_rows
+        if not has_gaps:
+            del columns["position"]
+        yield arrow().pack_of(columns, count=last - start, position=start, has_gaps=has_gaps)
+        max_bytes -= part.nbytes
+        low, start = after, last
+
+
+@attrs.define(eq=False)
+class PartitionConsumer:
+    """A consumer that reads one partition at a time: its client, and the partition and offset that it reads next."""
+
+    client: Any = None
+    place: tuple[int, int] | None = None
 
 
 class KafkaLog(ReplayableLog):
@@ -42,17 +135,16 @@ class KafkaLog(ReplayableLog):
     answers, requests wait for ``patience`` seconds and then raise ``Rejected``. ``settings`` are librdkafka's, for all
     clients: ``{"security.protocol": "SASL_SSL", ...}``.
 
-    Only committed records are seen. Aborted and compacted ones, and the markers of transactions, leave gaps. A record
-    is one row, so an element of several raises ``ValueError``; metadata is kept as a header. Timestamps are those of
-    the topic: one that is made here has the broker's, at append. ``bounds`` are those of the last request, append or
-    ``open``. Opening raises ``ValueError`` if there is no such topic or Kafka refuses the settings; the log raises
-    ``ModuleNotFoundError`` without confluent-kafka.
+    Only committed records are seen. Aborted and compacted ones, and the markers of transactions, leave gaps. A
+    record is one row, so an element of several raises ``ValueError``; metadata is kept as a header. Timestamps are
+    those of the topic: one that is made here has the broker's, at append. ``bounds`` are those of the last request
+    or ``open``: a record can be read a moment after its append. Opening raises ``ValueError`` if there is no such
+    topic or Kafka refuses the settings; the log raises ``ModuleNotFoundError`` without confluent-kafka.
     """
 
+    has_gaps = True
     _config: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
     """The settings of a topic that is made."""
-    _shows = True
-    """True if an append waits until it can be read."""
 
     def __init__(
         self,
@@ -65,18 +157,18 @@ class KafkaLog(ReplayableLog):
         patience: float = PATIENCE,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if partitions is not None and partitions < 1:
-            raise ValueError(f"{partitions} partitions: there must be at least 1")
-        if consumers < 1:
-            raise ValueError(f"{consumers} consumers: there must be at least 1")
+        for what, number in (("partitions", partitions), ("consumers", consumers)):
+            if number is not None and number < 1:
+                raise ValueError(f"{number} {what}: there must be at least 1")
         kafka()
         self.topic = topic
         self._cluster = Cluster(servers, dict(settings or {}), patience)
         self._wanted = partitions
         self._replication = replication
-        self._topics = Topics(self._cluster)
-        self._new_fetcher = partial(Fetcher, self._cluster, topic, consumers)
-        self._fetcher = self._new_fetcher()
+        self._limiter = trio.CapacityLimiter(consumers)
+        # The consumer that was idle for longest first, and the blocks that were fetched last.
+        self._idle = [PartitionConsumer() for _ in range(consumers)]
+        self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
         self._seen = Topic("", 0)
         self._looks = 0
@@ -85,27 +177,16 @@ class KafkaLog(ReplayableLog):
         self._changed = ParkingLot()
         self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
         self._appends = AppendQueue(self._write)
-        self._closed = False
+        self._closed = self._is_other = False
 
     def _beside(self, topic: str, partitions: int, config: Mapping[str, str]) -> KafkaLog:
-        """Return the log of a topic of a ledger, which is made with ``config`` if there is none.
-
-        What is appended to it can be read a moment later, and its readers read up to the end and then ``_rest``.
-        """
+        """Return the log of a topic of a ledger, which is made with ``config`` if there is none."""
         cluster = self._cluster
         # So long they wait to learn that nothing is behind the marker of a transaction.
         settings = {**cluster.settings, "fetch.wait.max.ms": 2}
         log = KafkaLog(cluster.servers, topic, partitions, consumers=1, patience=cluster.patience, settings=settings)
-        log._replication, log._config, log._shows = self._replication, config, False
+        log._replication, log._config = self._replication, config
         return log
-
-    def _rest(self) -> None:
-        """Fetch nothing ahead."""
-        self._fetcher.rest()
-
-    @property
-    def has_gaps(self) -> bool:
-        return True
 
     async def open(self) -> None:
         """Open the log; later calls learn the present bounds, so that every request does."""
@@ -118,10 +199,35 @@ class KafkaLog(ReplayableLog):
                 except BaseException:
                     # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
                     with trio.CancelScope(shield=True):
-                        await trio.to_thread.run_sync(self._topics.close)
+                        await trio.to_thread.run_sync(self._cluster.close)
                     raise
                 return
         await self._refresh()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        self._changed.wake_all()
+        for _ in range(int(self._limiter.total_tokens)):
+            # A fetch returns within POLL_SECONDS.
+            await self._limiter.acquire_on_behalf_of(object())
+        for consumer in self._idle:
+            if consumer.client is not None:
+                await trio.to_thread.run_sync(consumer.client.close)
+        self._blocks.clear()
+        await self._producer.aclose()
+        async with self._looking:
+            await trio.to_thread.run_sync(self._cluster.close)
+
+    def _check_closed(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the log was closed")
+        if self._is_other:
+            raise TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
+
+    # Bounds, and the topic that they are of
 
     async def _ask(self, what: str, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a request about the topic finds, as ``Cluster.ask`` does."""
@@ -130,14 +236,14 @@ class KafkaLog(ReplayableLog):
 
     async def _find_topic(self) -> Topic:
         """Return the topic, which is made if there is none: then its id is not known yet. Raise ``ValueError``."""
-        found = await self._ask("topic", self._topics.describe)
+        found = await self._ask("topic", self._cluster.describe)
         if found.partitions:
             return found
         if self._wanted is None:
             raise ValueError(
                 f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
             )
-        await self._ask("to make topic", self._topics.make, self._wanted, self._replication, self._config)
+        await self._ask("to make topic", self._cluster.make, self._wanted, self._replication, self._config)
         return Topic("", self._wanted)
 
     def partitions(self) -> Sequence[int]:
@@ -147,10 +253,16 @@ class KafkaLog(ReplayableLog):
         self._find(partition)
         return self._bounds[partition]
 
+    def _find(self, partition: int) -> None:
+        self._check_closed()
+        if not self._bounds:
+            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
+        check_partition(partition, len(self._bounds))
+
     async def _refresh(self) -> None:
         """Learn the bounds as they are now, or later: calls at the same time share a request.
 
-        Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or smaller than it was.
+        Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or was made anew.
         """
         ticket = self._looks
         async with self._looking:
@@ -164,56 +276,31 @@ class KafkaLog(ReplayableLog):
 
     async def _look(self) -> dict[int, tuple[int, int]]:
         """Return the bounds as they are now. Raise as `_refresh` does."""
-        missing_since: float | None = None
+        missing_since = math.inf
         while True:
-            topic, bounds = await self._ask("the bounds of topic", self._topics.look, self._seen)
-            if topic.id and topic.id != self._seen.id:
-                await self._change_to(topic)
+            topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
+            if topic.id and not self._seen.id:
+                # One that was made just now may seem to have fewer partitions than it was given.
+                self._seen = Topic(topic.id, max(topic.partitions, self._seen.partitions))
                 continue
+            if topic.id != self._seen.id and topic.partitions:
+                self._is_other = True
+                self._check_closed()
             if bounds:
                 return bounds
             if not topic.partitions:
-                missing_since = trio.current_time() if missing_since is None else missing_since
+                missing_since = min(missing_since, trio.current_time())
                 if trio.current_time() >= missing_since + GONE_SECONDS:
                     raise TopicGone(f"topic {self.topic!r} is gone")
             await trio.sleep(PAUSE)
 
-    async def _change_to(self, topic: Topic) -> None:
-        """Go on with a topic that was made, or made anew. Raise ``TopicGone`` if it has fewer partitions than before.
-
-        One that was made just now may seem to have fewer than it was given.
-        """
-        before = self._seen
-        if not before.id:
-            self._seen = Topic(topic.id, max(topic.partitions, before.partitions))
-            return
-        if topic.partitions < before.partitions:
-            raise TopicGone(
-                f"topic {self.topic!r} was made anew, with {topic.partitions} of {before.partitions} partitions"
-            )
-        self._seen = topic
-        self._bounds = dict.fromkeys(self._bounds, (0, 0))
-        # Readers that wait have positions of the former topic.
-        self._changed.wake_all()
-        fetcher, self._fetcher = self._fetcher, self._new_fetcher()
-        with trio.CancelScope(shield=True):
-            await fetcher.aclose(self._made_anew)
-
-    def _made_anew(self) -> TopicGone:
-        return TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
-
     # Reading
-
-    async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
-        await self.open()
-        async with aclosing(super().read(partition, start, end)) as records:
-            async for record in records:
-                yield record
 
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        return records_of(await self.read_packs(partition, start, end, max_bytes=max_bytes))
+        packs = await self.read_packs(partition, start, end, max_bytes=max_bytes)
+        return (record for pack in packs for record in arrow().rows_of(pack))
 
     async def read_packs(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
@@ -223,40 +310,89 @@ class KafkaLog(ReplayableLog):
         if start == latest:
             await trio.lowlevel.checkpoint()
             return iter(())
-        fetcher = self._fetcher
-        block = await fetcher.block(partition, start, latest)
-        if fetcher is not self._fetcher:
-            raise self._made_anew()
+        try:
+            block = await self._block(partition, start, latest)
+        except PositionExpired:
+            await self._refresh()  # raises if the topic is another one by now
+            raise
         return pack_block(block, start, latest if end is None else min(end, latest), max_bytes)
+
+    async def _block(self, partition: int, start: int, latest: int) -> Block:
+        """Return a block that begins at or before ``start`` and ends behind it.
+
+        Wait until something is there; nothing is fetched ahead beyond ``latest``. Raise ``PositionExpired`` if the
+        offset is not there any more, ``Rejected`` if no broker answers, ``trio.ClosedResourceError`` once it is closed.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if (block := self._kept(partition, start)) is None:
+            async with self._limiter:
+                # Another reader of the same place may have fetched it meanwhile.
+                if (block := self._kept(partition, start)) is None:
+                    consumer = next((one for one in self._idle if one.place == (partition, start)), self._idle[0])
+                    self._idle.remove(consumer)
+                    fetch = partial(self._fetch, consumer, partition, start, latest)
+                    what = f"partition {partition} of topic {self.topic!r} from {start} on"
+                    try:
+                        block = await self._cluster.ask(fetch, what)
+                    finally:
+                        self._idle.append(consumer)
+                    self._blocks.append((partition, block))
+        return block
+
+    def _kept(self, partition: int, start: int) -> Block | None:
+        self._check_closed()
+        return next((one for place, one in self._blocks if place == partition and one.start <= start < one.end), None)
+
+    def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, latest: int) -> Block:
+        """Return the next records from ``start`` on. Raise ``KafkaException`` if none came in time. It blocks."""
+        self._check_closed()
+        if consumer.client is None:
+            consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, isolation_level="read_committed")
+        if consumer.place != (partition, start):
+            consumer.client.assign([kafka().TopicPartition(self.topic, partition, start)])
+        # What fails below may have taken messages that nobody gets.
+        consumer.place = None
+        # The others are those that are here already: without a timeout it does not wait for more.
+        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MOST_MESSAGES, 0)
+        for error in filter(None, map(kafka().Message.error, messages)):
+            if is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+                raise PositionExpired(f"position {start} of partition {partition} is gone")
+            if not is_any(error, "_PARTITION_EOF"):
+                raise kafka().KafkaException(error)
+        block = block_of(start, messages)
+        if block.end < latest:
+            consumer.place = (partition, block.end)
+        else:
+            # It would ask the broker for more all the time.
+            consumer.client.unassign()
+        if block.end == start:
+            raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, "no records came"))
+        return block
 
     async def _settled_end(self, partition: int, *, stable: bool = False) -> int:
         """Return the end of what was written before this call, once all of it can be read or never will be.
 
         Wait for transactions that are open, or with ``stable`` leave out what they and later ones write.
         """
-        end = (await self._ask("the end of topic", self._topics.ends, [partition], stable))[partition]
+        end = (await self._ask("the end of topic", self._cluster.ends, [partition], stable))[partition]
         await self.wait_beyond(partition, end - 1)
         return end
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         self._find(partition)
         await trio.lowlevel.checkpoint()
-        topic = self._seen.id
         while self._bounds[partition][1] <= position:
-            self._check_closed()
             await self._refresh()
-            if self._seen.id != topic:
-                raise self._made_anew()
             if self._bounds[partition][1] <= position:
-                with trio.move_on_after(POLL_SECONDS):
-                    # ``refresh`` wakes it, that of an append among others, and ``aclose``.
+                with trio.move_on_after(LOOK_SECONDS):
+                    # ``refresh`` wakes it, an append, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
         milliseconds = max(-(-timestamp // 1000), 0)
-        found = await self._ask(f"the time {timestamp} of topic", self._topics.at_time, partition, milliseconds)
+        found = await self._ask(f"the time {timestamp} of topic", self._cluster.at_time, partition, milliseconds)
         await self._refresh()
         earliest, latest = self._bounds[partition]
         return latest if found < 0 else min(max(found, earliest), latest)
@@ -266,8 +402,7 @@ class KafkaLog(ReplayableLog):
         if before <= earliest:
             await trio.lowlevel.checkpoint()
             return
-        await self._ask("to delete records of topic", self._topics.delete_below, partition, min(before, latest))
-        self._fetcher.forget(partition)
+        await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
         await self._refresh()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
@@ -280,23 +415,20 @@ class KafkaLog(ReplayableLog):
         Raise ``NotWritten`` if no broker takes them; it says whether nothing was written or that is not known.
         """
         await trio.lowlevel.checkpoint()
-        for partition, group in elements.items():
+        for partition in elements:
             self._find(partition)
-            if isinstance(group, Sequence):
-                for element in group:
-                    if isinstance(element, Element):
-                        check_record(element)
-        return await self._appends.append(Appending(elements, at))
+        own = Appending({partition: prepared(group) for partition, group in elements.items()}, at)
+        return await self._appends.append(own)
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
         self._check_closed()
         return await self._write_together(take())
 
     async def _write_together(self, groups: Sequence[Appending]) -> list[Begins]:
-        """Write what callers appended: in one transaction, or each alone if that fails."""
+        """Write what callers appended: in one transaction, or each alone if one of them can't be written."""
         try:
             with trio.CancelScope(shield=True):
-                written = await self._write_once(groups)
+                written = await twice(partial(self._write_once, groups))
             return [outcome.Value(begins) for begins in written]
         except (NotWritten, trio.ClosedResourceError) as error:
             # Not the fault of one of them. Some of it may be written: a second try could write it twice.
@@ -309,63 +441,18 @@ class KafkaLog(ReplayableLog):
 
     async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Write groups in one transaction. Return where each of them begins."""
-
-        async def write() -> list[Rows]:
-            written = [Rows(self.topic, placed(one.elements), one.at) for one in groups]
-            await self._producer.write(written)
-            return written
-
-        try:
-            written = await write()
-        except OutcomeUnknown:
-            raise
-        except NotWritten:
-            # A broker went away in the middle: to begin anew waits for it.
-            written = await write()
-        for rows in written if self._shows else ():
-            await self._show(rows)
+        written = [Rows(self.topic, rows_of(one), one.at) for one in groups]
+        await self._producer.write(written)
+        self._changed.wake_all()
         return [
             {number: rows.firsts.get(number, self._bounds[number][1]) for number in one.elements}
             for one, rows in zip(groups, written, strict=True)
         ]
 
-    async def _show(self, rows: Rows) -> None:
-        """Wait for a moment until rows can be read: open transactions of others keep them hidden for longer."""
-        with trio.move_on_after(SHOW_SECONDS), suppress(Rejected):
-            # Without an answer the rows are there all the same, and the next request learns of them.
-            while any(self._bounds[partition][1] <= first for partition, first in rows.firsts.items()):
-                await self._refresh()
 
-    async def aclose(self) -> None:
-        if self._closed:
-            await trio.lowlevel.checkpoint()
-            return
-        self._closed = True
-        self._changed.wake_all()
-        await self._fetcher.aclose(log_closed)
-        await self._producer.aclose()
-        async with self._looking:
-            await trio.to_thread.run_sync(self._topics.close)
-
-    def _find(self, partition: int) -> None:
-        self._check_closed()
-        if not self._bounds:
-            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
-        check_partition(partition, len(self._bounds))
-
-    def _check_closed(self) -> None:
-        if self._closed:
-            raise log_closed()
-
-
-def log_closed() -> Exception:
-    """Return the error of a log that was closed."""
-    return trio.ClosedResourceError("the log was closed")
-
-
-def placed(elements: Mapping[int, Iterable[Element | Pack]]) -> Iterator[tuple[int, Element]]:
+def rows_of(appending: Appending) -> Iterator[tuple[int, Element]]:
     """Yield elements with their partitions, those of packs one by one."""
-    for partition, group in elements.items():
+    for partition, group in appending.elements.items():
         for one in group:
             for element in arrow().elements_of(one) if isinstance(one, Pack) else (one,):
                 yield partition, element

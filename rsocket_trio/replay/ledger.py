@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from rsocket_trio import Invalid, Rejected
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.elements import Clock, Element, now_us
+from rsocket_trio.replay.elements import Clock, Element, Pack, now_us, prepared
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog
-from rsocket_trio.replay.packs import Pack
-from rsocket_trio.replay.route_requests import LARGEST, CommitRequest
+from rsocket_trio.replay.requests import LARGEST
 from rsocket_trio.replay.sqlite_log import Log
-from rsocket_trio.replay.staged_attempts import (
-    Attempt,
-    StagedAttempt,
-    attempts_where,
-    check_epoch,
-    checked,
-    drop,
-    drop_attempts,
-    drop_old,
-    staged,
-    sweep,
-    take_bodies,
-)
-from rsocket_trio.replay.tables import check_all, count, counter, put, rows, scan
-from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.replay.tables import Partition, Row, bodies_of, count, counter, places, put, rows, whole
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -43,18 +29,16 @@ if TYPE_CHECKING:
 
 MAX_SINKS = 100_000
 """Sinks whose last batch is remembered."""
-SINK_SECONDS = 30 * 86400.0
-"""Seconds for which a sink that goes on is remembered at least after its last batch."""
 STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold in a file."""
 MEMORY_BYTES = 64 * 2**20
 """The same in memory."""
-WAITING_BYTES = 16 * 2**20
-"""Bytes of all attempts that wait in memory: above, each writer stores what it has."""
 STAGED_SECONDS = 3600.0
 """Seconds after which an attempt that was not committed is dropped."""
 STAGED_ATTEMPTS = 10_000
 """Attempts that may be staged at a time."""
+EPOCHS = 10_000
+"""Batches whose latest epoch is known, at most."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 
@@ -69,26 +53,41 @@ class Commit:
 
 
 @value
-class Sink:
+class CommitRequest:
+    """What ``Ledger.commit`` is asked: the number of rows by attempt, and the terms of the batch."""
+
+    sink: str
+    batch: int
+    attempts: Mapping[str, int]
+    once: bool = False
+    query: str | None = None
+    take_over: bool = False
+    epoch: int | None = None
+
+
+@attrs.define
+class Sink(Row):
     """A row of ``sinks``: the last batch, whether it is the only one, when it was committed, and by which query.
 
-    ``time`` is in microseconds since 1970. ``query`` is ``None`` for writes outside of queries; ``former`` ones had the
-    sink before, and never commit again. ``epoch`` is that of the batch, -1 where none was named.
+    ``time`` is in microseconds since 1970. ``query`` is ``None`` for writes outside of queries; ``former`` ones, as
+    JSON, had the sink before, and never commit again. ``epoch`` is that of the batch, -1 where none was named.
     """
+
+    TABLE = "sinks"
 
     name: str
     batch: int
-    once: bool
+    once: int
     time: int
     query: str | None = None
-    former: tuple[str, ...] = ()
+    former: str = "[]"
     epoch: int = -1
 
     def after(self, request: CommitRequest, now: int) -> Sink | None:
         """Return the row behind the batch of a request, ``None`` if that counted before. Raise ``Invalid``."""
-        former = self.former
+        former = json.loads(self.former)
         if self._passes_to(request.query, request.take_over):
-            former += () if self.query is None else (self.query,)
+            former += [] if self.query is None else [self.query]
         elif request.batch <= self.batch:
             self._check_epoch(request.batch, request.epoch)
             if request.batch == self.batch or request.once:
@@ -97,13 +96,13 @@ class Sink:
                 f"batch {request.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
                 "checkpoint wrote to it"
             )
-        return Sink(self.name, request.batch, request.once, now, request.query, former, or_none(request.epoch))
+        return sink_behind(request, now, json.dumps(former))
 
     def _passes_to(self, query: str | None, take_over: bool) -> bool:
         """Return whether another query takes the sink over. Raise ``Invalid`` if it may not."""
         if query == self.query:
             return False
-        if query in self.former:
+        if query in json.loads(self.former):
             raise Invalid(
                 f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
                 "another sink"
@@ -120,7 +119,7 @@ class Sink:
 
         Raise ``NotStaged`` if the batch was committed by a later epoch, ``Invalid`` for a former owner.
         """
-        if query in self.former:
+        if query in json.loads(self.former):
             self._passes_to(query, take_over=False)
         is_owner = query is None or query == self.query
         if is_owner and batch is not None:
@@ -140,16 +139,177 @@ def shown(query: str | None) -> str:
     return "writes outside of queries" if query is None else f"query {readable(query)}"
 
 
+def sink_behind(request: CommitRequest, now: int, former: str = "[]") -> Sink:
+    """Return the row of a sink behind the batch of a request."""
+    return Sink(request.sink, request.batch, int(request.once), now, request.query, former, or_none(request.epoch))
+
+
+def or_none(number: int | None) -> int:
+    """Return a batch or an epoch as tables have it: -1 where none was named."""
+    return -1 if number is None else number
+
+
+def read_sink(connection: Connection, sink: str) -> Sink | None:
+    """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
+    return next(iter(Sink.where(connection, "WHERE sink = ?", sink)), None)
+
+
+def forget_sink(connection: Connection, sink: str) -> bool:
+    """Forget a sink. Return whether it was known."""
+    connection.execute("DELETE FROM sinks WHERE sink = ?", (sink,))
+    if not connection.changes():
+        return False
+    count(connection, "sinks", -1)
+    connection.execute("DELETE FROM epochs WHERE sink = ?", (sink,))
+    return True
+
+
+# Attempts: the rows that a task of a writer has sent and no commit has promoted
+
+
+@attrs.define
+class Attempt(Partition):
+    """A row of ``attempts``, and the partition of its places: what is staged for a ``partition`` of a sink.
+
+    ``attempt`` is its name. ``batch`` and ``epoch`` are those of its write, -1 where it named none. ``time`` is when it
+    was begun, and ``latest`` how many rows are stored.
+    """
+
+    TABLE = "attempts"
+
+    attempt: str = ""
+    sink: str = ""
+    partition: int = 0
+    batch: int = -1
+    epoch: int = -1
+    sealed: int = 0
+
+
+def staged(connection: Connection, attempt: str) -> Attempt | None:
+    """Return an attempt by its name, ``None`` if it is not there. Raise ``CorruptLog``."""
+    found = Attempt.where(connection, "WHERE attempt = ?", attempt)
+    if found and found[0].attempt != attempt:
+        raise CorruptLog(None, "the index of its attempts is damaged")
+    return found[0] if found else None
+
+
+def check_epoch(connection: Connection, sink: str, batch: int, epoch: int) -> None:
+    """Raise ``NotStaged`` if a later write of the batch was planned; if this is the latest, drop what others staged."""
+    if batch < 0 or epoch < 0:
+        return
+    known = rows(connection, "epochs", "WHERE sink = ? AND batch = ?", sink, batch)
+    latest = known[0][2] if known else -1
+    if latest > epoch:
+        raise NotStaged(
+            f"batch {batch} of sink {sink} is written by epoch {latest}, which was planned after this one, {epoch}"
+        )
+    if latest < epoch:
+        put(connection, "epochs", sink, batch, epoch)
+        # Lower ones are older.
+        connection.execute(
+            "DELETE FROM epochs WHERE epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
+            (EPOCHS,),
+        )
+        drop(connection, Attempt.where(connection, "WHERE sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch))
+
+
+def drop(connection: Connection, attempts: Sequence[Attempt]) -> int:
+    """Delete attempts and their rows. Return how many they are."""
+    for row in attempts:
+        connection.execute(
+            "DELETE FROM bodies WHERE id IN (SELECT body FROM places WHERE partition = ?)", (row.number,)
+        )
+        delete(connection, row)
+    return len(attempts)
+
+
+def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) -> int:
+    """Drop those of the attempts that are staged for a sink. Return how many they were."""
+    present = [staged(connection, name) for name in dict.fromkeys(attempts)]
+    return drop(connection, [row for row in present if row is not None and row.sink == sink])
+
+
+def drop_old(connection: Connection, too_old: int) -> None:
+    """Drop the attempts that were begun at a time or before."""
+    drop(connection, Attempt.where(connection, "WHERE time <= ?", too_old))
+
+
+def delete(connection: Connection, row: Attempt) -> None:
+    """Delete an attempt whose bodies are deleted, or promoted."""
+    connection.execute("DELETE FROM places WHERE partition = ?", (row.number,))
+    connection.execute("DELETE FROM attempts WHERE number = ?", (row.number,))
+    if not connection.changes():
+        raise CorruptLog(None, "the index of its attempts is damaged")
+
+
+def checked(connection: Connection, sink: str, attempt: str, number: int) -> Attempt:
+    """Return an attempt that a commit names. Raise ``NotStaged`` unless it is complete, and has so many rows."""
+    row = staged(connection, attempt)
+    if row is None or row.sink != sink:
+        raise NotStaged(f"attempt {attempt} is not staged for sink {sink}")
+    if not row.sealed:
+        raise NotStaged(f"attempt {attempt} is not complete")
+    if row.latest != number:
+        raise NotStaged(f"attempt {attempt} has {row.latest} rows, not {number}")
+    return row
+
+
+def take_bodies(connection: Connection, row: Attempt) -> list[tuple[int, int, int, int]]:
+    """Take the bodies of an attempt, which is deleted: the count of each, its id, size and CRC, in order.
+
+    Raise ``CorruptLog`` unless they have its rows.
+    """
+    bodies = [(number, *body) for _, number, _, *body in places(connection, row, 0)]
+    if sum(number for number, *_ in bodies) != row.latest:
+        raise CorruptLog(None, f"rows of attempt {row.attempt} are missing")
+    delete(connection, row)
+    return bodies
+
+
+class StagedAttempt:
+    """An attempt that a writer stages: its rows are not in the log until a commit names it.
+
+    ``row`` is what is stored of it, ``rows`` how many rows that are, and ``sealed`` says whether it is complete.
+    """
+
+    def __init__(self, ledger: Ledger, row: Attempt) -> None:
+        self._ledger = ledger
+        self.row = row
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows are staged."""
+        return self.row.latest
+
+    @property
+    def sealed(self) -> bool:
+        """Return whether it is complete."""
+        return bool(self.row.sealed)
+
+    async def add(self, *elements: Element | Pack) -> None:
+        """Stage elements, or packs of many, in one transaction.
+
+        Raise ``Rejected`` if there is no room for them or the attempt has expired, ``NotStaged`` if its batch was
+        planned anew, ``ValueError`` if one can't be a record, ``OSError`` if the disk is full.
+        """
+        await self._ledger._store(self, prepared(elements))
+
+    async def seal(self) -> None:
+        """Mark the attempt as complete: from now on a commit may name it. Raise as ``add`` does."""
+        await self._ledger._store(self, (), sealed=True)
+
+
 class Ledger(OpenedByBlock):
     """Tracks which batches of which sinks are in a log, in its database: what is staged and committed survives with it.
 
     ``log`` receives the promoted rows: a ``Log`` in a file or in memory, one in memory if none is given. What is staged
     takes at most ``staged_bytes``, by default 1 GiB in a file and 64 MiB in memory, in at most ``staged_attempts``, and
     is dropped if it was not committed for ``staged_seconds``. It knows the last batch of up to ``max_sinks`` sinks.
-    Beyond, it forgets sinks of a single batch, then those without a commit for ``sink_seconds``, the oldest first, and
-    refuses new ones while there are none. Use it under ``async with``; a log that it made itself is opened and closed
-    with it. Raise ``TypeError`` for another kind of log.
+    Beyond, it forgets sinks of a single batch, then those without a commit for longest. Use it under ``async with``; a
+    log that it made itself is opened and closed with it. Raise ``TypeError`` for another kind of log.
     """
+
+    log: ReplayableLog
 
     def __init__(
         self,
@@ -159,22 +319,16 @@ class Ledger(OpenedByBlock):
         staged_seconds: float = STAGED_SECONDS,
         staged_attempts: int = STAGED_ATTEMPTS,
         max_sinks: int = MAX_SINKS,
-        sink_seconds: float = SINK_SECONDS,
     ) -> None:
         self._owns_log = log is None
-        self.log: ReplayableLog = self._checked_log(Log() if log is None else log)
+        self.log = self._checked_log(Log() if log is None else log)
         if staged_bytes is None:
             staged_bytes = MEMORY_BYTES if isinstance(self.log, Log) and self.log.path is None else STAGED_BYTES
         self._most_bytes = staged_bytes
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._max_sinks = max_sinks
-        self._sink_seconds = sink_seconds
         self._clock: Clock = now_us
-        self._waiting = 0
-        self._stored = 0
-        self._storing = 0
-        self._room = ParkingLot()
         self._is_checked = False
 
     def _checked_log(self, log: ReplayableLog) -> ReplayableLog:
@@ -210,31 +364,25 @@ class Ledger(OpenedByBlock):
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        known = self._known(sink)
+        known = self._database.here(partial(read_sink, sink=sink))
         return None if known is None else known.batch
-
-    def _known(self, sink: str) -> Sink | None:
-        return self._database.here(partial(read_sink, sink=sink))
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
-        return self._database.here(last_batches)
+        found = self._database.here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
+        return {sink.name: sink.batch for sink in found}
 
     @property
     def staged(self) -> Sequence[str]:
         """Return the names of the staged attempts, complete or not."""
-        names = self._database.ask("SELECT attempt FROM attempts WHERE attempt NOTNULL ORDER BY number DESC")
+        names = self._database.ask("SELECT attempt FROM attempts ORDER BY number DESC")
         return [name for (name,) in names]
 
     @property
     def staged_bytes(self) -> int:
-        """Return the bytes that are staged, those that wait in memory included."""
-        self._measure()
-        return self._stored + self._waiting
-
-    def _measure(self) -> None:
-        [(self._stored,)] = self._database.ask("SELECT coalesce(sum(bytes), 0) FROM attempts WHERE attempt NOTNULL")
+        """Return the bytes that are staged."""
+        return self._database.here(stored_bytes)
 
     # Requests of writers
 
@@ -280,34 +428,27 @@ class Ledger(OpenedByBlock):
                 check_epoch(connection, sink, row.batch, row.epoch)
             if staged(connection, attempt) is not None:
                 raise Rejected(f"attempt {attempt} is staged already")
-            [(number,)] = connection.execute("SELECT count(attempt) FROM attempts")
+            [(number,)] = connection.execute("SELECT count(*) FROM attempts")
             if number >= self._most_attempts:
                 raise Rejected(f"{number} attempts are staged: that is the limit")
             row.number = -count(connection, "attempts")  # no other's, not even of one that was dropped
             row.save(connection)
             return row
 
-        stage = StagedAttempt(self, await self._database.write(store))
-        try:
-            await self._sweep()
-        except BaseException:
-            # Raised again at once: nobody gets the stage.
-            await self.discard(stage)
-            raise
-        return stage
+        return StagedAttempt(self, await self._database.write(store))
 
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
 
         def change(connection: Connection) -> int:
             # By its number: another attempt may have the name by now.
-            return drop(connection, attempts_where(connection, "number = ?", stage.row.number))
+            return drop(connection, Attempt.where(connection, "WHERE number = ?", stage.row.number))
 
-        stage.release()
         try:
-            await self._drop(change)
+            with trio.CancelScope(shield=True):
+                await self._database.shrink(change)
         except (OSError, CorruptLog, trio.ClosedResourceError) as error:
-            logger.warning("attempt %s of sink %s stays until it expires: %s", stage.attempt, stage.sink, error)
+            logger.warning("attempt %s stays until it expires: %s", stage.row.attempt, error)
 
     async def commit(
         self,
@@ -328,8 +469,7 @@ class Ledger(OpenedByBlock):
         ``take_over`` passes the sink to another query, whose batches count anew; the former never commits again.
         ``once``: this sink will never have another batch, and no other attempts, so that it may be forgotten after some
         thousand others. ``epoch`` is that of the planning. Once it has begun to promote it can't be cancelled. Raise
-        ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
-        same may be tried again.
+        ``NotStaged``, and the errors of the log; then nothing was promoted, and the same may be tried again.
         """
         check_plan(0, batch, epoch, [sink, *attempts], query)
         request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
@@ -337,22 +477,31 @@ class Ledger(OpenedByBlock):
         with trio.CancelScope(shield=True):
             # It is promoted, whatever becomes of what is due behind it.
             await self._rows._notice()
-            await self._sweep()
         return done
 
     def _commit(self, connection: Connection, request: CommitRequest) -> Commit:
-        drop_old(connection, self._too_old(self._seconds))
-        sink = self._next_sink(connection, request)
-        check_epoch(connection, request.sink, request.batch, or_none(request.epoch))
+        sink, attempts = self._checked(connection, request)
         if sink is None:
-            drop_attempts(connection, request.sink, request.attempts)
             return Commit(promoted=False, rows=0, last=request.batch)
-        attempts = [checked(connection, request.sink, *attempt) for attempt in request.attempts.items()]
         partitions = counter(connection, "partitions")
         for row in attempts:
             self._rows._promote(connection, row.partition % partitions, take_bodies(connection, row))
         self._remember(connection, sink)
-        return Commit(promoted=True, rows=sum(row.rows for row in attempts), last=request.batch)
+        return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=request.batch)
+
+    def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
+        """Return the sink behind a commit and the attempts of it, ``None`` if it counted before: then they are dropped.
+
+        Raise ``Invalid``, and ``NotStaged``.
+        """
+        drop_old(connection, self._too_old(self._seconds))
+        known = read_sink(connection, request.sink)
+        sink = sink_behind(request, self._clock()) if known is None else known.after(request, self._clock())
+        check_epoch(connection, request.sink, request.batch, or_none(request.epoch))
+        if sink is None:
+            drop_attempts(connection, request.sink, request.attempts)
+            return None, []
+        return sink, [checked(connection, request.sink, *one) for one in request.attempts.items()]
 
     async def forget(self, sink: str) -> bool:
         """Forget the last batch of ``sink``, which will never be written to again. Return whether there was one.
@@ -363,104 +512,53 @@ class Ledger(OpenedByBlock):
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        return await self._drop(partial(drop_attempts, sink=sink, attempts=list(attempts)))
-
-    async def _drop(self, change: Callable[[Connection], int]) -> int:
-        with trio.CancelScope(shield=True):
-            dropped = await self._database.shrink(change)
-            await self._sweep()
-        return dropped
-
-    async def _sweep(self) -> None:
-        """Delete what was dropped, in portions. A failure is none of the call it comes with: the next tries again."""
-        try:
-            while self._database.ask("SELECT 1 FROM attempts WHERE attempt IS NULL LIMIT 1"):
-                await self._database.shrink(sweep)
-        except (OSError, CorruptLog) as error:
-            logger.warning("what was staged and dropped could not be deleted: %s", error)
-        except trio.ClosedResourceError:
-            pass  # the next one that has the log open deletes it
+        return await self._database.shrink(partial(drop_attempts, sink=sink, attempts=list(attempts)))
 
     def _target(self, partition: int) -> int:
         return partition % len(self.log.partitions())
 
-    # What attempts ask of their ledger
+    async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
+        """Store rows of an attempt, or that it is complete: only then wait for the disk."""
+        store = partial(self._store_in, row=stage.row, elements=elements, sealed=sealed)
+        stage.row = await self._database.write(store, waits_for_disk=sealed)
 
-    async def _take_room(self, size: int) -> bool:
-        """Count bytes that wait in memory, once others have stored theirs if that is too much.
+    def _store_in(
+        self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack], sealed: bool
+    ) -> Attempt:
+        present = Attempt.where(connection, "WHERE number = ?", row.number)
+        if not present:
+            check_epoch(connection, row.sink, row.batch, row.epoch)
+            raise Rejected(f"attempt {row.attempt} is staged no longer: it was too old, or was aborted")
+        [row] = present
+        known, before = stored_bytes(connection), row.bytes
+        self._append(connection, row, elements)
+        size = row.bytes - before
+        if known + size > self._most_bytes:
+            raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
+        row.sealed = int(sealed)
+        row.save(connection)
+        return row
 
-        Return whether it is too much from now on. Raise ``Rejected`` if they are beyond the limit.
-        """
-        while self._waiting >= WAITING_BYTES and self._storing:
-            await self._room.park()
-        if self._stored + self._waiting + size > self._most_bytes:
-            # Attempts may have gone meanwhile.
-            known = self.staged_bytes
-            if known + size > self._most_bytes:
-                raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
-        self._waiting += size
-        return self._waiting >= WAITING_BYTES
-
-    def _give_room(self, size: int) -> None:
-        self._waiting -= size
-
-    async def _store(self, function: Callable[[Connection], Attempt], *, sealed: bool) -> Attempt:
-        """Run ``function``, which stores what waits of an attempt. Only for a complete one it waits for the disk."""
-        self._storing += 1
-        try:
-            row = await self._database.write(function, waits_for_disk=sealed)
-            await self._move(row)
-            self._measure()
-            return row
-        finally:
-            self._storing -= 1
-            self._room.wake_all()
-
-    async def _move(self, row: Attempt) -> None:
-        """Move what is stored of an attempt to where it stays: here it is there already."""
-
-    async def _seal(self, stage: StagedAttempt) -> None:
-        """Store an attempt that is complete."""
-        await stage.store(sealed=True)
-
-    # The last batches
+    def _append(self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack]) -> None:
+        """Store rows of an attempt."""
+        for body in bodies_of(elements):
+            row.append(connection, body)
 
     def _too_old(self, seconds: float) -> int:
         """Return the time so many seconds ago, in microseconds since 1970."""
         return self._clock() - int(seconds * 1e6)
 
-    def _next_sink(self, connection: Connection, request: CommitRequest) -> Sink | None:
-        """Return the sink behind the batch of a request, ``None`` if that counted before.
-
-        Raise ``Invalid``, and ``Rejected`` for one sink too many.
-        """
-        known = read_sink(connection, request.sink)
-        if known is not None:
-            return known.after(request, self._clock())
-        self._check_room(connection)
-        return Sink(
-            request.sink, request.batch, request.once, self._clock(), request.query, epoch=or_none(request.epoch)
-        )
-
-    def _check_room(self, connection: Connection) -> None:
-        """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
-        while (number := counter(connection, "sinks")) >= self._max_sinks:
-            oldest = [sink_of(row) for row in rows(connection, "sinks", "ORDER BY once DESC, time LIMIT 1")]
-            if not oldest or (not oldest[0].once and oldest[0].time > self._too_old(self._sink_seconds)):
-                raise Rejected(
-                    f"{number} sinks have committed: that is the limit. Tell Ledger.forget of one; one that has not "
-                    f"committed for {self._sink_seconds:g} s goes"
-                )
-            if not oldest[0].once:
-                seconds = (self._clock() - oldest[0].time) // 1_000_000
-                logger.warning("sink %s is forgotten: it was not written to for %d s", oldest[0].name, seconds)
-            forget_sink(connection, oldest[0].name)
-
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        count(connection, "sinks", int(read_sink(connection, sink.name) is None))
-        former = json.dumps(sink.former)
-        put(connection, "sinks", sink.name, sink.batch, int(sink.once), sink.time, sink.query, former, sink.epoch)
+        number = count(connection, "sinks", int(read_sink(connection, sink.name) is None))
+        sink.save(connection)
         connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
+        for old in Sink.where(connection, "ORDER BY once DESC, time LIMIT ?", max(number - self._max_sinks, 0)):
+            forget_sink(connection, old.name)
+
+
+def stored_bytes(connection: Connection) -> int:
+    """Return the bytes of all that is staged."""
+    return int(connection.execute("SELECT coalesce(sum(bytes), 0) FROM attempts").get)
 
 
 def check_plan(
@@ -480,41 +578,7 @@ def check_plan(
             raise TypeError(f"sinks, attempts and queries have texts as names, not {name!r:.100}")
 
 
-def or_none(number: int | None) -> int:
-    """Return a batch or an epoch as tables have it: -1 where none was named."""
-    return -1 if number is None else number
-
-
 def check_sinks(connection: Connection) -> None:
     """Raise ``CorruptLog`` if a sink is damaged or missing: it would not be found, and its last batch count twice."""
-    check_all(connection, "sinks")
-    for _ in scan(connection, "epochs"):
-        pass  # a damaged key is not found either
-
-
-def last_batches(connection: Connection) -> dict[str, int]:
-    """Return the last batch of each sink that is not written only once."""
-    sinks = map(sink_of, scan(connection, "sinks", "WHERE NOT once ORDER BY time"))
-    return {sink.name: sink.batch for sink in sinks}
-
-
-def read_sink(connection: Connection, sink: str) -> Sink | None:
-    """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
-    found = rows(connection, "sinks", "WHERE sink = ?", sink)
-    return sink_of(found[0]) if found else None
-
-
-def sink_of(row: list[Any]) -> Sink:
-    """Return the sink of a row of ``sinks``."""
-    name, batch, once, time, query, former, epoch = row
-    return Sink(name, batch, bool(once), time, query, tuple(json.loads(former)), epoch)
-
-
-def forget_sink(connection: Connection, sink: str) -> bool:
-    """Forget a sink. Return whether it was known."""
-    connection.execute("DELETE FROM sinks WHERE sink = ?", (sink,))
-    if not connection.changes():
-        return False
-    count(connection, "sinks", -1)
-    connection.execute("DELETE FROM epochs WHERE sink = ?", (sink,))
-    return True
+    whole(connection, "sinks")
+    rows(connection, "epochs")  # a damaged key is not found either

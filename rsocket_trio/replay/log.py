@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
+import attrs
+import outcome
 import trio
 
+from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.payload import BytesLike, as_bytes
-from rsocket_trio.replay.elements import Element, Record, now_us
+from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
-from rsocket_trio.replay.named_readers import Reader, acknowledged, lowest_of, reader_name
-from rsocket_trio.replay.packs import Pack, arrow
-from rsocket_trio.replay.retention import Retention
+from rsocket_trio.values import between, value
 
 T = TypeVar("T")
 
-READ_BYTES = 2**20
+READ_BYTES = 256 * 2**10
 """Bytes that one reader has in memory at a time."""
+READERS = 1000
+"""Named readers of a log, at most."""
+LONGEST_TIME = 1e12
+"""Seconds that a log keeps its records at most, if it does not keep them for ever."""
+_READER_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
+
+
+@value
+class Reader:
+    """The reader called ``name``: it needs nothing below ``ends`` any more, by partition.
+
+    ``seen`` is the time of its last acknowledgement, in microseconds since 1970.
+    """
+
+    name: str
+    ends: Mapping[int, int]
+    seen: int
+
+
+@attrs.frozen
+class Retention:
+    """Keeps records until all named readers have acknowledged them, but no longer than ``seconds``, up to ``bytes``.
+
+    Records that are older than ``seconds``, and the oldest of more than ``bytes`` in all partitions, are dropped
+    whether all readers have them or not; what was appended together is dropped together. Raise ``ValueError`` for a
+    number that is not above 0, and for more than 10^12 seconds.
+    """
+
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001, LONGEST_TIME)))
+    bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(between(1, whole=True)))
 
 
 class OpenedByBlock(ABC):
@@ -51,14 +84,12 @@ class ReplayableLog(OpenedByBlock):
     which opens it and closes it. Every method that names a partition raises ``UnknownPartition``.
     """
 
-    @property
-    def has_gaps(self) -> bool:
-        """Return whether positions may have no record, and never will: those of Kafka's markers, for one.
+    has_gaps = False
+    """Whether positions may have no record, and never will: those of Kafka's markers, for one.
 
-        Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start,
-        and its position.
-        """
-        return False
+    Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start, and
+    its position.
+    """
 
     async def open(self) -> None:
         """Open the log. Do nothing the second time, and let no other task run then: every request calls this."""
@@ -80,8 +111,8 @@ class ReplayableLog(OpenedByBlock):
 
         A ``Pack`` holds the rows of many elements: ``arrow_packs.elements_of`` yields them for logs of single records.
         Readers see no record before all are written. ``at`` holds the positions at which the records must begin; raise
-        ``ValueError`` if a partition ends elsewhere. The iterables may be read in a thread, and more than once. When
-        cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended.
+        ``ValueError`` if a partition ends elsewhere. When cancelled, nothing was appended. Raise ``OSError`` if there
+        is no room; then, too, nothing was appended.
         """
 
     @abstractmethod
@@ -105,6 +136,13 @@ class ReplayableLog(OpenedByBlock):
     @abstractmethod
     async def trim(self, partition: int, before: int) -> None:
         """Drop the records of ``partition`` that lie below the position ``before``; more may stay, never fewer."""
+
+    @abstractmethod
+    async def position_at(self, partition: int, timestamp: int) -> int:
+        """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one.
+
+        That is the next position to be written where there is none. ``timestamp`` is in microseconds since 1970.
+        """
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -131,19 +169,8 @@ class ReplayableLog(OpenedByBlock):
         where it would be less. When cancelled, nothing was appended. Raise ``TypeError``, and ``ValueError`` for a
         record above 64 MiB or a count below 1, ``OSError`` if there is no room.
         """
-        for name, number in (("partition", partition), ("count", count), ("timestamp", timestamp or 0)):
-            if type(number) is not int:
-                raise TypeError(f"{name} is a whole number, not {number!r:.100}")
-        if not isinstance(headers, Iterable | None):
-            raise TypeError(f"headers are pairs, not {headers!r:.100}")
-        element = Element(
-            content_of("data", data),
-            content_of("metadata", metadata),
-            count,
-            content_of("key", key),
-            None if headers is None else [header(one) for one in headers],
-            timestamp,
-        )
+        pairs = None if headers is None else [header(pair) for pair in headers]
+        element = Element(optional(data), optional(metadata), count, optional(key), pairs, timestamp)
         return (await self.append_all({partition: (element,)}))[partition]
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
@@ -156,13 +183,12 @@ class ReplayableLog(OpenedByBlock):
         self.check_range(partition, start, end)
         position = start
         while end is None or position < end:
-            found = False
+            before = position
             for record in await self.read_some(partition, position, end):
-                found = True
                 position = record.end
                 if record.count:
                     yield record
-            if not found:
+            if position == before:
                 await self.wait_beyond(partition, position)
 
     async def read_packs(
@@ -174,21 +200,11 @@ class ReplayableLog(OpenedByBlock):
         packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
         return packs
 
-    async def position_at(self, partition: int, timestamp: int) -> int:
-        """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one.
-
-        That is the next position to be written where there is none. ``timestamp`` is in microseconds since 1970.
-        """
-        position, latest = self.bounds(partition)
-        while position < latest:
-            before = position
-            for record in await self.read_some(partition, position, latest):
-                if record.count and record.timestamp is not None and record.timestamp >= timestamp:
-                    return record.position
-                position = record.end
-            if position == before:
-                break
-        return latest
+    def check_range(self, partition: int, start: int, end: int | None) -> None:
+        """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
+        check_position(partition, start, self.bounds(partition))
+        if end is not None:
+            check_position(partition, max(start, end), self.bounds(partition))
 
     # Named readers
 
@@ -200,7 +216,7 @@ class ReplayableLog(OpenedByBlock):
 
     def lowest(self, partition: int) -> int | None:
         """Return the position of ``partition`` below which no named reader needs anything; ``None`` without readers."""
-        return lowest_of(self.readers().values(), partition)
+        return min((reader.ends.get(partition, 0) for reader in self.readers().values()), default=None)
 
     async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
         """Note that the named ``reader`` needs nothing below ``ends``, by partition, and return what is known of it.
@@ -213,12 +229,15 @@ class ReplayableLog(OpenedByBlock):
         reader_name(reader)
         for partition, end in ends.items():
             latest = self.bounds(partition)[1]
-            if end > latest:
-                raise PositionAhead.at(end, partition, latest)
+            check_position(partition, end, (end, latest))
 
         def change(readers: dict[str, Reader]) -> Reader:
-            found = readers[reader] = acknowledged(readers, reader, ends, now_us())
-            return found
+            if reader not in readers and len(readers) >= READERS:
+                raise Rejected(f"{READERS} readers have acknowledged: that is the limit, until one is forgotten")
+            known = readers[reader].ends if reader in readers else {}
+            kept = {**known, **{number: max(end, known.get(number, 0)) for number, end in ends.items()}}
+            readers[reader] = Reader(reader, kept, now_us())
+            return readers[reader]
 
         return await self._change_readers(change)
 
@@ -248,28 +267,25 @@ class ReplayableLog(OpenedByBlock):
         """
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    def check_range(self, partition: int, start: int, end: int | None) -> None:
-        """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
-        earliest, latest = self.bounds(partition)
-        check_position(start, partition, earliest, latest)
-        if end is not None and end > latest:
-            raise PositionAhead.at(end, partition, latest)
+
+def reader_name(name: object) -> str:
+    """Return ``name`` if it is one of a reader. Raise ``ValueError``."""
+    if not isinstance(name, str) or not _READER_NAME.fullmatch(name):
+        shown = readable(str(name)[:100])
+        raise ValueError(f"the name of a reader has 1 to 64 letters, digits, '-', '_' and '.', not {shown!r}")
+    return name
 
 
-def content_of(name: str, content: BytesLike | None) -> bytes | None:
-    """Return bytes or text as bytes, and null as it is. Raise ``TypeError``, which has the name, for anything else."""
-    try:
-        return None if content is None else as_bytes(content)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
+def optional(content: BytesLike | None) -> bytes | None:
+    """Return bytes or text as bytes, and null as it is. Raise ``TypeError`` for anything else."""
+    return None if content is None else as_bytes(content)
 
 
 def header(pair: Any) -> tuple[str, bytes | None]:
     """Return a header as it is kept. Raise ``TypeError`` for anything but a name and its content."""
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
         raise TypeError(f"a header is a pair of a name, a text, and its content, not {pair!r:.100}")
-    name, content = pair
-    return name, content_of("the content of a header", content)
+    return pair[0], optional(pair[1])
 
 
 def check_partition(partition: int, partitions: int) -> None:
@@ -281,15 +297,107 @@ def check_partition(partition: int, partitions: int) -> None:
         raise UnknownPartition(f"there is no partition {partition}: " + (f"they are 0 to {last}" if last else "only 0"))
 
 
-def check_position(position: int, partition: int, earliest: int, latest: int) -> None:
+def check_position(partition: int, position: int, bounds: tuple[int, int]) -> None:
     """Raise ``PositionExpired`` or ``PositionAhead`` unless a partition with these bounds can be read from there."""
+    earliest, latest = bounds
     if position < earliest:
-        raise PositionExpired.at(position, partition, earliest)
+        raise PositionExpired(f"position {position} of partition {partition} has expired: the earliest is {earliest}")
     if position > latest:
-        raise PositionAhead.at(position, partition, latest)
+        raise PositionAhead(f"position {position} is beyond partition {partition}: the latest is {latest}")
 
 
 def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> None:
     """Raise ``ValueError`` unless the end of the partition is the position that the append asks for."""
     if at is not None and at.get(partition, latest) != latest:
         raise ValueError(f"partition {partition} ends at {latest}, not at {at[partition]}: somebody else wrote to it")
+
+
+# Appends of many tasks, which one of them writes for all
+
+Begins: TypeAlias = "outcome.Outcome[dict[int, int]]"
+"""The first new position of each partition, or the error of the append."""
+
+
+@attrs.define(eq=False)
+class Appending:
+    """The elements of one ``append_all`` and its ``at``, and the task that waits until another has written them.
+
+    ``begins`` is the outcome once that is known. ``has_written``: its task wrote, for all.
+    """
+
+    elements: Mapping[int, Sequence[Element | Pack]]
+    at: Mapping[int, int] | None
+    task: trio.lowlevel.Task | None = None
+    begins: Begins | None = None
+    has_written: bool = False
+
+    def wake(self, begins: Begins | None = None) -> None:
+        """Wake the task that waits, with an outcome or to write itself."""
+        self.begins = self.begins or begins
+        task, self.task = self.task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+class AppendQueue:
+    """The appends that wait. The task of the first writes them all, and then wakes the first of those that came since.
+
+    ``write(take)`` writes what ``take()`` returns, and returns the outcome of each. It calls ``take`` once, in any
+    thread, when nothing can hinder it any more: an append can be cancelled until then, and has written nothing.
+    """
+
+    def __init__(self, write: Callable[[Callable[[], list[Appending]]], Awaitable[Sequence[Begins]]]) -> None:
+        self._write = write
+        self._pending: deque[Appending] = deque()
+        self._is_writing = False
+
+    async def append(self, own: Appending) -> dict[int, int]:
+        """Return where the elements begin, once they are written, or raise why they are not."""
+        self._pending.append(own)
+        if self._is_writing:
+            own.task = trio.lowlevel.current_task()
+
+            def abort(_: object) -> trio.lowlevel.Abort:
+                try:
+                    self._pending.remove(own)
+                except ValueError:
+                    # It is being written: the caller learns the outcome first and is cancelled then.
+                    return trio.lowlevel.Abort.FAILED
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        if own.begins is None:
+            # No task writes, or the one that did has woken this one to go on.
+            await self._write_all(own)
+        assert own.begins is not None
+        return own.begins.unwrap()
+
+    async def _write_all(self, own: Appending) -> None:
+        self._is_writing = own.has_written = True
+        taken: list[Appending] = []
+
+        def take() -> list[Appending]:
+            while self._pending:
+                # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
+                taken.append(self._pending.popleft())
+            return taken
+
+        failure: Begins = outcome.Error(RuntimeError("interrupted: nobody knows what was written"))
+        try:
+            # Tasks that the last append has woken append again: all of that is written together.
+            await trio.lowlevel.checkpoint()
+            for one, begins in zip(taken, await self._write(take), strict=True):
+                one.wake(begins)
+        except Exception as error:
+            # Raised in every task that appended: the log was closed, or can't be written at all.
+            failure = outcome.Error(error)
+            take()
+        finally:
+            for one in taken:
+                if one.begins is None:
+                    one.wake(failure)
+            if own in self._pending:
+                self._pending.remove(own)  # it was cancelled while the log was locked
+            self._is_writing = bool(self._pending)
+            if self._pending:
+                self._pending[0].wake()

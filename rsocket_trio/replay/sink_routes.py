@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import msgspec
 import trio
@@ -15,16 +12,51 @@ import trio
 from rsocket_trio import Channel, Connection, Invalid, Payload, Responder, current_connection
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.replay.element_metadata import Write, is_pack, read_sink_payload
-from rsocket_trio.replay.elements import Element
-from rsocket_trio.replay.errors import errors_for_peers
+from rsocket_trio.replay.elements import ARROW, Element, Pack, has_arrow
 from rsocket_trio.replay.ledger import Ledger
-from rsocket_trio.replay.packs import ARROW, Pack, has_arrow
-from rsocket_trio.replay.route_requests import BatchRequest, SinkRequest, StagedRows, StageRequest, command, decoded
+from rsocket_trio.replay.requests import Name, Whole, command, decoded, serving
 
 WAITING_ELEMENTS = 1024
 """Elements of a channel that may wait to be written or staged; of their bytes, as many as a connection may hold."""
-WRITE_BYTES = 4 * 2**20
-"""Bytes of elements of a channel that are written together, about: packs may be much larger than they came."""
+
+AttemptName = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+
+
+class StageRequest(msgspec.Struct, frozen=True):
+    """A writer's request to stage the rows of an attempt for a partition, of a batch that was planned at an epoch."""
+
+    sink: Name
+    attempt: AttemptName
+    partition: Whole
+    batch: Whole | None = None
+    epoch: Whole | None = None
+    query: Name | None = None
+
+
+class StagedRows(msgspec.Struct, frozen=True):
+    """An attempt of a batch, and its number of rows."""
+
+    attempt: AttemptName
+    rows: Whole
+
+
+class BatchRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """A request to commit the attempts of a batch in order, each with its number of rows: as ``Ledger.commit``."""
+
+    sink: Name
+    batch: Whole
+    attempts: list[StagedRows]
+    once: bool = False
+    query: Name | None = None
+    take_over: bool = False
+    epoch: Whole | None = None
+
+
+class SinkRequest(msgspec.Struct, frozen=True):
+    """A request for the next epoch of a sink, or to drop attempts of it."""
+
+    sink: Name
+    attempts: list[AttemptName] = []
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
@@ -35,23 +67,15 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     """
 
     async def write(request: Payload) -> bytes:
-        with errors_for_writers():
-            await ledger.open()
+        async with serving(ledger):
             await ledger.write(by_partition([await element_of(request)]))
         return b""
 
     async def take(channel: Channel) -> None:
-        with errors_for_writers():
-            await ledger.open()
-        batch = deque([channel.request])
-        while batch:
-            writes: list[Write] = []
-            size = 0
-            while batch and size < WRITE_BYTES:
-                writes.append(await element_of(batch.popleft()))
-                size += sum([element.size for element in writes[-1].elements])
-            count = len(writes)
-            with errors_for_writers():
+        payloads = [channel.request]
+        while payloads:
+            writes = [await element_of(payload) for payload in payloads]
+            async with serving(ledger):
                 try:
                     await ledger.write(by_partition(writes))
                 except (OSError, ValueError, RSocketError):
@@ -59,38 +83,34 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
                     for single in writes:
                         await ledger.write(by_partition([single]))
                         await channel.send(b"")
-                    count = 0
+                    payloads.clear()
             del writes  # they are in the log: free them before the wait for the writer's credit
-            await channel.send_many([b""] * count)
-            if not batch:
-                batch.extend(await channel.receive_batch())
+            await channel.send_many([b""] * len(payloads))
+            payloads = list(await channel.receive_batch())
 
     async def stage(channel: Channel) -> None:
         elements = 0
-        with errors_for_writers():
-            await ledger.open()
+        async with serving(ledger):
             opening = decoded(channel.request.data, StageRequest)
-            plan = {"batch": opening.batch, "epoch": opening.epoch}
-            staged = await ledger.begin(opening.sink, opening.attempt, opening.partition, **plan, query=opening.query)
-        try:
-            with errors_for_writers():
+            staged = await ledger.begin(**msgspec.structs.asdict(opening))
+            try:
                 while batch := await channel.receive_batch():
-                    for payload in batch:
-                        elements += 1
-                        for element in (await element_of(payload, staged=True)).elements:
-                            await staged.add(element)
+                    writes = [await element_of(payload, staged=True) for payload in batch]
+                    await staged.add(*[element for write in writes for element in write.elements])
+                    elements += len(batch)
                 await staged.seal()
-        except BaseException:
-            await ledger.discard(staged)
-            raise
+            except BaseException:
+                # Raised again at once: nobody will commit what is there.
+                await ledger.discard(staged)
+                raise
         await channel.send(msgspec.json.encode({"rows": staged.rows, "elements": elements}))
 
-    async def commit(batch: BatchRequest[list[StagedRows]]) -> dict[str, object]:
-        rows = {staged.attempt: staged.rows for staged in batch.attempts}
-        if len(rows) < len(batch.attempts):
+    async def commit(batch: BatchRequest) -> dict[str, object]:
+        terms = msgspec.structs.asdict(batch)
+        terms["attempts"] = {staged.attempt: staged.rows for staged in batch.attempts}
+        if len(terms["attempts"]) < len(batch.attempts):
             raise Invalid("an attempt is named twice")
-        terms: dict[str, Any] = {"query": batch.query, "take_over": batch.take_over, "epoch": batch.epoch}
-        done = await ledger.commit(batch.sink, batch.batch, rows, once=batch.once, **terms)
+        done = await ledger.commit(**terms)
         return {"promoted": done.promoted, "rows": done.rows, "last": done.last}
 
     async def abort(request: SinkRequest) -> dict[str, object]:
@@ -107,7 +127,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     responder.fire_and_forget(route)(write)
     responder.request_channel(route, initial_request_n=WAITING_ELEMENTS)(take)
     responder.request_channel(f"{route}.stage", initial_request_n=WAITING_ELEMENTS)(stage)
-    responder.request_response(f"{route}.commit")(command(ledger, BatchRequest[list[StagedRows]], commit))
+    responder.request_response(f"{route}.commit")(command(ledger, BatchRequest, commit))
     responder.request_response(f"{route}.abort")(command(ledger, SinkRequest, abort))
     responder.request_response(f"{route}.epoch")(command(ledger, SinkRequest, epoch))
 
@@ -124,19 +144,9 @@ async def element_of(payload: Payload, *, staged: bool = False) -> Write:
     return await trio.to_thread.run_sync(partial(read_sink_payload, payload, staged=staged), limiter=limiter)
 
 
-def by_partition(writes: Iterable[Write]) -> dict[int, list[Element | Pack]]:
+def by_partition(writes: list[Write]) -> dict[int, list[Element | Pack]]:
     """Return the elements by partition, in order."""
     groups: dict[int, list[Element | Pack]] = {}
     for write in writes:
         groups.setdefault(write.partition, []).extend(write.elements)
     return groups
-
-
-@contextmanager
-def errors_for_writers() -> Iterator[None]:
-    """Translate errors of the disk and the log, and those of what a writer sent, into errors that are sent to it."""
-    with errors_for_peers():
-        try:
-            yield
-        except ValueError as error:
-            raise Invalid(str(error)) from error

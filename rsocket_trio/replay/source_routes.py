@@ -1,34 +1,102 @@
-"""The routes of a source: readers ask a log for ranges of positions, and each element carries its position."""
+"""The routes of a source: readers ask a log for ranges of positions, and each element carries its position.
+
+One more route of the server lists its sources: their routes, and the bounds of their partitions.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
+import re
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
-from rsocket_trio.replay.bodies import OVERHEAD
+from rsocket_trio.errors import readable
 from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
-from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.errors import errors_for_peers
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
-from rsocket_trio.replay.named_readers import Reader
-from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS, Pack, arrow, has_arrow
-from rsocket_trio.replay.retention import Retention
-from rsocket_trio.replay.route_requests import ForgetRequest, RangeRequest, TimesRequest, Whole, command, decoded
-from rsocket_trio.replay.source_list import Bounds, bounds_of, list_source
+from rsocket_trio.replay.elements import ARROW, PACK_BYTES, PACK_ROWS, Pack, Record, has_arrow, rows_in
+from rsocket_trio.replay.errors import CorruptLog, ReplayError
+from rsocket_trio.replay.log import READ_BYTES, Reader, ReplayableLog, Retention
+from rsocket_trio.replay.requests import Whole, command, decoded, serving
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
-FIRST_BYTES = 16 * 2**10
-"""Bytes of a reader's first read; each read that it took in time doubles them."""
+SOURCES_ROUTE: Final = "rsocket-trio.sources"
+"""The route on which a server lists its sources."""
 PACK_DELAY = 0.005
 """Seconds that a reader at the end of a log waits for rows to share a pack with the first."""
-SLOW_SECONDS = 0.2
-"""Seconds after which a reader that has not taken a read is slow."""
+
+
+class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to", "packs": "pack"}):
+    """A reader's request for a range of rows; without ``end`` also those to come.
+
+    ``packs`` are the formats in which the reader takes packs.
+    """
+
+    partition: Whole
+    start: Whole
+    end: Whole | None = None
+    packs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.end is not None and self.end < self.start:
+            raise ValueError(f"'to' is {self.end}, below 'from' {self.start}")
+
+
+class TimesRequest(msgspec.Struct, frozen=True):
+    """A request for bounds, and for the positions of a time in microseconds since 1970, or of one by partition."""
+
+    timestamp: Whole | None = None
+    timestamps: dict[Whole, Whole] = {}
+
+
+class ForgetRequest(msgspec.Struct, frozen=True):
+    """A request for the readers of a log, and to forget one before."""
+
+    forget: str | None = None
+
+
+class PatternRequest(msgspec.Struct, frozen=True):
+    """A request for the sources whose routes are like a pattern."""
+
+    pattern: Annotated[str, msgspec.Meta(max_length=255)] = "*"
+
+
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The bounds of a partition, and the position of the time that was asked for."""
+
+    earliest: Whole
+    latest: Whole
+    at: Whole | None = None
+
+    def __post_init__(self) -> None:
+        if self.latest < self.earliest:
+            raise ValueError(f"a partition from {self.earliest} to {self.latest}: not possible")
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A source of a server: the bounds of its partitions, and its ``route``, which is the key to it in the list.
+
+    ``problem`` says why the log behind it cannot be opened; then there are no ``partitions``.
+    """
+
+    partitions: dict[Whole, Bounds] = {}
+    problem: str | None = None
+    route: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.partitions and self.problem is None:
+            raise ValueError("a source without partitions")
+
+
+class SourcesAnswer(msgspec.Struct, frozen=True):
+    """The list of sources, by route."""
+
+    sources: dict[str, Source]
 
 
 def add_source(
@@ -47,8 +115,8 @@ def add_source(
     ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
     no longer needs the records below ``end``; ``log.trim`` is one. A reader that gives its name is known to the log:
     then ``end`` is the lowest that all named readers have reached. ``retention`` is the rule by which a ``Log`` in a
-    file drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory, fewer while it is
-    slow. Raise ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of log.
+    file drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory. Raise
+    ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of log.
     """
     if retention is not None:
         if on_ack is not None:
@@ -70,8 +138,7 @@ def add_source(
 
     async def read(request: Payload, out: Outgoing) -> None:
         span = decoded(request.data, RangeRequest)
-        with errors_for_peers():
-            await log.open()
+        async with serving(log):
             log.check_range(span.partition, span.start, span.end)
             await send_range(log, out, span, read_bytes)
 
@@ -109,7 +176,7 @@ def add_source(
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest, most: int) -> None:
-    """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes.
+    """Send the records of a range, about ``most`` bytes at a time; without an end also future ones.
 
     They come in packs if the reader takes them and pyarrow is installed.
     """
@@ -125,44 +192,22 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest, most
                 yield pack_payload(item)
                 continue
             # A single row, and one that is large, is sent as it is.
-            for record in arrow().rows_of(item) if isinstance(item, Pack) else (item,):
+            for record in rows_in(item):
                 payload = source_payload(record)
                 if record.position > position:
                     payload = behind_gap(payload, position)
                 position = record.position + record.count
                 yield payload
 
-    size = min(FIRST_BYTES, most)
     while end is None or position < end:
-        before, began = position, trio.current_time()
+        before = position
         read = log.read_packs if is_packed else log.read_some
-        await out.send_many(payloads(some_of(await read(partition, position, end, max_bytes=size), size)))
+        await out.send_many(payloads(await read(partition, position, end, max_bytes=most)))
         if position == before:
             await log.wait_beyond(partition, before)
             if is_packed and log.bounds(partition)[1] - before < PACK_ROWS:
                 # More may come at once, and then shares a pack.
                 await trio.sleep(PACK_DELAY)
-        elif trio.current_time() - began > SLOW_SECONDS:
-            size = max(size // 2, min(FIRST_BYTES, most))
-        else:
-            size = min(size * 2, most)
-
-
-def some_of(stored: Iterable[Record | Pack], size: int) -> Iterable[Record | Pack]:
-    """Return the first records or packs of about ``size`` bytes in memory, at least one if there is one.
-
-    A slow reader holds no more than these: what they are decoded from may be much larger. All are returned for one
-    that is not slow.
-    """
-    if size >= PACK_BYTES:
-        return stored
-    first: list[Record | Pack] = []
-    for item in stored:
-        first.append(item)
-        size -= OVERHEAD + item.size
-        if size <= 0:
-            break
-    return first
 
 
 def shown_reader(bounds: Mapping[int, Bounds], reader: Reader) -> dict[str, object]:
@@ -172,3 +217,56 @@ def shown_reader(bounds: Mapping[int, Bounds], reader: Reader) -> dict[str, obje
         for partition, known in bounds.items()
     }
     return {"ends": dict(sorted(reader.ends.items())), "behind": behind, "seen": reader.seen}
+
+
+# The list of sources
+
+_logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
+"""The logs that each responder serves, by route."""
+
+
+def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
+    """Add a source to the list of ``responder``, and serve that list from the first one on."""
+    if (logs := _logs.get(responder)) is None:
+        logs = _logs[responder] = {}
+
+        async def answer(request: Payload) -> bytes:
+            pattern = decoded(request.data, PatternRequest).pattern
+            sources = {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}
+            return msgspec.json.encode(SourcesAnswer(sources))
+
+        responder.request_response(SOURCES_ROUTE)(answer)
+    logs[route] = log
+
+
+async def listed(log: ReplayableLog) -> Source:
+    """Return the bounds of a log, or why it can't be opened, without the name of a file."""
+    try:
+        await log.open()
+        return Source(bounds_of(log))
+    except CorruptLog as error:
+        return Source(problem=f"the log is damaged: {error.reason}")
+    except (ReplayError, OSError, ValueError, ModuleNotFoundError, trio.ClosedResourceError) as error:
+        return Source(problem=f"the log can't be opened: {type(error).__name__}")
+
+
+def bounds_of(log: ReplayableLog) -> dict[int, Bounds]:
+    """Return the bounds of all partitions of a log."""
+    return {partition: Bounds(*log.bounds(partition)) for partition in log.partitions()}
+
+
+def is_like(route: str, pattern: str) -> bool:
+    """Return whether a route is like a pattern, where ``*`` stands for any text and ``?`` for one character."""
+    return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), route) is not None
+
+
+def read_sources(answer: bytes) -> list[Source]:
+    """Return the sources that a server listed, by route. Raise ``ValueError`` for a malformed answer."""
+    try:
+        sources = msgspec.json.decode(answer, type=SourcesAnswer).sources
+    except (ValueError, RecursionError):
+        raise ValueError(f"not a list of sources: {readable(answer[:200])}") from None
+    return [
+        Source(dict(sorted(source.partitions.items())), source.problem and readable(source.problem), route)
+        for route, source in sorted(sources.items())
+    ]

@@ -15,24 +15,42 @@ import outcome
 import trio
 
 from rsocket_trio.extras import install_command
-from rsocket_trio.replay.appending import Appending, AppendQueue, Begins
-from rsocket_trio.replay.bodies import bodies_of
-from rsocket_trio.replay.elements import Clock, Element, Record, check_element, now_us
+from rsocket_trio.replay.elements import (
+    FOREVER,
+    Clock,
+    Element,
+    Pack,
+    Record,
+    arrow,
+    has_arrow,
+    now_us,
+    prepared,
+    rows_in,
+)
 from rsocket_trio.replay.errors import CorruptLog
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog, check_begin, check_partition, check_position
-from rsocket_trio.replay.named_readers import Reader, lowest_of
-from rsocket_trio.replay.packs import FOREVER, Pack, arrow, has_arrow
-from rsocket_trio.replay.retention import SHARE, Retention
+from rsocket_trio.replay.log import (
+    READ_BYTES,
+    Appending,
+    AppendQueue,
+    Begins,
+    Reader,
+    ReplayableLog,
+    Retention,
+    check_begin,
+    check_partition,
+    check_position,
+)
 from rsocket_trio.replay.tables import (
+    OVERHEAD,
     Partition,
-    check_all,
+    bodies_of,
     count,
     counter,
     partition_of,
     places,
     put,
     records_from,
-    rows,
+    whole,
 )
 from rsocket_trio.tools.parking_lot import ParkingLot
 
@@ -50,6 +68,8 @@ LOOK_SECONDS = 0.025
 """Seconds between two looks for rows of other processes, while a reader waits."""
 TRIM_BYTES, TRIM_BODIES = 16 * 2**20, 1024
 """Bytes and bodies that are dropped in one transaction."""
+RETAIN_SECONDS = 1.0
+"""Seconds after which a log looks again for records that its retention drops."""
 WHOLE_SQLITE = (3, 51, 3)
 """From this version on SQLite does not lose pages when one connection begins the WAL anew; and two older ones."""
 MENDED_SQLITE = ((3, 44, 6), (3, 50, 7))
@@ -86,8 +106,7 @@ class Log(ReplayableLog):
     is larger raises ``ValueError``.
 
     Opening raises ``CorruptLog`` for a file that is no log, ``ValueError`` if it has more partitions, and ``OSError``.
-    ``retention_failure`` is the error of the last try to drop records, ``None`` after a success. The class raises
-    ``ModuleNotFoundError`` without APSW.
+    The class raises ``ModuleNotFoundError`` without APSW.
     """
 
     def __init__(
@@ -115,7 +134,6 @@ class Log(ReplayableLog):
         self._database: Database | None = None
         self._count = 0
         self._opening = trio.Lock()
-        self._closed = False
         self._appends = AppendQueue(self._write)
         self._changed = ParkingLot()
         self._is_watched = False
@@ -123,8 +141,6 @@ class Log(ReplayableLog):
         self._retention: Retention | None = None
         self._retaining = trio.Lock()
         self._retained_at = -math.inf
-        self._appended = 0
-        self.retention_failure: OSError | CorruptLog | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a log can't be pickled: open it where it is used, in any process")
@@ -132,25 +148,24 @@ class Log(ReplayableLog):
     # Opening and closing
 
     async def open(self) -> None:
-        if self._database is not None and not self._closed:
-            self._database.check_process()
-            await trio.lowlevel.checkpoint_if_cancelled()
-            return
-        async with self._opening:
-            self._check_closed()
-            if self._database is None:
-                self._database = await self._connected()
+        if self._database is None:
+            async with self._opening:
+                await self._connect()
+        assert self._database is not None
+        self._database.check_process()
+        await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _connected(self) -> Database:
+    async def _connect(self) -> None:
         from rsocket_trio.replay.database import Database
 
+        if self._database is not None:
+            return
         database = Database(self.path, sync=self._sync == "full")
         await database.open()
         try:
             if not has_arrow() and database.ask("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1"):
                 raise ModuleNotFoundError(
-                    f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}",
-                    name="pyarrow",
+                    f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
                 )
             self._count = database.here(partial(counter, name="partitions"))
             if not self._count or self._asked_partitions not in (None, self._count):
@@ -161,7 +176,7 @@ class Log(ReplayableLog):
             with trio.CancelScope(shield=True):
                 await database.aclose()
             raise
-        return database
+        self._database = database
 
     def _add_partitions(self, connection: Connection) -> int:
         present = counter(connection, "partitions")
@@ -175,26 +190,16 @@ class Log(ReplayableLog):
         return count(connection, "partitions", partitions - present)
 
     async def aclose(self) -> None:
-        if self._closed:
-            await trio.lowlevel.checkpoint()
-            return
-        async with self._opening:
-            self._closed = True
-            self._changed.wake_all()
-            if self._database is not None:
-                await self._database.aclose()
+        if self._database is not None:
+            await self._database.aclose()
+        self._changed.wake_all()
 
     @property
     def _open_database(self) -> Database:
-        """Return the database. Raise ``trio.ClosedResourceError`` unless the log is open."""
-        self._check_closed()
+        """Return the database. Raise ``trio.ClosedResourceError`` if the log was not opened."""
         if self._database is None:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
         return self._database
-
-    def _check_closed(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError("the log was closed")
 
     # State: that of the file
 
@@ -210,108 +215,95 @@ class Log(ReplayableLog):
         self._check_partitions((partition,))
         return self._open_database.here(partial(partition_of, number=partition))
 
+    def _check_partitions(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if type(number) is not int or not 0 <= number < self._count:
+                check_partition(number, len(self.partitions()))
+
     # Writing
 
     async def append_all(
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         self._check_partitions((*elements, *(at or ())))
-        for number, group in elements.items():
-            if not isinstance(group, list | tuple):
-                # What may be read only once is kept: it is read again when another append fails beside it.
-                elements = {**elements, number: list(group)}
-            for element in elements[number]:
-                if isinstance(element, Element):
-                    check_element(element)
-                elif not isinstance(element, Pack):
-                    raise TypeError(f"elements are Element or Pack, not {type(element).__name__}")
-        own = Appending(elements, at)
+        own = Appending({number: prepared(group) for number, group in elements.items()}, at)
+        for group in own.elements.values():
+            self._check_room(sum([one.size + OVERHEAD for one in group]) if self.path is None else 0)
         begins = await self._appends.append(own)
         if own.has_written:
-            await self._retain_when_due()
+            await self.retain(in_full=False)
         return begins
 
-    def _check_partitions(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if type(number) is not int or not 0 <= number < self._count:
-                check_partition(number, len(self.partitions()))
+    def _check_room(self, size: int) -> None:
+        """Raise ``ValueError`` for bytes that a partition in memory can't hold."""
+        if self.path is None and size > (limit := self._limit // self._count):
+            raise ValueError(f"{size} bytes for a partition in memory: the limit is {limit}")
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
-        begins = await self._open_database.alone(partial(self._write_all, take))
+        def write(connection: Connection) -> Sequence[Begins]:
+            return self._append(connection, take())
+
+        database = self._open_database
+        begins = await database.alone(partial(database.transaction, write))
         self._changed.wake_all()
         return begins
 
-    def _write_all(self, take: Callable[[], list[Appending]]) -> list[Begins]:
-        """Write what is pending in one transaction or, if that fails, each append in one of its own."""
-        database = self._open_database
-        groups: list[Appending] = []
-
-        def write(connection: Connection) -> list[dict[int, int]]:
-            groups.extend(take())
-            return self._append(connection, groups)
-
-        def write_one(connection: Connection, group: Appending) -> dict[int, int]:
-            [begins] = self._append(connection, [group])
-            return begins
-
-        try:
-            return [outcome.Value(begins) for begins in database.transaction(write)]
-        except Exception as error:
-            if not groups:
-                raise
-            if len(groups) == 1:
-                # Raised in the task that appended.
-                return [outcome.Error(error)]
-        return database.transactions(partial(write_one, group=group) for group in groups)
-
-    def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
-        begins: list[dict[int, int]] = [{} for _ in groups]
+    def _append(self, connection: Connection, groups: Sequence[Appending]) -> Sequence[Begins]:
+        """Store what was appended together. Return where each begins, or that a partition ends elsewhere."""
+        numbers = {number for group in groups for number in (*group.elements, *(group.at or ()))}
+        states = {number: partition_of(connection, number) for number in sorted(numbers)}
+        ends = {number: state.latest for number, state in states.items()}
+        together: dict[int, list[Element | Pack]] = {}
+        outcomes: list[Begins] = []
         for group in groups:
-            for number in () if group.at is None else group.at.keys() - group.elements.keys():
-                check_begin(number, group.at, partition_of(connection, number).latest)
+            try:
+                for number in group.at or ():
+                    check_begin(number, group.at, ends[number])
+            except ValueError as error:
+                # Raised in the task that appended; the others are none the worse for it.
+                outcomes.append(outcome.Error(error))
+                continue
+            outcomes.append(outcome.Value({number: ends[number] for number in group.elements}))
+            for number, elements in group.elements.items():
+                together.setdefault(number, []).extend(elements)
+                ends[number] += sum([one.count for one in elements])
         now = self._clock()
-        for number in sorted({number for group in groups for number in group.elements}):
-            state = partition_of(connection, number)
-            before = state.bytes
-            for body in bodies_of(in_order(groups, number, state.latest, begins)):
+        for number, elements in together.items():
+            state = states[number]
+            for body in bodies_of(elements):
                 # The clock of the machine may be set back; the times of records never go back.
-                state.time = max(state.time, now if body.time is None else body.time)
+                state.time = max(state.time, now if body[1] is None else body[1])
                 state.append(connection, body)
-            self._save_grown(connection, state, state.bytes - before)
-        return begins
+            self._save_grown(connection, state)
+        return outcomes
 
-    def _promote(self, connection: Connection, number: int, staged: Iterable[tuple[int, int, int, int]]) -> None:
-        """Give bodies that are stored, each with its count, size and CRC, the next places of a partition."""
+    def _promote(self, connection: Connection, number: int, staged: Sequence[tuple[int, int, int, int]]) -> None:
+        """Give bodies that are stored, each with its count, id, size and CRC, the next places of a partition."""
+        self._check_room(sum(size for _, _, size, _ in staged))
         state = partition_of(connection, number)
-        before = state.bytes
         state.time = max(state.time, self._clock())
         for body in staged:
             state.place(connection, *body)
-        self._save_grown(connection, state, state.bytes - before)
+        self._save_grown(connection, state)
+
+    def _save_grown(self, connection: Connection, state: Partition) -> None:
+        """Store a partition that has grown. In memory its oldest rows make room for the new ones."""
+        while self.path is None and state.bytes > self._limit // self._count:
+            state.drop(connection, state.latest, state.bytes - self._limit // self._count, TRIM_BODIES)
+        state.save(connection)
 
     async def _notice(self) -> None:
         """Wake readers of what a ledger has promoted, and do what is due behind it."""
         self._changed.wake_all()
-        await self._retain_when_due()
-
-    def _save_grown(self, connection: Connection, state: Partition, added: int) -> None:
-        """Store a partition to which so many bytes were added. In memory its oldest rows make room for them."""
-        if self.path is None:
-            limit = self._limit // self._count
-            if added > limit:
-                raise ValueError(f"{added} bytes for a partition in memory: the limit is {limit}")
-            while state.bytes > limit:
-                state.drop(connection, state.latest, state.bytes - limit, TRIM_BODIES)
-        self._appended += added
-        state.save(connection)
+        await self.retain(in_full=False)
 
     # Reading
 
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        found = await self._some(partition, start, end, max_bytes)
-        return rows_in(found, start, FOREVER if end is None else end)
+        found, stop = await self._some(partition, start, end, max_bytes), FOREVER if end is None else end
+        return (row for one in found for row in rows_in(one, start, stop))
 
     async def read_packs(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
@@ -325,7 +317,7 @@ class Log(ReplayableLog):
 
         def records(connection: Connection) -> list[Record | Pack]:
             state = partition_of(connection, partition)
-            check_position(start, partition, state.earliest, state.latest)
+            check_position(partition, start, (state.earliest, state.latest))
             return [] if start >= stop else records_from(connection, state, start, stop, max_bytes)
 
         self._check_partitions((partition,))
@@ -377,8 +369,8 @@ class Log(ReplayableLog):
         self._check_partitions((partition,))
         await self._drop(partition, before)
 
-    async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> bool:
-        """Drop what is below a position, about so many bytes, in portions. Return whether there was anything."""
+    async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> int:
+        """Drop what is below a position, about so many bytes, in portions. Return the bytes."""
         database, dropped = self._open_database, 0
 
         def drop_some(connection: Connection) -> int:
@@ -392,7 +384,7 @@ class Log(ReplayableLog):
             dropped += gone
         if dropped:
             await database.give_back()
-        return dropped > 0
+        return dropped
 
     def set_retention(self, retention: Retention) -> None:
         if self.path is None:
@@ -402,65 +394,37 @@ class Log(ReplayableLog):
         self._retention = retention
 
     async def retain(self, *, in_full: bool = True) -> None:
-        if in_full:
-            async with self._retaining:
-                await self._apply_retention()
-                self.retention_failure = None
-        else:
+        if (retention := self._retention) is None or not (in_full or self._is_time_to_retain):
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._retain_when_due()
-
-    async def _retain_when_due(self) -> None:
-        """Apply the retention with what another task asks: no task of the log could. A failure is none of its own."""
-        if self._is_time_to_retain():
-            try:
-                with trio.CancelScope(shield=True):
-                    await self.retain()
-            except (OSError, CorruptLog) as error:
-                if str(error) != str(self.retention_failure):
-                    logger.exception("%s: the retention failed, and is tried again", self.path)
-                self.retention_failure = error
-            except trio.ClosedResourceError:
-                pass  # there is nothing left to do in a log that was closed
-
-    def _is_time_to_retain(self) -> bool:
-        retention = self._retention
-        if retention is None or self._retaining.locked():
-            return False
-        share = math.inf if retention.bytes is None else retention.bytes // SHARE
-        return self._appended > share or self._clock() / 1e6 - self._retained_at >= retention._interval
-
-    async def _apply_retention(self) -> None:
-        retention = self._retention
-        if retention is None:
             return
-        now = self._clock()
-        self._retained_at, self._appended = now / 1e6, 0
-        readers = self.readers().values()
+        try:
+            with trio.CancelScope(shield=not in_full):
+                # A task of the log could not: one that asks for something else does it.
+                async with self._retaining:
+                    await self._apply(retention)
+        except (OSError, CorruptLog, trio.ClosedResourceError):
+            if in_full:
+                raise
+            logger.exception("%s: the retention failed, and is tried again", self.path)
+
+    @property
+    def _is_time_to_retain(self) -> bool:
+        return self._clock() / 1e6 - self._retained_at >= RETAIN_SECONDS and not self._retaining.locked()
+
+    async def _apply(self, retention: Retention) -> None:
+        self._retained_at = self._clock() / 1e6
         for number in self.partitions():
+            before = self.lowest(number) or 0
             if retention.seconds is not None:
-                old = await self.position_at(number, now - int(retention.seconds * 1e6))
-                await self._expire(number, old, f"older than {retention.seconds:g} s")
-            await self._drop(number, lowest_of(readers, number) or 0)
+                old = await self.position_at(number, self._clock() - int(retention.seconds * 1e6))
+                before = max(before, old)
+            await self._drop(number, before)
         while retention.bytes is not None:
             states = [self._state(number) for number in self.partitions()]
             over = sum(state.bytes for state in states) - retention.bytes
             largest = max(states, key=lambda state: state.bytes)
-            reason = f"of more than {retention.bytes} bytes"
-            if over <= 0 or not await self._expire(largest.number, largest.latest, reason, min(over, largest.bytes)):
+            if over <= 0 or not await self._drop(largest.number, largest.latest, min(over, largest.bytes)):
                 break
-
-    async def _expire(self, number: int, before: int, reason: str, max_bytes: int = FOREVER) -> bool:
-        earliest = self.bounds(number)[0]
-        is_dropped = await self._drop(number, before, max_bytes)
-        gone = self.bounds(number)[0]
-        for reader in self.readers().values() if is_dropped else ():
-            if (end := reader.ends.get(number, 0)) < gone:
-                logger.warning(
-                    "%s: %d rows of partition %d are gone that reader %s has not acknowledged: they were %s",
-                    *(self.path, gone - max(earliest, end), number, reader.name, reason),
-                )
-        return is_dropped
 
     # Named readers
 
@@ -481,41 +445,14 @@ class Log(ReplayableLog):
             return result
 
         result = await self._open_database.write(save)
-        if self._retention is not None:
-            readers = self.readers().values()
-            if any((lowest_of(readers, number) or 0) > self.bounds(number)[0] for number in self.partitions()):
-                self._retained_at = -math.inf
-                await self._retain_when_due()
+        self._retained_at = -math.inf  # there may be rows that none needs any more
+        await self.retain(in_full=False)
         return result
 
 
 def load_readers(connection: Connection) -> dict[str, Reader]:
     """Return the named readers. Raise ``CorruptLog``."""
-    check_all(connection, "readers")
     return {
         name: Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
-        for name, ends, seen in rows(connection, "readers")
+        for name, ends, seen in whole(connection, "readers")
     }
-
-
-def in_order(
-    groups: Sequence[Appending], partition: int, end: int, begins: Sequence[dict[int, int]]
-) -> Iterator[Element | Pack]:
-    """Yield the elements of all groups for a partition that ends at ``end``, and note where each group begins."""
-    for group, noted in zip(groups, begins, strict=True):
-        elements = group.elements.get(partition)
-        if elements is not None:
-            check_begin(partition, group.at, end)
-            noted[partition] = end
-            for element in elements:
-                end += element.count
-                yield element
-
-
-def rows_in(found: Iterable[Record | Pack], start: int, end: int) -> Iterator[Record]:
-    """Yield the records that have rows from ``start`` to below ``end``, those of packs one by one."""
-    for one in found:
-        if isinstance(one, Pack):
-            yield from arrow().rows_of(one, start, end)
-        else:
-            yield one

@@ -18,20 +18,31 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 from zlib import crc32
 
 import attrs
 
-from rsocket_trio.replay.bodies import CONTENTS, Body, crc_of_body, size_of, stored
-from rsocket_trio.replay.elements import Record
+from rsocket_trio.replay.elements import (
+    PACK_BYTES,
+    PACK_ROWS,
+    Element,
+    Pack,
+    Record,
+    arrow,
+    decode_headers,
+    encode_headers,
+    has_arrow,
+)
 from rsocket_trio.replay.errors import CorruptLog
-from rsocket_trio.replay.packs import Pack
 
 if TYPE_CHECKING:
     from apsw import Connection
 
+OVERHEAD = 200
+"""Bytes that a body takes beside its content, about."""
+ROW_FORM, ARROW_FORM = 0, 1
 COUNTERS = "partitions", "readers", "sinks", "attempts", "epochs"
 SCHEMA = """
 CREATE TABLE partitions (number INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER, time INTEGER, bytes INTEGER,
@@ -52,6 +63,7 @@ CREATE INDEX epochs_by_age ON epochs (epoch);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
 """
 _PLACE = struct.Struct(">qQIqqqI")
+_LENGTHS = struct.Struct(">Bqqqq")
 
 
 def create(connection: Connection) -> None:
@@ -76,25 +88,26 @@ def put(connection: Connection, table: str, *values: Any) -> None:
     )
 
 
-def scan(connection: Connection, table: str, condition: str = "", *values: Any) -> Iterator[list[Any]]:
-    """Yield the rows of a table for which a condition holds. Raise ``CorruptLog`` for one with another CRC."""
+def rows(connection: Connection, table: str, condition: str = "", *values: Any) -> list[list[Any]]:
+    """Return the rows of a table for which a condition holds. Raise ``CorruptLog`` for one with another CRC."""
+    found = []
     for *columns, crc in connection.execute(f"SELECT * FROM {table} {condition}", values):
         if crc != crc_of(table, *columns):
             raise CorruptLog(None, f"a row of its {table} is damaged")
-        yield columns
+        found.append(columns)
+    return found
 
 
-def rows(connection: Connection, table: str, condition: str = "", *values: Any) -> list[list[Any]]:
-    """Return the rows of a table for which a condition holds. Raise ``CorruptLog`` as ``scan`` does."""
-    return list(scan(connection, table, condition, *values))
+def row(connection: Connection, table: str, key: str, value: object) -> list[Any]:
+    """Return the row of a table with this key. Raise ``CorruptLog`` if it is damaged or missing."""
+    for found in rows(connection, table, f"WHERE {key} = ?", value):
+        return found
+    raise CorruptLog(None, f"the row of {value} in its {table} is missing")
 
 
 def counter(connection: Connection, name: str) -> int:
     """Return a number of ``counters``. Raise ``CorruptLog`` if it is damaged."""
-    found = rows(connection, "counters", "WHERE name = ?", name)
-    if not found:
-        raise CorruptLog(None, f"the number of its {name} is missing")
-    return int(found[0][1])
+    return int(row(connection, "counters", "name", name)[1])
 
 
 def count(connection: Connection, name: str, by: int = 1) -> int:
@@ -104,21 +117,93 @@ def count(connection: Connection, name: str, by: int = 1) -> int:
     return total
 
 
-def check_all(connection: Connection, table: str) -> None:
-    """Raise ``CorruptLog`` if rows of a table that has a counter are damaged or missing."""
-    found, number = sum(1 for _ in scan(connection, table)), counter(connection, table)
-    if found != number:
-        raise CorruptLog(None, f"it has {found} {table} instead of {number}")
+def whole(connection: Connection, table: str) -> list[list[Any]]:
+    """Return all rows of a table that has a counter. Raise ``CorruptLog`` if some are damaged or missing."""
+    found, number = rows(connection, table), counter(connection, table)
+    if len(found) != number:
+        raise CorruptLog(None, f"it has {len(found)} {table} instead of {number}")
+    return found
+
+
+@attrs.define
+class Row:
+    """A row of the table ``TABLE``: its attributes are the columns but the CRC, in order."""
+
+    TABLE: ClassVar[str]
+
+    @classmethod
+    def where(cls, connection: Connection, condition: str, *values: object) -> list[Self]:
+        """Return the rows for which a condition holds. Raise ``CorruptLog``."""
+        return [cls(*columns) for columns in rows(connection, cls.TABLE, condition, *values)]
+
+    def save(self, connection: Connection) -> None:
+        """Store the row."""
+        put(connection, self.TABLE, *attrs.astuple(self, recurse=False))
+
+
+# Bodies
+
+Body: TypeAlias = tuple[int, int | None, int, tuple[bytes | None, ...]]
+"""The number of its positions, the time of its rows, ``None`` for the log's, its form, and its contents: data,
+metadata, key and headers."""
+
+
+def size_of(contents: Iterable[bytes | None]) -> int:
+    """Return the bytes that a body of these contents counts."""
+    return OVERHEAD + sum([len(content) for content in contents if content is not None])
+
+
+def crc_of_body(columns: Sequence[Any]) -> int:
+    """Return the CRC of the columns of a body. Raise ``TypeError`` or ``struct.error`` if it is damaged or missing."""
+    form, *contents = columns
+    crc = crc32(_LENGTHS.pack(form, *[-1 if content is None else len(content) for content in contents]))
+    for content in contents:
+        if content:
+            crc = crc32(content, crc)
+    return crc
+
+
+def bodies_of(elements: Iterable[Element | Pack]) -> Iterator[Body]:
+    """Yield prepared elements as they are stored: those of one time together if pyarrow is installed."""
+    together: list[Element] = []
+    size = 0
+    for one in elements:
+        if together and (
+            isinstance(one, Pack)
+            or size + one.size > PACK_BYTES
+            or len(together) >= PACK_ROWS
+            or one.timestamp != together[0].timestamp
+        ):
+            yield from _joined(together)
+            together, size = [], 0
+        if isinstance(one, Pack):
+            yield one.count, one.timestamp, ARROW_FORM, (one.data, None, None, None)
+        else:
+            together.append(one)
+            size += one.size
+    if together:
+        yield from _joined(together)
+
+
+def _joined(elements: list[Element]) -> Iterator[Body]:
+    time = elements[0].timestamp
+    if len(elements) > 1 and has_arrow():
+        pack = arrow().pack_elements(elements)
+        yield pack.count, time, ARROW_FORM, (pack.data, None, None, None)
+        return
+    for one in elements:
+        headers = None if one.headers is None else encode_headers(one.headers)
+        yield one.count, time, ROW_FORM, (one.data, one.metadata, one.key, headers)
 
 
 # Partitions and their places
 
 
 @attrs.define
-class Partition:
+class Partition(Row):
     """A row of ``partitions``: the first position, the next one, the time of the last row, and bytes."""
 
-    TABLE: ClassVar = "partitions"
+    TABLE = "partitions"
 
     number: int
     earliest: int = 0
@@ -126,14 +211,12 @@ class Partition:
     time: int = 0
     bytes: int = 0
 
-    def save(self, connection: Connection) -> None:
-        """Store the row."""
-        put(connection, self.TABLE, *attrs.astuple(self, recurse=False))
-
     def append(self, connection: Connection, body: Body) -> None:
         """Store a body, and place it at the end."""
-        connection.execute("INSERT INTO bodies VALUES (NULL, ?, ?, ?, ?, ?)", (body.form, *body.contents))
-        self.place(connection, body.count, connection.last_insert_rowid(), body.size, body.crc)
+        number, _, form, contents = body
+        connection.execute("INSERT INTO bodies VALUES (NULL, ?, ?, ?, ?, ?)", (form, *contents))
+        crc = crc_of_body((form, *contents))
+        self.place(connection, number, connection.last_insert_rowid(), size_of(contents), crc)
 
     def place(self, connection: Connection, count: int, body: int, size: int, body_crc: int) -> None:
         """Give a body that is stored the next place."""
@@ -163,10 +246,7 @@ class Partition:
 
 def partition_of(connection: Connection, number: int) -> Partition:
     """Return a row of ``partitions``. Raise ``CorruptLog``."""
-    found = rows(connection, "partitions", "WHERE number = ?", number)
-    if not found:
-        raise CorruptLog(None, f"the row of partition {number} is missing")
-    return Partition(*found[0])
+    return Partition(*row(connection, "partitions", "number", number))
 
 
 def is_whole(place: tuple[Any, ...], crc: Any, columns: Sequence[Any]) -> bool:
@@ -215,9 +295,15 @@ def records_from(
     Raise ``CorruptLog`` if the first is damaged or missing; what is damaged behind others is left out.
     """
     found: list[Record | Pack] = []
-    for position, count, time, _, _, _, form, *contents in places(connection, partition, start, CONTENTS):
-        found.append(stored(position, count, time, form, contents))
-        max_bytes -= size_of(contents)
+    for position, count, time, _, _, _, form, data, metadata, key, headers in places(
+        connection, partition, start, "form, data, metadata, key, headers"
+    ):
+        if form == ARROW_FORM:
+            found.append(Pack(data, count, position, time))
+        else:
+            pairs = None if headers is None else decode_headers(headers)
+            found.append(Record(position, data, metadata, count, key, pairs, time))
+        max_bytes -= size_of((data, metadata, key, headers))
         if max_bytes <= 0 or position + count >= end:
             break
     return found

@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio import Connection, ConnectionClosed, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.replay.source_list import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import Pool, request, request_over

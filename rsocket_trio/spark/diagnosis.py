@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio import Connection, Payload
 from rsocket_trio.errors import RSocketError, StreamError
-from rsocket_trio.replay.source_list import SOURCES_ROUTE, read_sources
+from rsocket_trio.replay.source_routes import SOURCES_ROUTE, read_sources
 from rsocket_trio.spark.connections import Pool, target_of
 from rsocket_trio.spark.mistakes import PASSING, SourceError, is_missing_route, unread
 from rsocket_trio.spark.options import OptionError, Options

@@ -23,8 +23,8 @@ import attrs
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routing import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
-from rsocket_trio.replay.named_readers import reader_name
-from rsocket_trio.replay.route_requests import LONGEST_SINK
+from rsocket_trio.replay.log import reader_name
+from rsocket_trio.replay.requests import LONGEST_SINK
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.transports.schemes import parse_uri
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
 from rsocket_trio.replay.arrow_packs import TIME, placed_batch
-from rsocket_trio.replay.elements import Record
-from rsocket_trio.replay.packs import ARROW, Pack
+from rsocket_trio.replay.elements import ARROW, Pack, Record
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 

@@ -18,8 +18,7 @@ from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected,
 from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
-from rsocket_trio.replay.elements import Record, now_us
-from rsocket_trio.replay.packs import Pack
+from rsocket_trio.replay.elements import Pack, Record, now_us
 from rsocket_trio.spark.asking import bounds_at
 from rsocket_trio.spark.background import Taker, background
 from rsocket_trio.spark.batching import rows_of

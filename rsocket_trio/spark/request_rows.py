@@ -26,8 +26,7 @@ from rsocket_trio.replay.element_metadata import (
     ROWS,
     WRITE,
 )
-from rsocket_trio.replay.elements import LONGEST_ENTRY, LONGEST_NAME, encode_headers
-from rsocket_trio.replay.packs import ARROW, PACK_BYTES, PACK_ROWS
+from rsocket_trio.replay.elements import ARROW, LONGEST_ENTRY, LONGEST_NAME, PACK_BYTES, PACK_ROWS, encode_headers
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options

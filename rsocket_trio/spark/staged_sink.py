@@ -17,8 +17,8 @@ import trio
 
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload
 from rsocket_trio.errors import RSocketError, StreamError, readable
+from rsocket_trio.replay.elements import ARROW
 from rsocket_trio.replay.errors import NotStaged
-from rsocket_trio.replay.packs import ARROW
 from rsocket_trio.spark.connections import Pool, request, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, passes
 from rsocket_trio.spark.mistakes import PASSING, SinkError, unwritten

@@ -171,7 +171,7 @@ async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
     path = tmp_path / "rows.log"
     rows = [Element(b"%d" % number) for number in range(5)]
     with monkeypatch.context() as without:
-        for module in ("bodies", "sqlite_log"):
+        for module in ("tables", "sqlite_log"):
             without.setattr(f"rsocket_trio.replay.{module}.has_arrow", lambda: False)
         async with Log(path) as log:
             await log.append_all({0: rows})
@@ -229,23 +229,6 @@ async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path
         assert beside(path, "reserve").exists()  # it is taken again: the real disk has room
         assert await log.append(bytes(100_000)) == latest
         assert len(await rows_of(log)) == latest - 29
-
-
-async def test_what_is_left_of_a_disk_becomes_the_reserve_again_when_rows_were_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, spared = tmp_path / "rows.log", 2 * database.CHECKPOINT_BYTES
-    reserve = beside(path, "reserve")
-
-    def taken() -> int:
-        return reserve.stat().st_size if reserve.exists() else 0
-
-    async with Log(path) as log, Ledger(log) as ledger:
-        reserve.unlink()  # as on a disk that was full
-        for room, size in ((2**19, 0), (2**21, 2**21), (3 * 2**20, 3 * 2**20), (2**40, database.RESERVE_BYTES)):
-            monkeypatch.setattr(log._open_database, "_free_bytes", lambda room=room: spared + room - taken())
-            await ledger.discard(await ledger.begin("sink", "a", 0))
-            assert taken() == size
 
 
 @pytest.mark.parametrize("step", range(0, 60_000, 3000 if ALL_CASES else 12_000))
@@ -323,15 +306,6 @@ async def test_a_trim_and_a_retention_end_at_a_hole_as_reads_do(tmp_path: Path) 
             with pytest.raises(CorruptLog, match="at position 2: a row is missing"):
                 await attempt
         assert log.bounds(0) == (2, 6)
-
-
-async def test_a_time_that_was_changed_finds_no_position(tmp_path: Path) -> None:
-    async with new_log("file", tmp_path) as log:
-        for number in range(7):
-            await log.append(b"%d" % number)
-        log._open_database.ask("UPDATE places SET time = time + 1 WHERE position = 3")
-        with pytest.raises(CorruptLog, match="at position 3: its CRC is wrong"):
-            await log.position_at(0, 0)
 
 
 @each_row("table", ["readers", "sinks", "attempts", "places", "epochs", "counters"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -203,40 +203,6 @@ async def test_damage_ends_a_reader_with_the_position_and_no_name_of_a_file(
         assert str(tmp_path) not in caught.value.text
         assert [record.position for record in await read_all(client, 15, 20)] == [15, 16, 17, 18, 19]
     assert f"{tmp_path / 'rows.log'} is damaged in partition 0 at position 1" in caplog.text
-
-
-class Counting(Log):
-    """A log that notes how much its readers ask for at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[int] = []
-
-    async def read_some(
-        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = 2**20
-    ) -> Iterator[Record]:
-        self.asked.append(max_bytes)
-        return await super().read_some(partition, start, end, max_bytes=max_bytes)
-
-
-async def test_a_reader_that_is_fast_is_read_for_in_large_blocks_and_a_slow_one_in_small_ones(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    log = Counting()
-    async with source(log, read_bytes=100_000) as client:
-        await log.append_all({0: [Element(bytes(1000))] * 1000})
-        await read_all(client, 0, 1000)
-        assert log.asked[:4] == [16_384, 32_768, 65_536, 100_000]
-        assert set(log.asked[4:]) == {100_000}
-
-        log.asked.clear()
-        async with reading(client, 0, credit=1) as items:
-            for number in range(500):
-                if number > 300:
-                    await trio.sleep(0.05)
-                await anext(items)
-        assert max(log.asked) == 100_000
-        assert log.asked[-1] < 50_000
 
 
 async def test_acknowledged_ends_are_told_and_may_trim() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -167,35 +166,6 @@ async def test_tasks_that_wait_for_one_lock_give_up_together(tmp_path: Path, mon
                     nursery.start_soon(ledger.discard, staged)
         # The time of the others was over when the first gave way.
         assert sorted(Counter(tries).values())[:2] == [1, 1]
-
-
-async def test_an_append_beside_one_that_fails_waits_for_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "rows.log"
-    async with Log(path) as log, trio.open_nursery() as nursery:
-        transaction = log._open_database.transaction
-        others = ExitStack()
-
-        def between(function: Callable[[apsw.Connection], object]) -> object:
-            try:
-                return transaction(function)
-            except ValueError:
-                others.enter_context(locked(path))  # another process is faster than the next transaction
-                raise
-            except OSError:
-                others.close()
-                raise
-
-        monkeypatch.setattr(log._open_database, "transaction", between)
-        nursery.start_soon(log.append, b"row")
-        with pytest.raises(ValueError, match="ends at 0, not at 7"):
-            await log.append_all({0: [Element(b"misplaced")]}, at={0: 7})
-        await log.wait_beyond(0, 0)
-        assert await data_of(log) == [b"row"]
-
-
-# Where a log may be used
 
 
 def test_a_log_and_its_ledger_are_not_pickled() -> None:

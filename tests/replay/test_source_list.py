@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from rsocket_trio import Invalid, Payload, Rejected, Responder
+from rsocket_trio import Invalid, Payload, Responder
 from rsocket_trio.replay import Log, ReplayableLog, add_source
-from rsocket_trio.replay.source_list import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
+from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 
@@ -74,15 +74,6 @@ async def test_a_log_that_cannot_be_opened_hides_no_other(autojump_clock: MockCl
 
     assert (first.route, first.partitions, first.problem) == ("a", {}, "the log can't be opened: OSError")
     assert second == Source({0: Bounds(0, 0)}, route="b")
-
-
-async def test_every_responder_has_a_list_of_its_own(autojump_clock: MockClock) -> None:
-    one, other = responder(a=Log()), responder(b=Log())
-
-    assert [source.route for source in await asked(one)] == ["a"]
-    assert [source.route for source in await asked(other)] == ["b"]
-    with pytest.raises(Rejected, match=SOURCES_ROUTE):
-        await asked(Responder())
 
 
 @each_row("data", [b"nothing", b'{"pattern": "%s"}' % (b"*" * 256)])

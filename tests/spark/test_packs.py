@@ -19,7 +19,7 @@ from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.replay import Element, Log, Record, add_source, source_payload
 from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
-from rsocket_trio.replay.packs import PACK_BYTES, Pack
+from rsocket_trio.replay.elements import PACK_BYTES, Pack
 from rsocket_trio.spark.batching import Pending
 from rsocket_trio.spark.mistakes import DataLossError
 from rsocket_trio.spark.ranges import Range

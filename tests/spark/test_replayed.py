@@ -24,7 +24,8 @@ from rsocket_trio import (
     Setup,
     serve,
 )
-from rsocket_trio.replay import Record, add_source, named_readers
+from rsocket_trio.replay import Record, add_source
+from rsocket_trio.replay import log as replay_log
 from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.asking import ask_bounds
 from rsocket_trio.spark.mistakes import DataLossError
@@ -371,7 +372,7 @@ async def test_a_named_reader_is_known_to_the_server(autojump_clock: MockClock) 
 async def test_a_reader_too_many_is_a_warning(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named_readers, "READERS", 0)
+    monkeypatch.setattr(replay_log, "READERS", 0)
     async with served_log({0: 10}) as (connections, _):
         await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack", reader="billing"), {0: 7})
 

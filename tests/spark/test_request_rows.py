@@ -20,7 +20,7 @@ from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
 from rsocket_trio.replay.arrow_packs import elements_of
 from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
-from rsocket_trio.replay.packs import Pack
+from rsocket_trio.replay.elements import Pack
 from rsocket_trio.spark.columns import HEADERS_WANTED, Columns, sink_columns
 from rsocket_trio.spark.records import HEADERS_TYPE as RAW_HEADERS
 from rsocket_trio.spark.records import RAW_SCHEMA, ROUTE_COMMENT, SchemaMismatchError

@@ -122,13 +122,13 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
         nonlocal lost
         said = json.loads(channel.request.data)
         stage = await ledger.begin(said["sink"], said["attempt"], said["partition"])
-        async for item in channel:
-            await stage.add(staging_element(item))
+        items = [item async for item in channel]
+        await stage.add(*map(staging_element, items))
         await stage.seal()
         if lost:
             lost = False
             await trio.sleep_forever()
-        await channel.send(json.dumps({"rows": stage.rows, "elements": stage.elements}).encode())
+        await channel.send(json.dumps({"rows": stage.rows, "elements": len(items)}).encode())
 
     @responder.request_response("losing.abort")
     async def abort(request: Payload) -> bytes:

@@ -27,7 +27,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
-from rsocket_trio.replay.staged_attempts import StagedAttempt
+from rsocket_trio.replay.ledger import StagedAttempt
 
 
 def say(*words: object) -> None:
@@ -58,9 +58,9 @@ class Watched(Ledger):
         stage = await super().begin(*wanted, **more)
         add = stage.add
 
-        async def count(element: Element | Pack) -> None:
-            await add(element)
-            self.took(element.count)
+        async def count(*elements: Element | Pack) -> None:
+            await add(*elements)
+            self.took(sum(element.count for element in elements))
 
         stage.add = count  # type: ignore[method-assign]
         return stage
