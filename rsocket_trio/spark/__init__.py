@@ -6,18 +6,21 @@ Needs the extra ``spark``; ``ensure_java`` finds the Java that Spark needs, or m
 from __future__ import annotations
 
 # ruff: noqa: E402  # with older packages the modules below fail to import, with errors that name no version
-from rsocket_trio.spark.hosting import require_versions
+from rsocket_trio.spark.installation import JavaNotFoundError, ensure_java, require_versions
 
 require_versions()
 
-from rsocket_trio.spark.asking import ListedSource, list_sources
-from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
-from rsocket_trio.spark.mistakes import DataLossError, SinkError, SourceError
-from rsocket_trio.spark.options import OptionError
+from rsocket_trio.spark.errors import (
+    CheckpointError,
+    DataLossError,
+    OptionError,
+    RowError,
+    SchemaMismatchError,
+    SinkError,
+    SourceError,
+)
 from rsocket_trio.spark.progress import Progress
-from rsocket_trio.spark.ranges import CheckpointError
-from rsocket_trio.spark.records import SchemaMismatchError
-from rsocket_trio.spark.request_rows import RowError
+from rsocket_trio.spark.server_sources import ListedSource, list_sources
 from rsocket_trio.spark.source import RSocketDataSource, activate, create_view, register
 
 __all__ = [

@@ -1,18 +1,21 @@
-"""Runs the connections of a Python process in one Trio thread while Spark pulls rows.
+"""Runs the connections of a Python process in one Trio thread while Spark pulls or pushes rows.
 
-Spark's worker is synchronous: it pulls from an iterator when it wants. Meanwhile keepalives, credit and reconnects go
-on in this thread, which stays from one task to the next. It starts lazily, in the process that needs it: a thread does
-not survive the fork by which Spark makes its workers.
+Spark's worker is synchronous: it pulls from an iterator, and pushes, when it wants. Meanwhile keepalives, credit and
+reconnects go on in this thread, which stays from one task to the next. It starts lazily, in the process that needs it:
+a thread does not survive the fork by which Spark makes its workers.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -21,9 +24,10 @@ from rsocket_trio.spark.connections import Pool
 logger = logging.getLogger("rsocket_trio.spark")
 
 T = TypeVar("T")
+R = TypeVar("R")
 T_contra = TypeVar("T_contra", contravariant=True)
 STOP_TIMEOUT = 5.0
-"""Seconds for a task of the thread to end once its reader has closed it."""
+"""Seconds for a task of the thread to end once Spark's thread has closed it."""
 
 
 class Taker(Protocol[T_contra]):
@@ -34,72 +38,47 @@ class Taker(Protocol[T_contra]):
         ...
 
 
-class Conveyor(Generic[T]):
-    """Items from the thread's tasks to Spark's: bounded by weight, so that a slow reader holds the producer back.
+class Queue(Generic[T]):
+    """Items between a task and Spark's thread, used in the background thread only.
 
-    ``limit`` is the weight that may lie on it; one item is always taken, however heavy.
+    Up to ``limit`` by weight may wait; one item is always taken, however heavy.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._queue: queue.SimpleQueue[tuple[T, int] | BaseException] = queue.SimpleQueue()
-        # The producer writes ``_put`` and the reader ``_taken``, so that comparing them needs no lock.
-        self._put = 0
-        self._taken = 0
-        self._waiting: trio.Event | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._items: deque[tuple[T, int]] = deque()
+        self._weight = 0
+        self._is_complete = False
+        self._changed = trio.Event()
 
     async def put(self, item: T, weight: int) -> None:
         """Put an item, and wait while the weight has reached the limit."""
-        self._queue.put((item, weight))
-        self._put += weight
-        while self._put - self._taken >= self._limit:
-            self._token = trio.lowlevel.current_trio_token()
-            self._waiting = waiting = trio.Event()
-            # The reader may have taken items before it could see the event: look again before waiting for it.
-            if self._put - self._taken < self._limit:
-                break
-            await waiting.wait()
-        self._waiting = None
+        self._items.append((item, weight))
+        self._weight += weight
+        self._wake()
+        while self._weight >= self._limit and not self._is_complete:
+            await self._changed.wait()
 
-    def end(self, error: BaseException | None) -> None:
-        """End the items. The reader gets the error behind the items before it."""
-        self._queue.put(StopIteration() if error is None else error)
-
-    def take(self, timeout: float | None) -> T:
-        """Return the next item, to Spark's thread.
-
-        Raise ``StopIteration`` at the end, ``TimeoutError`` when none came in ``timeout`` seconds, or the error.
-        """
-        try:
-            found = self._queue.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError from None
-        if isinstance(found, BaseException):
-            self._queue.put(StopIteration())
-            raise found
-        item, weight = found
-        # Counted before the event is read: a producer that waits from now on sees the room by itself.
-        self._taken += weight
-        waiting, token = self._waiting, self._token
-        if waiting is not None and token is not None and self._put - self._taken < self._limit:
-            try:
-                token.run_sync_soon(waiting.set, idempotent=True)
-            except trio.RunFinishedError:
-                pass  # the thread is over, and so is the task that waited
+    async def take(self) -> T | None:
+        """Return the next item; ``None`` after the last."""
+        while not self._items:
+            if self._is_complete:
+                return None
+            await self._changed.wait()
+        item, weight = self._items.popleft()
+        self._weight -= weight
+        self._wake()
         return item
 
+    def complete(self) -> None:
+        """End the items: there are no more."""
+        self._is_complete = True
+        self._wake()
 
-Producer: TypeAlias = Callable[[Taker[T]], Awaitable[None]]
-"""An async function that lays items on a conveyor until there are no more."""
-
-
-async def _guarded(function: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await function()
-    except Exception:
-        # The other tasks of the thread serve other queries and must not end with this one.
-        logger.exception("a task of the background thread failed")
+    def _wake(self) -> None:
+        # Whoever waits looks again at what it waits for.
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 class Background:
@@ -140,14 +119,6 @@ class Background:
         """Run an async function in the thread until it ends. Its error is logged, and ends nothing else."""
         self._token.run_sync_soon(self._nursery.start_soon, _guarded, function)
 
-    def soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the thread, soon; it must not raise."""
-        self._token.run_sync_soon(function)
-
-    def iterate(self, produce: Producer[T], limit: int) -> Stream[T]:
-        """Return the stream of items that an async function produces; up to ``limit`` (by weight) may wait."""
-        return Stream(self, produce, limit)
-
     def close(self) -> None:
         """End all connections, and the thread."""
         if self.is_alive:
@@ -155,50 +126,90 @@ class Background:
             self._thread.join(STOP_TIMEOUT)
 
 
-class Stream(Generic[T]):
-    """Items that a task of the background makes, for one reader in another thread. Close it."""
+async def _guarded(function: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await function()
+    except Exception:
+        # The other tasks of the thread serve other queries and must not end with this one.
+        logger.exception("a task of the background thread failed")
 
-    def __init__(self, background: Background, produce: Producer[T], limit: int) -> None:
+
+class Job(Generic[T, R]):
+    """A task of the background, and the queue between it and Spark's thread. Close it.
+
+    ``work`` puts items into the queue, which Spark's thread takes, or takes those that Spark's thread puts there.
+    ``limit`` is that of the queue. The methods are for Spark's thread, and raise the error of the task once it is over.
+    """
+
+    def __init__(self, background: Background, work: Callable[[Queue[T]], Awaitable[R]], limit: int) -> None:
         self._background = background
-        self._conveyor: Conveyor[T] = Conveyor(limit)
-        self._produce = produce
+        self._work = work
+        self._queue: Queue[T] = Queue(limit)
         self._scope = trio.CancelScope()
-        self._ended = threading.Event()
+        self._ended = trio.Event()
+        self._result: list[R] = []
+        self._error: Exception = RuntimeError("the task was cancelled")
         background.start(self._run)
 
     async def _run(self) -> None:
-        error: BaseException | None = None
         try:
             with self._scope:
-                await self._produce(self._conveyor)
-        except trio.Cancelled:
-            error = RuntimeError("the background thread was closed")
-            raise
-        except Exception as exc:
-            # Raised in the thread of the reader.
-            error = exc
+                self._result.append(await self._work(self._queue))
+        except Exception as error:
+            # Raised in Spark's thread.
+            self._error = error
         finally:
-            # The end wakes a reader in ``take``; the flag wakes one in ``close``.
-            self._conveyor.end(error)
+            # Spark's thread gets the end behind the items before it, and need not wait for room.
             self._ended.set()
-            del error
+            self._queue.complete()
 
-    def take(self, timeout: float | None = None) -> T:
-        """Return the next item. Raise ``StopIteration``, ``TimeoutError``, or the producer's error."""
-        return self._conveyor.take(timeout)
+    def take(self, timeout: float | None = None) -> T | None:
+        """Return the next item, ``None`` after the last. Raise ``TimeoutError`` if none came in so many seconds."""
+        return self._background.run(partial(self._take, math.inf if timeout is None else timeout))
 
-    def __iter__(self) -> Iterator[T]:
-        while True:
-            try:
-                yield self._conveyor.take(None)
-            except StopIteration:
-                return
+    async def _take(self, seconds: float) -> T | None:
+        item = None
+        with trio.move_on_after(seconds) as waiting:
+            item = await self._queue.take()
+        if waiting.cancelled_caught:
+            raise TimeoutError
+        if item is None:
+            self._outcome()
+        return item
+
+    def put(self, item: T, weight: int) -> None:
+        """Put an item, and wait while the queue is full."""
+        self._background.run(partial(self._put, item, weight))
+
+    async def _put(self, item: T, weight: int) -> None:
+        await self._queue.put(item, weight)
+        if self._ended.is_set():
+            self._outcome()
+
+    def finish(self) -> R:
+        """End the items, wait for the task, and return its result."""
+        return self._background.run(self._finish)
+
+    async def _finish(self) -> R:
+        self._queue.complete()
+        await self._ended.wait()
+        return self._outcome()
+
+    def _outcome(self) -> R:
+        if not self._result:
+            raise self._error
+        return self._result[0]
 
     def close(self) -> None:
-        """Cancel the producer, and wait until it has told its peer."""
-        if not self._ended.is_set() and self._background.is_alive:
-            self._background._token.run_sync_soon(self._scope.cancel)
-            self._ended.wait(STOP_TIMEOUT)
+        """Cancel the task if it still runs, and wait until it has told its peer."""
+        if self._background.is_alive:
+            with suppress(trio.RunFinishedError):
+                self._background.run(self._close)
+
+    async def _close(self) -> None:
+        self._scope.cancel()
+        with trio.move_on_after(STOP_TIMEOUT):
+            await self._ended.wait()
 
 
 _here: Background | None = None

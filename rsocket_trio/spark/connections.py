@@ -19,7 +19,8 @@ import trio
 from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, RejectedSetup, open_connection
 from rsocket_trio.errors import RSocketError, SetupError, fresh_copy
 from rsocket_trio.metadata import BearerAuthentication, Credentials, SimpleAuthentication
-from rsocket_trio.spark.options import OptionError, Options, shown_uri
+from rsocket_trio.spark.errors import OptionError
+from rsocket_trio.spark.options import Options, shown_uri
 from rsocket_trio.terms import Backoff
 
 logger = logging.getLogger("rsocket_trio.spark")

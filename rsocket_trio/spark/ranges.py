@@ -13,15 +13,13 @@ from typing import Any, TypeAlias
 import attrs
 from pyspark.sql.datasource import InputPartition
 
-from rsocket_trio.spark.hosting import Explained
+from rsocket_trio.spark.errors import CheckpointError, OptionError
 from rsocket_trio.spark.options import (
     EARLIEST,
     LATEST,
     MAX_POSITION,
-    OptionError,
     Place,
     Positions,
-    Times,
     partitions_of,
     place_name,
     position_map,
@@ -36,10 +34,6 @@ ROUTES_VERSION = 2
 
 PositionMap: TypeAlias = dict[Place, int]
 """By route and partition: the next position to read."""
-
-
-class CheckpointError(Explained, ValueError):
-    """A checkpoint does not belong to these options."""
 
 
 @attrs.frozen
@@ -179,22 +173,6 @@ def resolve(wanted: Positions, bounds: Mapping[Place, Bounds], name: str) -> Pos
     check_places(given, bounds, name)
     default = {place: one.earliest if name == "startingPosition" else one.latest for place, one in bounds.items()}
     return default | given
-
-
-def times_at(wanted: Times, bounds: Mapping[Place, Bounds], name: str) -> dict[Place, int]:
-    """Return the time of each partition that the option ``name`` has times for. Raise ``OptionError``."""
-    found: dict[Place, int] = {}
-    # One time for all comes first, and a partition of its own last: the narrower one holds.
-    for (route, partition), time in sorted(wanted, key=lambda pair: (bool(pair[0][0]), pair[0][1] is not None)):
-        if partition is not None:
-            check_places([(route, partition)], bounds, name)
-            found[route, partition] = time
-            continue
-        places = [place for place in bounds if not route or place[0] == route]
-        if not places:
-            raise OptionError(f"option {name!r} names route {route!r}, those that are read are {routes_at(bounds)}")
-        found |= dict.fromkeys(places, time)
-    return found
 
 
 def check_places(given: Collection[Place], bounds: Mapping[Place, Bounds], name: str) -> None:

@@ -6,9 +6,11 @@ are soon used up.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -18,25 +20,15 @@ from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected,
 from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
-from rsocket_trio.replay.elements import Pack, Record, now_us
-from rsocket_trio.spark.asking import bounds_at
+from rsocket_trio.replay.elements import ARROW, Pack, Record, now_us
+from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone, UnknownPartition
 from rsocket_trio.spark.background import Taker, background
-from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.connections import Pool, Tries, target_of
-from rsocket_trio.spark.diagnosis import explaining
-from rsocket_trio.spark.mistakes import PASSING_FOR_READS, DataLossError, is_missing_route
+from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, is_missing_route
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.protocol import (
-    AHEAD,
-    EXPIRED,
-    LOSSES,
-    POSITION_HEAD,
-    UINT64,
-    encode_ends,
-    encode_range,
-)
 from rsocket_trio.spark.ranges import Bounds, Range
-from rsocket_trio.spark.records import WANTED, Chunk, PackChunk, Rows, SchemaMismatchError, Weights
+from rsocket_trio.spark.rows import RowShape, rows_of, several_rows
+from rsocket_trio.spark.server_sources import bounds_at, explaining
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -44,21 +36,24 @@ FIRST_CREDIT = 16
 """Elements that a server may send before it is known whether they are packs."""
 WINDOW_BYTES = 4 * 2**20
 """Bytes of elements that may be on their way, about."""
+EXPIRED: Final = PositionExpired.default_code
+AHEAD: Final = PositionAhead.default_code
+LOSSES: Final = frozenset({EXPIRED, AHEAD, TopicGone.default_code, UnknownPartition.default_code})
+"""Error codes of a server that does not have the rows."""
 
 
 class Cursor:
     """The position of a reader in a range: everything below ``position`` was taken, or counted in ``lost``.
 
-    With ``arrow`` an element may hold several rows, of which those outside of the range are left out. Without
-    ``fail_on_loss`` a gap is counted instead of raised.
+    ``shape`` is the form of the rows. Without ``fail_on_loss`` a gap is counted instead of raised.
     """
 
-    def __init__(self, range_: Range, *, arrow: bool, fail_on_loss: bool) -> None:
+    def __init__(self, range_: Range, shape: RowShape, *, fail_on_loss: bool) -> None:
         self.partition = range_.partition
         self.position = range_.start
         self.end = range_.end
         self.lost = 0
-        self._arrow = arrow
+        self._shape = shape
         self._fail_on_loss = fail_on_loss
 
     @property
@@ -66,35 +61,58 @@ class Cursor:
         """Return whether the whole range was taken."""
         return self.position >= self.end
 
-    def take(self, batch: Sequence[Payload], received_at: int) -> list[Rows]:
-        """Return the rows of received elements, in chunks without gaps. Rows that were taken before are left out.
+    def take(self, payloads: Sequence[Payload], received_at: int) -> list[pa.RecordBatch]:
+        """Return the rows of received elements. Rows that were taken before, and those beyond the end, are left out.
 
         Raise ``DataLossError`` at a gap, and ``RemoteProtocolError`` for an element without a position.
         """
-        chunks: list[Rows] = []
-        if self._arrow:
-            for payload in batch:
-                chunks += self._take_one(payload, received_at)
-            return chunks
-        head, pack, position, end = POSITION_HEAD, UINT64.pack, self.position, self.end
-        datas: list[bytes | None] = []
-        for index, payload in enumerate(batch):
-            # The usual element: one row, the next one, and no metadata of its own.
-            if payload.metadata == head + pack(position) and position < end:
-                datas.append(payload.data)
-                position += 1
+        shape = self._shape
+        batches: list[pa.RecordBatch] = []
+        records: list[Record] = []
+        for payload in payloads:
+            placed = read_placed(payload)
+            record = placed.record
+            if record.position > self.position:
+                self._pass_gap(placed)
+            start, end = self.position, min(record.end, self.end)
+            if start >= end:
                 continue
-            if datas:
-                chunks.append(Chunk(self.position, datas, None, received_at))
-                datas = []
-            self.position = position
-            taken = self._take_one(batch[index], received_at)
-            _append(chunks, taken)
-            position = self.position
-        if datas:
-            chunks.append(Chunk(self.position, datas, None, received_at))
-        self.position = position
-        return chunks
+            self.position = end
+            if placed.form is not None:
+                self._check_form(placed)
+                pack = Pack(payload.data, record.count, record.position, record.timestamp, placed.gap is not None)
+                batches += self._flushed(records, received_at)
+                batches.append(shape.of_pack(pack, start, end, received_at))
+            elif shape.is_arrow:
+                low, high = start - record.position, end - record.position
+                batches += shape.of_part(payload.data, record.position, record.count, low, high)
+            elif record.count != 1:
+                raise several_rows(record.position, record.count)
+            else:
+                records.append(record)
+        return batches + self._flushed(records, received_at)
+
+    def _flushed(self, records: list[Record], received_at: int) -> list[pa.RecordBatch]:
+        """Return single rows as a batch, and forget them."""
+        batches = [self._shape.of_records(records, received_at)] if records else []
+        records.clear()
+        return batches
+
+    def _check_form(self, placed: Placed) -> None:
+        if self._shape.is_arrow or placed.form != ARROW:
+            raise RemoteProtocolError(
+                f"the element at position {placed.record.position} is a pack in the format "
+                f"{readable(str(placed.form)[:100])!r}, asked for was {'none' if self._shape.is_arrow else ARROW}"
+            )
+
+    def _pass_gap(self, placed: Placed) -> None:
+        """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is
+        accepted."""
+        position = placed.record.position
+        if placed.gap is not None and placed.gap <= self.position:
+            self.position = min(position, self.end)
+        else:
+            self.skip_to(position, f"a gap before position {position}")
 
     def skip_to(self, position: int, reason: str) -> None:
         """Go on behind rows that are gone. Raise ``DataLossError`` unless that is accepted."""
@@ -114,73 +132,16 @@ class Cursor:
         self.lost += self.end - end
         self.end = end
 
-    def _take_one(self, payload: Payload, received_at: int) -> list[Rows]:
-        placed = read_placed(payload)
-        place = placed.record
-        if place.position > self.position:
-            self._pass_gap(placed)
-        low = self.position - place.position
-        high = min(place.count, self.end - place.position)
-        if low >= high:
-            return []  # taken before, or beyond the end
-        start, self.position = self.position, place.position + high
-        if placed.form is not None:
-            if self._arrow or placed.form not in WANTED:
-                raise RemoteProtocolError(
-                    f"the element at position {place.position} is a pack in the format "
-                    f"{readable(placed.form[:100])!r}, asked for was {'none' if self._arrow else ', '.join(WANTED)}"
-                )
-            pack = Pack(payload.data, place.count, place.position, place.timestamp, placed.gap is not None)
-            return [PackChunk(start, self.position, pack, received_at)]
-        if self._arrow:
-            return [Chunk(start, [payload.data], None, received_at, (low, high, place.count))]
-        self._check_single(place)
-        if place.key is None and place.headers is None and place.timestamp is None and place.data is not None:
-            return [Chunk(start, [place.data], None if place.metadata is None else [place.metadata], received_at)]
-        return [Chunk(start, [place.data], [place.metadata], received_at, records=[place])]
 
-    def _pass_gap(self, placed: Placed) -> None:
-        """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is
-        accepted."""
-        position = placed.record.position
-        if placed.gap is not None and placed.gap <= self.position:
-            self.position = min(position, self.end)
-        else:
-            self.skip_to(position, f"a gap before position {position}")
+async def fetch(
+    pool: Pool, options: Options, range_: Range, taker: Taker[pa.RecordBatch], schema: pa.Schema | None = None
+) -> None:
+    """Give the rows of a range to ``taker``, each once and in order.
 
-    def _check_single(self, place: Record) -> None:
-        if place.count != 1:
-            raise SchemaMismatchError(
-                f"the element at position {place.position} holds {place.count} rows: set payload=arrow"
-            )
-
-
-def _append(chunks: list[Rows], more: list[Rows]) -> None:
-    """Append a chunk of one row, as a part of the last chunk if that is of its kind."""
-    for chunk in more:
-        last = chunks[-1] if chunks else None
-        if (
-            isinstance(last, Chunk)
-            and isinstance(chunk, Chunk)
-            and last.metadatas is not None
-            and chunk.metadatas is not None
-            and (last.records is None) is (chunk.records is None)
-            and last.start + len(last.datas) == chunk.start
-        ):
-            last.datas += chunk.datas
-            last.metadatas += chunk.metadatas
-            if last.records is not None and chunk.records is not None:
-                last.records += chunk.records
-        else:
-            chunks.append(chunk)
-
-
-async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Rows]) -> None:
-    """Put the rows of a range on the conveyor, each once and in order.
-
-    Raise ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
+    ``schema`` has the columns of the query, ``None`` for all columns of raw rows. Raise ``DataLossError`` for rows that
+    are gone, ``ConnectionLost`` once too many tries in a row failed.
     """
-    await Fetch(pool, options, range_, conveyor).run()
+    await Fetch(pool, options, range_, taker, schema).run()
 
 
 class Credit:
@@ -211,14 +172,22 @@ class Credit:
 class Fetch:
     """The reading of one range."""
 
-    def __init__(self, pool: Pool, options: Options, range_: Range, conveyor: Taker[Rows]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        options: Options,
+        range_: Range,
+        taker: Taker[pa.RecordBatch],
+        schema: pa.Schema | None = None,
+    ) -> None:
         self._pool = pool
         self._options = options
-        self._conveyor = conveyor
+        self._taker = taker
         self._what = f"reading {options.route}, partition {range_.partition}"
         self._tries = Tries(options, self._what)
         self._target = target_of(options)
-        self.cursor = Cursor(range_, arrow=options.payload == "arrow", fail_on_loss=options.fail_on_data_loss)
+        self._shape = RowShape(options, range_.partition, schema)
+        self.cursor = Cursor(range_, self._shape, fail_on_loss=options.fail_on_data_loss)
 
     async def run(self) -> None:
         """Read all of it."""
@@ -245,25 +214,26 @@ class Fetch:
 
         Only a position that moves is progress: rows that a server repeats, or sends beyond the range, do not count.
         """
-        options, cursor, conveyor = self._options, self.cursor, self._conveyor
-        weigh = Weights(options)
+        options, cursor = self._options, self.cursor
         began = cursor.position
-        formats = () if options.payload == "arrow" else WANTED
-        request = encode_range(cursor.partition, began, cursor.end, formats)
-        credit = Credit(options.credit, packs=bool(formats))
+        request: dict[str, Any] = {"partition": cursor.partition, "from": began, "to": cursor.end}
+        if not self._shape.is_arrow:
+            # A server that does not know the field sends single rows.
+            request["pack"] = [ARROW]
+        credit = Credit(options.credit, packs=not self._shape.is_arrow)
         async with connection.request_stream(
-            request, route=options.route, initial_request_n=credit.window, refill=False
+            json.dumps(request).encode(), route=options.route, initial_request_n=credit.window, refill=False
         ) as items:
             with trio.fail_after(options.read_timeout) as patience:
                 while not cursor.is_done and (batch := await items.receive_batch()):
                     before = cursor.position
-                    chunks = cursor.take(batch, now_us())
+                    rows = cursor.take(batch, now_us())
                     if cursor.position > before:
                         self._tries.succeeded()
-                        for chunk in chunks:
-                            # Not a silence of the server's: how long this takes is up to Spark.
-                            patience.deadline = float("inf")
-                            await conveyor.put(chunk, weigh(chunk))
+                        # Not a silence of the server's: how long this takes is up to Spark.
+                        patience.deadline = float("inf")
+                        for some in rows:
+                            await self._taker.put(some, self._shape.weight(some))
                         patience.deadline = trio.current_time() + options.read_timeout
                     if (more := credit.after(batch)) and not cursor.is_done:
                         items.request_n(more)
@@ -290,12 +260,12 @@ class Fetch:
 
 def rows_of_ranges(ranges: Iterable[Range], options: Options, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ranges, one behind the other, in a task."""
-    here = background()
+    pool = background().pool
     for one in ranges:
         if one.size:
             of_route = options.of_route(one.route)
-            produce = partial(explaining, here.pool, of_route, partial(fetch, here.pool, of_route, one))
-            yield from rows_of(produce, of_route, one.partition, schema)
+            read = partial(fetch, pool, of_route, one, schema=schema)
+            yield from rows_of(partial(explaining, pool, of_route, read), of_route)
 
 
 def check_columns(range_: Range, options: Options, schema: pa.Schema | None) -> None:
@@ -313,7 +283,9 @@ async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> 
     A named reader waits for the answer: a server refuses one reader too many.
     """
     assert options.ack_route is not None
-    data, route = encode_ends(ends, options.reader), options.ack_route
+    named = {} if options.reader is None else {"reader": options.reader}
+    positions = {str(partition): ends[partition] for partition in sorted(ends)}
+    data, route = json.dumps(positions | named).encode(), options.ack_route
     try:
         with trio.fail_after(options.read_timeout):
             async with pool.connection(target_of(options)) as connection:

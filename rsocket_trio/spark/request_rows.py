@@ -1,36 +1,27 @@
-"""Encodes rows as requests: columns become data and metadata, a limited number of rows at a time."""
+"""Encodes rows as requests: finds the columns of a sink, and makes data and metadata of them, some rows at a time."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
-from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
 from rsocket_trio.replay.arrow_packs import encoded, pack_of
-from rsocket_trio.replay.element_metadata import (
-    HEADERS,
-    KEY,
-    NULL,
-    PACK,
-    RECORD_METADATA,
-    ROWS,
-    WRITE,
-)
+from rsocket_trio.replay.element_metadata import HEADERS, KEY, NULL, PACK, RECORD_METADATA, ROWS, WRITE
 from rsocket_trio.replay.elements import ARROW, LONGEST_ENTRY, LONGEST_NAME, PACK_BYTES, PACK_ROWS, encode_headers
-from rsocket_trio.spark.columns import Columns
-from rsocket_trio.spark.hosting import Explained
+from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.records import HEADERS_TYPE
+from rsocket_trio.spark.rows import HEADERS_TYPE, RAW_SCHEMA, ROUTE_COMMENT
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 2**20
@@ -39,17 +30,77 @@ REQUEST_BYTES = 4 * 2**20
 """Bytes of an Arrow payload, about, at most: half of what most peers reassemble."""
 OVERHEAD = 64
 """Bytes that a request takes beside its data and metadata, about."""
-
-_WRITE_HEAD = encode_mime(WRITE)
-_KEY_HEAD = encode_mime(KEY)
-_HEADERS_HEAD = encode_mime(HEADERS)
-_METADATA_HEAD = encode_mime(RECORD_METADATA)
-_NULL = encode_composite([Entry(NULL, b"")])
 _PACK = encode_composite([Entry(PACK, ARROW.encode())])
 
+TEXT_OR_BYTES = (BinaryType, StringType)
+TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "data": TEXT_OR_BYTES,
+    "metadata": TEXT_OR_BYTES,
+    "key": TEXT_OR_BYTES,
+    "headers": (ArrayType, MapType),
+    "route": (StringType,),
+}
+"""The columns of raw rows, and their types. ``data`` must be there."""
+HEADERS_WANTED: Final = "ARRAY<STRUCT<NAME:STRING,VALUE:BINARY>> or MAP<STRING,BINARY>"
+IGNORED = frozenset(RAW_SCHEMA.names) - frozenset(TAKEN)
+"""The other columns of a raw source: ignored, so that its rows can be written as they are."""
 
-class RowError(Explained, ValueError):
-    """A row can't be sent as it is; the message names the column."""
+
+# The columns of a sink
+
+
+def sink_columns(schema: StructType, options: Options) -> dict[str, int] | None:
+    """Return the indexes of the columns by name, ``None`` for ``payload=arrow``, which takes any columns.
+
+    Raise ``SchemaMismatchError`` that names every column that does not fit.
+    """
+    names = ["" if is_of_source(field) else field.name.lower() for field in schema.fields]
+    is_arrow = options.payload == "arrow"
+    problems = (["there are none"] if not names else []) if is_arrow else _problems(schema, names, options)
+    if problems:
+        raise SchemaMismatchError(f"the sink does not take these columns: {'; '.join(problems)}")
+    return None if is_arrow else {name: names.index(name) for name in TAKEN if name in names}
+
+
+def is_of_source(field: StructField) -> bool:
+    """Return whether a column says where a row was read from: then it does not say where the row is to go."""
+    return field.name.lower() == "route" and (field.metadata or {}).get("comment") == ROUTE_COMMENT
+
+
+def are_headers(found: DataType) -> bool:
+    """Return whether a type is one of names and contents; true of types that are no arrays and no maps."""
+    if isinstance(found, MapType):
+        return isinstance(found.keyType, StringType) and isinstance(found.valueType, TEXT_OR_BYTES)
+    if not isinstance(found, ArrayType):
+        return True
+    header = found.elementType
+    if not isinstance(header, StructType) or header.fieldNames() != ["name", "value"]:
+        return False
+    return isinstance(header["name"].dataType, StringType) and isinstance(header["value"].dataType, TEXT_OR_BYTES)
+
+
+def _problems(schema: StructType, names: Sequence[str], options: Options) -> list[str]:
+    problems = []
+    if "data" not in names:
+        problems.append("column 'data' (BINARY or STRING) is missing; payload=arrow takes any columns")
+    for field, name in zip(schema.fields, names, strict=True):
+        types = TAKEN.get(name)
+        if types is None:
+            if name and name not in IGNORED:
+                problems.append(
+                    f"column {field.name!r} is none of {', '.join(TAKEN)}: leave it out, or set payload=arrow"
+                )
+        elif names.count(name) > 1:
+            problems.append(f"column {field.name!r} comes twice")
+        elif not isinstance(field.dataType, types) or not are_headers(field.dataType):
+            wanted = HEADERS_WANTED if name == "headers" else " or ".join(one.typeName().upper() for one in types)
+            problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
+    if "route" in names and options.delivery == "exactlyOnce":
+        problems.append("column 'route' needs a request for each row: delivery=atLeastOnce")
+    return problems
+
+
+# Requests
 
 
 @attrs.frozen
@@ -65,9 +116,7 @@ class Origin:
     @property
     def prefix(self) -> bytes:
         """Return the content of the write entry, up to the number of the element."""
-        said = {"sink": self.sink, "query": self.query, "batch": self.batch, "partition": self.partition}
-        said |= {"attempt": self.attempt}
-        return json.dumps(said, separators=(",", ":")).encode()[:-1] + b',"seq":'
+        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()[:-1] + b',"seq":'
 
 
 @attrs.define
@@ -79,34 +128,24 @@ class Piece:
     size: int
 
 
-def entry(head: bytes, content: bytes) -> bytes:
-    """Return a composite entry whose MIME type is encoded already."""
-    return head + len(content).to_bytes(3, "big") + content
-
-
 class Encoder:
     """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
 
-    ``is_staged`` leaves out the route and the origin of each request: a stage names them once. ``packs`` says whether
-    rows go in packs or one by one. Rows that can't be sent are an error, or are counted in ``skipped`` if the options
-    say so; ``problem`` describes the first of them. Those without data can be staged only.
+    Rows that are staged have no route and no origin, because a stage names them once; with ``packs`` they go in packs.
+    Rows that can't be sent are an error, or are counted in ``skipped`` if the options say so; ``problem`` describes the
+    first of them.
     """
 
     def __init__(
-        self,
-        columns: Columns | None,
-        options: Options,
-        origin: Origin,
-        *,
-        is_staged: bool,
-        packs: bool = False,
+        self, columns: Mapping[str, int] | None, options: Options, origin: Origin, *, packs: bool = False
     ) -> None:
         self._columns = columns
-        self._options = options
-        self._prefix = None if is_staged else origin.prefix
-        self._routes: dict[bytes | None, bytes] = {None: b"" if is_staged else route_entry(options.route)}
+        self._is_staged = options.delivery == "exactlyOnce"
         self._takes_packs = packs
-        self._seq = 0
+        self._skips = options.error_policy == "skip"
+        self._prefix = origin.prefix
+        self._route = encoded_route(options.route)
+        self._number = 0
         self._row = 0
         self.rows = 0
         self.skipped = 0
@@ -114,129 +153,90 @@ class Encoder:
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """Encode the rows of a batch. Raise ``RowError``."""
-        if not batch.num_rows:
-            return
-        average = max(batch.nbytes // batch.num_rows, 1)
+        most, size = PIECE_ROWS, PIECE_BYTES
         if self._columns is None:
-            rows = max(min(batch.num_rows, REQUEST_BYTES // average), 1)
-            for start in range(0, batch.num_rows, rows):
-                part = batch.slice(start, rows)
-                self.rows += part.num_rows
-                yield self._arrow(part)
-            return
-        if self._takes_packs and (packs := list(self._packs(batch, self._columns))):
-            yield from packs
-            return
-        rows = max(min(PIECE_ROWS, PIECE_BYTES // average), 1)
-        for start in range(0, batch.num_rows, rows):
-            piece = self._raw(batch.slice(start, rows), self._columns)
-            self.rows += piece.rows
-            if piece.payloads:
-                yield piece
+            most, size = batch.num_rows, REQUEST_BYTES
+        elif self._takes_packs:
+            most, size = PACK_ROWS, PACK_BYTES
+        sent = batch if self._columns is None else batch.select(list(self._columns.values()))
+        count = max(min(most, size * batch.num_rows // max(sent.nbytes, 1)), 1)
+        for start in range(0, batch.num_rows, count):
+            some = batch.slice(start, count)
+            payloads, rows = self._arrow(some) if self._columns is None else self._pack(some), some.num_rows
+            if payloads is None:
+                payloads = self._requests(some)
+                rows = len(payloads)
+            self.rows += rows
+            if payloads:
+                yield Piece(payloads, rows, sum([payload.size + OVERHEAD for payload in payloads]))
 
-    def _arrow(self, batch: pa.RecordBatch) -> Piece:
-        data = encoded(batch)
-        metadata = (
-            self._routes[None] + self._write() + encode_composite([Entry(ROWS, batch.num_rows.to_bytes(4, "big"))])
-        )
-        return Piece([Payload(data, metadata)], batch.num_rows, len(data) + OVERHEAD)
+    def _arrow(self, batch: pa.RecordBatch) -> list[Payload]:
+        entry = Entry(ROWS, batch.num_rows.to_bytes(4, "big"))
+        return [Payload(encoded(batch), self._metadata([entry], self._route))]
 
-    def _packs(self, batch: pa.RecordBatch, columns: Columns) -> Iterator[Piece]:
-        """Yield the rows of a batch in packs; none where a row has to be looked at alone."""
-        wanted = {
-            name: binary(batch, index)
-            for name in ("data", "metadata", "key")
-            if (index := getattr(columns, name)) is not None
-        }
-        longest = [pc.max(pc.binary_length(wanted[name])).as_py() or 0 for name in wanted if name != "data"]
-        if max(longest, default=0) > LONGEST_ENTRY:
-            return
-        if columns.headers is not None:
-            headers = header_lists(batch, columns.headers)
+    def _pack(self, batch: pa.RecordBatch) -> list[Payload] | None:
+        """Return rows as a pack; ``None`` where packs are not taken, or a row has to be looked at alone."""
+        columns = self._columns or {}
+        contents = {name: binary(batch, columns[name]) for name in ("data", "metadata", "key") if name in columns}
+        longest = [pc.max(pc.binary_length(contents[name])).as_py() or 0 for name in contents if name != "data"]
+        if not self._takes_packs or max(longest, default=0) > LONGEST_ENTRY:
+            return None
+        if "headers" in columns:
+            headers = header_lists(batch, columns["headers"])
             if not are_sendable(headers):
-                return
-            wanted["headers"] = headers.cast(PACK_HEADERS)
-        size = sum(column.nbytes for column in wanted.values())
-        rows = max(min(PACK_ROWS, PACK_BYTES * batch.num_rows // max(size, 1)), 1)
-        for start in range(0, batch.num_rows, rows):
-            count = min(rows, batch.num_rows - start)
-            pack = pack_of({name: column.slice(start, rows) for name, column in wanted.items()}, count=count)
-            self._row += count
-            self.rows += count
-            yield Piece([Payload(pack.data, _PACK)], count, pack.size + OVERHEAD)
+                return None
+            contents["headers"] = headers.cast(PACK_HEADERS)
+        self._row += batch.num_rows
+        return [Payload(pack_of(contents, count=batch.num_rows).data, _PACK)]
 
-    def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
-        datas = values(batch, columns.data)
-        if self._prefix is None and columns.key is columns.metadata is columns.headers is None and None not in datas:
-            # Staged rows with data alone are the usual ones.
-            self._row += len(datas)
-            payloads = [Payload(data) for data in datas]
-        else:
-            payloads = list(self._full(batch, columns, datas))
-        size = sum([payload.size for payload in payloads]) + OVERHEAD * len(payloads)
-        return Piece(payloads, len(payloads), size)
-
-    def _full(self, batch: pa.RecordBatch, columns: Columns, datas: list[Any]) -> Iterator[Payload]:
-        nothing = [None] * len(datas)
-        keys, metadatas, routes = (
-            nothing if index is None else values(batch, index)
-            for index in (columns.key, columns.metadata, columns.route)
+    def _requests(self, batch: pa.RecordBatch) -> list[Payload]:
+        columns, nothing = self._columns or {}, [None] * batch.num_rows
+        datas, keys, metadatas, routes = (
+            binary(batch, columns[name]).to_pylist() if name in columns else nothing
+            for name in ("data", "key", "metadata", "route")
         )
-        lists = nothing if columns.headers is None else header_lists(batch, columns.headers).to_pylist()
+        lists = header_lists(batch, columns["headers"]).to_pylist() if "headers" in columns else nothing
+        payloads = []
         for data, key, metadata, route, headers in zip(datas, keys, metadatas, routes, lists, strict=True):
             self._row += 1
             try:
-                if data is None and self._prefix is not None:
+                if data is None and not self._is_staged:
                     raise RowError("column 'data' is null, which needs delivery=exactlyOnce")
-                said = self._route(route)
-                if data is None:
-                    said += _NULL
-                if key is not None:
-                    said += entry(_KEY_HEAD, fitting("key", key))
-                if headers is not None:
-                    said += entry(_HEADERS_HEAD, fitting("headers", encoded_headers(headers)))
-                if metadata is not None:
-                    said += entry(_METADATA_HEAD, fitting("metadata", metadata))
+                encoded_name = encoded_route(route.decode()) if route else self._route
+                entries = [] if data is not None else [Entry(NULL, b"")]
+                for name, mime, content in (
+                    ("key", KEY, key),
+                    ("headers", HEADERS, None if headers is None else encoded_headers(headers)),
+                    ("metadata", RECORD_METADATA, metadata),
+                ):
+                    if content is not None:
+                        if len(content) > LONGEST_ENTRY:
+                            raise RowError(f"column {name!r} has {len(content)} bytes, the limit is {LONGEST_ENTRY}")
+                        entries.append(Entry(mime, content))
             except RowError as error:
                 problem = f"row {self._row} of the task can't be sent: {error}"
-                if self._options.error_policy == "fail":
+                if not self._skips:
                     raise RowError(f"{problem}; errorPolicy=skip counts such rows and goes on") from None
                 self.skipped += 1
                 self.problem = self.problem or problem
             else:
-                said += self._write()
-                yield Payload(data or b"", said or None)
+                payloads.append(Payload(data or b"", self._metadata(entries, encoded_name)))
+        return payloads
 
-    def _write(self) -> bytes:
-        if self._prefix is None:
-            return b""
-        seq, self._seq = self._seq, self._seq + 1
-        return entry(_WRITE_HEAD, b"%b%d}" % (self._prefix, seq))
-
-    def _route(self, route: bytes | None) -> bytes:
-        if not route or self._prefix is None:
-            return self._routes[None]
-        found = self._routes.get(route)
-        if found is None:
-            try:
-                found = route_entry(route.decode())
-            except ValueError as error:
-                raise RowError(f"column 'route': {error}") from None
-            if len(self._routes) < PIECE_ROWS:
-                self._routes[route] = found
-        return found
+    def _metadata(self, entries: list[Entry], route: bytes) -> bytes | None:
+        """Return the metadata of the next request."""
+        if self._is_staged:
+            return encode_composite(entries) or None
+        number, self._number = self._number, self._number + 1
+        return route + encode_composite([*entries, Entry(WRITE, b"%b%d}" % (self._prefix, number))])
 
 
-def route_entry(route: str) -> bytes:
-    """Encode a route as a composite entry. Raise ``ValueError`` for one that is too long."""
-    return encode_composite([Entry(ROUTING, encode_route(route))])
-
-
-def fitting(column: str, content: bytes) -> bytes:
-    """Return the content. Raise ``RowError`` if it is too long for an entry."""
-    if len(content) >= 1 << 24:
-        raise RowError(f"column {column!r} has {len(content)} bytes, the limit is {(1 << 24) - 1}")
-    return content
+def encoded_route(route: str) -> bytes:
+    """Return the encoded entry of a route. Raise ``RowError`` for one that is too long."""
+    try:
+        return encode_composite([Entry(ROUTING, encode_route(route))])
+    except ValueError as error:
+        raise RowError(f"column 'route': {error}") from None
 
 
 def binary(batch: pa.RecordBatch, index: int) -> pa.Array:
@@ -260,20 +260,13 @@ def are_sendable(headers: pa.Array) -> bool:
 
 def encoded_headers(headers: Sequence[Mapping[str, Any] | None]) -> bytes:
     """Encode the headers of a row. Raise ``RowError`` for one that has no name, or one that is too long."""
-    pairs: list[tuple[str, bytes | None]] = []
-    for one in headers:
-        if one is None or one["name"] is None:
-            raise RowError("column 'headers' has a header without a name")
-        if (length := len(one["name"].encode())) > LONGEST_NAME:
-            raise RowError(f"column 'headers' has a name of {length} bytes, the limit is {LONGEST_NAME}")
-        pairs.append((one["name"], one["value"]))
-    return encode_headers(pairs)
-
-
-def values(batch: pa.RecordBatch, index: int) -> list[Any]:
-    """Return a column of bytes or text as bytes, ``None`` for null."""
-    found: list[Any] = binary(batch, index).to_pylist()
-    return found
+    pairs = [(one["name"], one["value"]) for one in headers if one is not None and one["name"] is not None]
+    if len(pairs) < len(headers):
+        raise RowError("column 'headers' has a header without a name")
+    try:
+        return encode_headers(pairs)
+    except ValueError as error:
+        raise RowError(f"column 'headers': {error}") from None
 
 
 def rows_of(payload: Payload) -> int:

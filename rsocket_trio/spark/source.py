@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,14 +19,13 @@ from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.hosting import in_one_line
-from rsocket_trio.spark.live_streaming import LiveStreamReader
-from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
-from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
-from rsocket_trio.spark.records import SchemaMismatchError, mismatch, raw_ddl, raw_schema
-from rsocket_trio.spark.streaming import RefusedStreamReader, ServerStreamReader, StreamReader
-from rsocket_trio.spark.writing import BatchWriter, StreamWriter
+from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader, arrow_schema
+from rsocket_trio.spark.errors import OptionError, SchemaMismatchError, in_one_line
+from rsocket_trio.spark.live_reader import LiveStreamReader
+from rsocket_trio.spark.options import Options, Use, checked, parse_options
+from rsocket_trio.spark.rows import mismatch, raw_ddl, raw_schema
+from rsocket_trio.spark.stream_reader import RefusedStreamReader, ServerStreamReader
+from rsocket_trio.spark.writer import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,12 +35,6 @@ NO_TABLES: Final = (
     "there are no tables USING rsocket, because Spark passes the options of a table on to no source in Python: read "
     "with rsocket_trio.spark.create_view(spark, name, **options), and write with df.write.format('rsocket')"
 )
-STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
-    "server": ServerStreamReader,
-    "none": LiveStreamReader,
-    # Its check raises the error for the missing option.
-    None: ServerStreamReader,
-}
 
 
 class RSocketDataSource(DataSource):
@@ -94,9 +87,10 @@ class RSocketDataSource(DataSource):
         try:
             options = parse_options(self._given, Use.STREAM_READ)
             wanted = columns(options, schema)
-            if options.positions == "server":
-                return ServerStreamReader(options, wanted, exact_schema(schema))
-            return STREAM_READERS[options.positions](options, wanted)
+            if options.positions == "none":
+                return LiveStreamReader(options, wanted)
+            # Its check raises the error for the missing option.
+            return ServerStreamReader(options, wanted, exact_schema(schema))
         except (OptionError, SchemaMismatchError) as error:
             return RefusedStreamReader(error.with_traceback(None))
 

@@ -294,7 +294,7 @@ def test_frames_of_others_need_no_other_table(tmp_path: Path) -> None:
 def make_without_java(directory: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(directory))
-        patch.setattr("rsocket_trio.spark.java.bundled_java", lambda: None)
+        patch.setattr("rsocket_trio.spark.installation.bundled_java", lambda: None)
         return make(directory, frames_only=True)
 
 

@@ -14,12 +14,11 @@ from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
 from rsocket_trio.replay import Ledger, Log, ReplayableLog, add_sink
 from rsocket_trio.replay.element_metadata import WRITE
-from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.delivering import Report
+from rsocket_trio.spark.deliveries import Report
 from rsocket_trio.spark.options import Options, Use
-from rsocket_trio.spark.request_rows import Encoder, Origin, Piece
-from rsocket_trio.spark.writing import deliver
+from rsocket_trio.spark.request_rows import Encoder, Origin, Piece, sink_columns
+from rsocket_trio.spark.writer import deliver
 from tests.spark import serving
 from tests.spark.serving import URI
 
@@ -64,11 +63,7 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 def encoder(chosen: Options, schema: StructType = DATA, *, packs: bool = False) -> Encoder:
     """Return what makes requests of rows, as a writer has it."""
-    return Encoder(
-        *(sink_columns(schema, chosen), chosen, ORIGIN),
-        is_staged=chosen.delivery == "exactlyOnce",
-        packs=packs,
-    )
+    return Encoder(sink_columns(schema, chosen), chosen, ORIGIN, packs=packs)
 
 
 def pieces(chosen: Options, count: int, size: int = 100) -> Iterator[Piece]:

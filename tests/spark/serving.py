@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import trio
 
 from rsocket_trio import Responder, serve
 from rsocket_trio.replay import Element, Log, add_source
-from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.options import Options, Use, parse_options
-from rsocket_trio.spark.records import PackChunk, Rows
+from rsocket_trio.spark.options import Options, Use, checked, parse_options
 
 URI = "memory://spark"
 
@@ -35,43 +34,32 @@ def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
 
 @attrs.define
 class Collected:
-    """A list of chunks in place of a conveyor. ``hook`` is called with each chunk, which takes ``pause`` seconds."""
+    """A list of batches in place of a queue. ``hook`` is called with each batch, which takes ``pause`` seconds."""
 
-    chunks: list[Rows] = attrs.field(factory=list)
-    hook: Callable[[Rows], object] = lambda chunk: None
+    batches: list[pa.RecordBatch] = attrs.field(factory=list)
+    hook: Callable[[pa.RecordBatch], object] = lambda batch: None
     pause: float = 0.0
 
-    async def put(self, item: Rows, weight: int) -> None:
-        """Take a chunk."""
+    async def put(self, item: pa.RecordBatch, weight: int) -> None:
+        """Take a batch."""
         await trio.sleep(self.pause)
-        self.chunks.append(item)
+        self.batches.append(item)
         self.hook(item)
 
     @property
     def positions(self) -> list[int]:
         """The position of every row, in the order in which they came."""
-        return [
-            position
-            for chunk in self.chunks
-            for position in (
-                chunk.rows_wanted().column("position").to_pylist()
-                if isinstance(chunk, PackChunk)
-                else range(chunk.start, chunk.start + chunk.rows)
-            )
-        ]
+        return column(self.batches, "position")
 
     @property
     def datas(self) -> list[bytes | None]:
-        """The data of every element."""
-        return [data for chunk in self.chunks for data in datas_of(chunk)]
+        """The data of every row."""
+        return column(self.batches, "data")
 
 
-def datas_of(chunk: Rows) -> list[bytes | None]:
-    """The data of every element of a chunk."""
-    if isinstance(chunk, PackChunk):
-        found: list[bytes | None] = chunk.rows_wanted().column("data").to_pylist()
-        return found
-    return chunk.datas
+def column(batches: Iterable[pa.RecordBatch], name: str) -> list[Any]:
+    """The values of a column of all batches."""
+    return [one for batch in batches for one in batch.column(name).to_pylist()]
 
 
 @asynccontextmanager

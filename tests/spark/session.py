@@ -53,7 +53,7 @@ def missing_for_spark() -> str | None:
     """Return what must be installed first."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
         return "Spark is missing: pip install '.[spark]'"
-    from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
+    from rsocket_trio.spark.installation import JavaNotFoundError, ensure_java
 
     try:
         ensure_java()

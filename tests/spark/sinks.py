@@ -19,7 +19,7 @@ from rsocket_trio import Responder, serve
 from rsocket_trio.replay import Ledger, Log, Record, add_sink
 from rsocket_trio.spark import RSocketDataSource
 from rsocket_trio.spark.background import close_background
-from rsocket_trio.spark.writing import BatchWriter, StreamWriter
+from rsocket_trio.spark.writer import BatchWriter, StreamWriter
 
 T = TypeVar("T")
 PATIENCE = 60.0

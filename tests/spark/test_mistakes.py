@@ -20,17 +20,18 @@ import pyspark_rsocket
 from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
 from rsocket_trio.replay import Log, TopicGone, add_source
 from rsocket_trio.spark import DataLossError, OptionError, SinkError, SourceError
-from rsocket_trio.spark.asking import ask_bounds
-from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
-from rsocket_trio.spark.hosting import hide_traceback, in_one_line, require_versions, rows_in_one_line
-from rsocket_trio.spark.live import fetch_live
-from rsocket_trio.spark.options import Use, parse_options
-from rsocket_trio.spark.reading import BatchReader
-from tests.spark.serving import URI, Collected, options, pool, served
+from rsocket_trio.spark.batch_reader import BatchReader
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.errors import in_one_line, rows_in_one_line
+from rsocket_trio.spark.installation import hide_traceback, require_versions
+from rsocket_trio.spark.live_reader import Reception
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.server_sources import ask_bounds, diagnosed, explaining
+from tests.spark.serving import Collected, options, pool, served
 
 
 def routes() -> Responder:
-    """A replayable route ``log``, a live one ``ticks``, and one that stays silent."""
+    """A replayable route ``log`` and a live one ``ticks``."""
     responder = Responder()
     add_source(responder, "log", Log())
 
@@ -38,29 +39,19 @@ def routes() -> Responder:
     async def tick(request: Payload, out: Outgoing) -> None:
         await out.send(b"tick")
 
-    @responder.request_stream("silent")
-    async def wait(request: Payload, out: Outgoing) -> None:
-        await trio.sleep_forever()
-
     return responder
 
 
-@pytest.mark.parametrize(
-    ("route", "kind", "message"),
-    [
-        ("nowhere", SourceError, "option 'route': there is no route 'nowhere' at memory://spark: no request_response"),
-        ("ticks", OptionError, "option 'positions' of server: route 'ticks' at memory://spark can't be read by pos"),
-        ("silent", OptionError, "option 'positions' of server: route 'silent' at memory://spark can't be read by"),
-    ],
-)
-async def test_a_route_without_positions_is_told_from_one_that_is_missing(
-    route: str, kind: type[Exception], message: str, autojump_clock: MockClock
-) -> None:
+@pytest.mark.parametrize("route", ["nowhere", "ticks"])
+async def test_a_route_without_positions_is_named_with_what_helps(route: str, autojump_clock: MockClock) -> None:
     chosen = options(route=route)
     async with served(routes()) as connections:
-        with pytest.raises(kind, match=message) as caught:
+        with pytest.raises(
+            SourceError, match=f"^option 'route': route '{route}' at memory://spark can't be "
+        ) as caught:
             await explaining(connections, chosen, ask_bounds, connections, chosen)
 
+    assert "or the server does not serve it with add_source (positions=none reads it as it comes)" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -68,7 +59,11 @@ async def test_a_live_read_of_a_replayable_route_is_told_the_option(autojump_clo
     chosen = options(positions="none")
     async with served(routes()) as connections:
         with pytest.raises(OptionError, match="'positions' must be set to server: route 'log' at memory://spark is"):
-            await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
+            await explaining(connections, chosen, receive, connections, chosen)
+
+
+async def receive(connections: Pool, chosen: Options) -> None:
+    await Reception(connections, chosen, None, 0, Collected()).run(is_batch=True)
 
 
 class Deleted(Log):
@@ -93,13 +88,13 @@ async def test_a_missing_route_of_a_live_read_is_named_at_once(autojump_clock: M
     async with served(routes()) as connections:
         began = trio.current_time()
         with pytest.raises(SourceError, match="option 'route': there is no route 'nowhere' at memory://spark"):
-            await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
+            await explaining(connections, chosen, receive, connections, chosen)
         assert trio.current_time() == began
 
 
 @pytest.mark.parametrize(
     ("route", "said"),
-    [("logs", "'logs.offsets'; did you mean 'log'?"), ("nowhere", "'nowhere.offsets'; its sources are log, other")],
+    [("logs", "; did you mean 'log'?"), ("nowhere", "; its sources are log, other")],
 )
 async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
     route: str, said: str, autojump_clock: MockClock
@@ -112,28 +107,6 @@ async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
             await explaining(connections, chosen, ask_bounds, connections, chosen)
 
     assert str(caught.value).endswith(said)
-
-
-@pytest.mark.parametrize(
-    ("route", "message"),
-    [
-        ("log", "readStream: server, because route 'log' at memory://spark can be read by position"),
-        ("ticks", "readStream: route 'ticks' at memory://spark can't be read by position, so none to accept"),
-    ],
-)
-async def test_a_stream_without_positions_is_told_the_value_that_fits(
-    route: str, message: str, autojump_clock: MockClock
-) -> None:
-    chosen = parse_options({"path": URI, "route": route}, Use.STREAM_READ)
-    async with served(routes()) as connections:
-        assert message in str(await positions_missing(connections, chosen))
-
-
-async def test_without_its_server_a_stream_without_positions_is_told_all_values(autojump_clock: MockClock) -> None:
-    async with pool() as connections:
-        found = await positions_missing(connections, parse_options({"path": URI, "route": "log"}, Use.STREAM_READ))
-
-    assert "server if route 'log' at memory://spark can be read by position, none to accept" in str(found)
 
 
 async def test_the_first_error_is_told_where_the_server_is_gone_meanwhile(autojump_clock: MockClock) -> None:
@@ -192,7 +165,7 @@ def test_a_read_that_cant_be_planned_has_no_traceback_through_trio() -> None:
         reader.partitions()
 
     files = {Path(entry.path).name for entry in caught.traceback}
-    assert files == {"test_mistakes.py", "hosting.py"}
+    assert files == {"test_mistakes.py", "errors.py"}
     assert caught.value.__cause__ is None
 
 
@@ -212,7 +185,7 @@ def test_rows_that_fail_are_closed_and_their_error_has_no_traceback() -> None:
     assert closed == [True]
     with pytest.raises(SinkError) as caught:
         list(rows_in_one_line(rows()))
-    assert {Path(entry.path).name for entry in caught.traceback} == {"test_mistakes.py", "hosting.py"}
+    assert {Path(entry.path).name for entry in caught.traceback} == {"test_mistakes.py", "errors.py"}
 
 
 def test_a_bug_keeps_its_traceback() -> None:

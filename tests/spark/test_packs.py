@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType
@@ -20,14 +19,13 @@ from rsocket_trio.replay import Element, Log, Record, add_source, source_payload
 from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
 from rsocket_trio.replay.element_metadata import POSITION, behind_gap, pack_payload, read_sink_payload
 from rsocket_trio.replay.elements import PACK_BYTES, Pack
-from rsocket_trio.spark.batching import Pending
-from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.deliveries import commit
+from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError
 from rsocket_trio.spark.ranges import Range
-from rsocket_trio.spark.records import PackChunk, SchemaMismatchError
 from rsocket_trio.spark.replayed import Credit, Cursor, fetch
 from rsocket_trio.spark.request_rows import Piece
-from rsocket_trio.spark.staged_sink import commit
-from rsocket_trio.spark.writing import Plan, deliver
+from rsocket_trio.spark.rows import RowShape
+from rsocket_trio.spark.writer import deliver
 from tests.spark.deliveries import ORIGIN, Rows, encoder, numbers, options, rows_in, sink_of
 from tests.spark.serving import Collected, served
 from tests.spark.serving import options as read_options
@@ -71,7 +69,7 @@ def test_rows_that_can_not_be_sent_are_counted_and_the_others_are_sent() -> None
     made = encoder(options(delivery="exactlyOnce", errorPolicy="skip"), packs=True, schema=KEYED)
     found = [*made.pieces(pa.record_batch({"data": [b"1", b"2", b"3"], "key": [b"a", bytes(2**24), b"c"]}))]
 
-    assert [payload.data for piece in found for payload in piece.payloads] == [b"1", b"3"]
+    assert [piece.rows for piece in found] == [1, 1]
     assert (made.rows, made.skipped) == (2, 1)
     assert made.problem == "row 2 of the task can't be sent: column 'key' has 16777216 bytes, the limit is 16777215"
 
@@ -112,7 +110,7 @@ def test_the_driver_asks_once_for_each_planning_what_a_sink_takes(knows_packs: b
             writer = planning_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
             # Spark pickles it twice: with the function of the tasks, and alone.
             for _ in range(2):
-                assert pickle.loads(pickle.dumps(writer))._plan == Plan(packs=knows_packs)
+                assert pickle.loads(pickle.dumps(writer))._packs is knows_packs
         # A writer that commits is made anew, and asks nothing.
         again = stream_writer(sink.uri, delivery="exactlyOnce", sinkId="s")
         again.abort([], 0)
@@ -154,26 +152,32 @@ async def test_of_a_pack_the_rows_in_the_range_are_taken(start: int, end: int, a
     assert found.datas == numbers(end - start, start)
 
 
+def cursor_of(end: int, **given: Any) -> Cursor:
+    return Cursor(Range(0, 0, end), RowShape(read_options(**given), 0, None), fail_on_loss=True)
+
+
+def of_pack(pack: Pack, start: int, end: int) -> pa.RecordBatch:
+    return RowShape(read_options(), 0, None).of_pack(pack, start, end, 0)
+
+
 def packed(rows: list[Record], start: int) -> Payload:
     return pack_payload(pack_records(rows, start))
 
 
 def test_positions_without_a_record_are_no_loss_where_the_server_says_so() -> None:
-    cursor = Cursor(Range(0, 0, 100), arrow=False, fail_on_loss=True)
+    cursor = cursor_of(100)
     # Within a pack, between a pack and a record, and at the end of the range.
-    chunks = cursor.take([packed([Record(3, b"3"), Record(7, b"7"), Record(20, b"", count=0)], 0)], 1)
-    chunks += cursor.take([behind_gap(source_payload(Record(25, b"25")), 20)], 1)
-    chunks += cursor.take([behind_gap(source_payload(Record(100, b"", count=0)), 26)], 1)
-    pending = Pending(read_options(), 0, None)
-    rows = [row for chunk in chunks for batch in pending.add(chunk) for row in batch.to_pylist()]
-    rows += pending.flush().to_pylist()
+    batches = cursor.take([packed([Record(3, b"3"), Record(7, b"7"), Record(20, b"", count=0)], 0)], 1)
+    batches += cursor.take([behind_gap(source_payload(Record(25, b"25")), 20)], 1)
+    batches += cursor.take([behind_gap(source_payload(Record(100, b"", count=0)), 26)], 1)
+    rows = [row for batch in batches for row in batch.to_pylist()]
 
     assert [(row["position"], row["data"]) for row in rows] == [(3, b"3"), (7, b"7"), (25, b"25")]
     assert (cursor.is_done, cursor.lost) == (True, 0)
 
 
 def test_a_gap_that_nobody_announced_is_a_loss() -> None:
-    cursor = Cursor(Range(0, 0, 100), arrow=False, fail_on_loss=True)
+    cursor = cursor_of(100)
     with pytest.raises(DataLossError, match="a gap before position 5"):
         cursor.take([packed([Record(5, b"5")], 5)], 1)
     with pytest.raises(DataLossError, match="a gap before position 5"):
@@ -195,7 +199,7 @@ def test_a_pack_that_is_torn_or_not_as_it_says_is_an_error_that_names_its_positi
     data: bytes, count: int, problem: str
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        PackChunk(5, 5 + count, Pack(data, count, 5), 0).rows_wanted()
+        of_pack(Pack(data, count, 5), 5, 5 + count)
 
 
 def arrow_answer(**columns: list[int | bytes | None]) -> bytes:
@@ -220,29 +224,23 @@ def test_a_pack_whose_rows_are_not_where_they_should_be_is_an_error(
     columns: dict[str, list[int | bytes | None]], problem: str
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        PackChunk(5, 7, Pack(arrow_answer(**columns), 2, 5), 0).rows_wanted()
-
-
-def test_a_pack_with_large_gaps_counts_its_rows() -> None:
-    pack = pack_records([Record(5, b"a"), Record(2**30, b"b")], 0)
-    assert PackChunk(0, pack.end, pack, 0).rows == 2
-    assert PackChunk(0, pack.end, attrs.evolve(pack, data=b"torn"), 0).rows == 0
+        of_pack(Pack(arrow_answer(**columns), 2, 5), 5, 7)
 
 
 def test_a_record_of_several_rows_in_a_pack_needs_payload_arrow() -> None:
     pack = pack_records([Record(5, b"a"), Record(6, b"b", count=3)], 5)
     with pytest.raises(SchemaMismatchError, match="the element at position 6 holds 3 rows: set payload=arrow"):
-        PackChunk(5, 9, pack, 0).rows_wanted()
+        of_pack(pack, 5, 9)
 
 
 def test_a_pack_that_was_not_asked_for_is_an_error() -> None:
     payload = packed([Record(0, b"0"), Record(1, b"1")], 0)
     with pytest.raises(RemoteProtocolError, match="position 0 is a pack in the format 'arrow/1', asked for was none"):
-        Cursor(Range(0, 0, 2), arrow=True, fail_on_loss=True).take([payload], 1)
+        cursor_of(2, payload="arrow").take([payload], 1)
     assert payload.metadata is not None
     other = Payload(payload.data, payload.metadata.replace(b"arrow/1", b"plain/1"))
     with pytest.raises(RemoteProtocolError, match="is a pack in the format 'plain/1', asked for was arrow/1"):
-        Cursor(Range(0, 0, 2), arrow=False, fail_on_loss=True).take([other], 1)
+        cursor_of(2).take([other], 1)
 
 
 async def test_a_server_without_packs_is_read_row_by_row(autojump_clock: MockClock) -> None:

@@ -12,12 +12,11 @@ import trio
 
 from rsocket_trio import Responder
 from rsocket_trio.replay import Element, Log, Record, add_source, source_payload
-from rsocket_trio.spark.batching import gathered
+from rsocket_trio.spark.batch_reader import BatchReader
 from rsocket_trio.spark.ranges import Range
-from rsocket_trio.spark.reading import BatchReader
-from rsocket_trio.spark.records import RAW_SCHEMA, Chunk, raw_schema
 from rsocket_trio.spark.replayed import Cursor
-from tests.spark.serving import options
+from rsocket_trio.spark.rows import RAW_SCHEMA, RowShape, raw_schema
+from tests.spark.serving import column, options
 
 Serving = Callable[[Responder], None]
 NOON = 1_769_860_800_000_000
@@ -30,19 +29,14 @@ RECORDS = [
 HEADERS = [{"name": "b", "value": b"x"}, {"name": "a", "value": b""}, {"name": "b", "value": None}]
 
 
-def column(batches: list[pa.RecordBatch], name: str) -> list[Any]:
-    return [one for batch in batches for one in batch.column(name).to_pylist()]
-
-
 def moment(us: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
 
 
 def read_row_by_row(schema: pa.Schema | None = None, **given: Any) -> list[pa.RecordBatch]:
     """The records as a server without packs sends them."""
-    cursor = Cursor(Range(0, 0, len(RECORDS)), arrow=False, fail_on_loss=True)
-    chunks = iter(cursor.take([source_payload(record) for record in RECORDS], NOON + 5))
-    return list(gathered(lambda timeout: next(chunks), options(**given), 0, schema))
+    cursor = Cursor(Range(0, 0, len(RECORDS)), RowShape(options(**given), 0, schema), fail_on_loss=True)
+    return cursor.take([source_payload(record) for record in RECORDS], NOON + 5)
 
 
 @pytest.fixture
@@ -93,12 +87,3 @@ def test_only_the_columns_that_are_wanted_are_made(served: None) -> None:
     for batches in (packs, rows):
         assert all(batch.schema.equals(schema) for batch in batches)
         assert column(batches, "data") == [b"0", b"1", b"2", None]
-
-
-def test_headers_count_among_the_bytes_of_a_batch() -> None:
-    cursor = Cursor(Range(0, 0, 1), arrow=False, fail_on_loss=True)
-    [chunk] = cursor.take([source_payload(Record(0, b"1", headers=[("a", bytes(100))]))], NOON)
-
-    assert isinstance(chunk, Chunk)
-    assert chunk.size == 1 + 7 + 100
-    assert chunk.split(1)[0].size == chunk.size

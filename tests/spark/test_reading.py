@@ -24,20 +24,14 @@ from pyspark.sql.datasource import (
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import Log, add_source
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.mistakes import DataLossError, SourceError
+from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader, Selection, planned, selection_of
+from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, SourceError
+from rsocket_trio.spark.live_reader import LivePartition
 from rsocket_trio.spark.options import MAX_POSITION
 from rsocket_trio.spark.ranges import Bounds, Range, RangePartition
-from rsocket_trio.spark.reading import (
-    BatchReader,
-    LivePartition,
-    PushdownReader,
-    Selection,
-    planned,
-    selection_of,
-)
-from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
-from tests.spark.serving import filled, options
-from tests.spark.test_records import SCHEMA, batch_of, ipc
+from rsocket_trio.spark.rows import RAW_SCHEMA
+from tests.spark.serving import column, filled, options
+from tests.spark.test_rows import SCHEMA, batch_of, ipc
 
 Serving = Callable[[Responder], None]
 
@@ -61,10 +55,6 @@ def read_all(reader: BatchReader) -> list[Any]:
         batches += list(copied.read(place))
     assert all(batch.schema.equals(RAW_SCHEMA) for batch in batches)
     return batches
-
-
-def column(batches: list[Any], name: str) -> list[Any]:
-    return [one for batch in batches for one in batch.column(name).to_pylist()]
 
 
 def test_every_row_of_every_partition_is_read(serving: Serving) -> None:
@@ -153,7 +143,7 @@ def test_a_reader_that_stops_early_cancels_and_has_had_little_sent(serving: Serv
     reader = BatchReader(options(route="endless", positions="none", batch_rows=100, credit=64), None)
     [partition] = reader.partitions()
     rows = reader.read(partition)
-    assert next(rows).num_rows == 100
+    assert 100 <= next(rows).num_rows < 200
     rows.close()  # type: ignore[attr-defined]
     background().run(trio.testing.wait_all_tasks_blocked)
 
@@ -173,10 +163,6 @@ def live(count: int = 10, error: Exception | None = None) -> Responder:
             await out.send(Payload(request.data + b"%d" % number, b"m" if number % 2 else None))
         if error is not None:
             raise error
-
-    @responder.request_response("one")
-    def one(request: Payload) -> Payload:
-        return Payload(b"answer to " + request.data)
 
     return responder
 
@@ -213,22 +199,15 @@ def test_a_live_stream_is_read_for_a_time(serving: Serving) -> None:
 
 
 @pytest.mark.usefixtures("ends_background")
-@pytest.mark.parametrize(("time", "tries"), [("100ms", "no connection within 0.1 s"), ("5s", "given up after 1 tries")])
+@pytest.mark.parametrize(
+    ("time", "tries"), [("100ms", "no connection within 0.1 s"), ("5s", "reading log: given up after 1 tries")]
+)
 def test_a_server_that_is_not_there_is_no_empty_stream(time: str, tries: str) -> None:
     most = 5 if time == "100ms" else 0
     reader = BatchReader(options(positions="none", maxDuration=time, reconnectMaxAttempts=most), None)
 
-    with pytest.raises(
-        SourceError, match=rf"'log' at memory://spark failed \(see options 'path'.*reading log: {tries}"
-    ):
+    with pytest.raises(SourceError, match=rf"'log' at memory://spark failed \(see options 'path'.*{tries}"):
         read_all(reader)
-
-
-def test_a_single_answer_is_a_row(serving: Serving) -> None:
-    serving(live())
-    reader = BatchReader(options(route="one", positions="none", interaction="response", requestData="it"), None)
-
-    assert column(read_all(reader), "data") == [b"answer to it"]
 
 
 def test_a_live_stream_that_breaks_is_an_error_or_the_end(serving: Serving) -> None:

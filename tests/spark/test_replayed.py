@@ -6,6 +6,7 @@ import json
 import logging
 
 import attrs
+import pyarrow as pa
 import pytest
 import trio
 from trio.testing import MockClock
@@ -27,13 +28,11 @@ from rsocket_trio import (
 from rsocket_trio.replay import Record, add_source
 from rsocket_trio.replay import log as replay_log
 from rsocket_trio.replay.element_metadata import source_payload
-from rsocket_trio.spark.asking import ask_bounds
-from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.errors import DataLossError
 from rsocket_trio.spark.options import Use
-from rsocket_trio.spark.protocol import encode_ends, encode_range
 from rsocket_trio.spark.ranges import Bounds, Range
-from rsocket_trio.spark.records import WANTED, Rows
 from rsocket_trio.spark.replayed import Fetch, acknowledge, fetch
+from rsocket_trio.spark.server_sources import ask_bounds
 from tests.spark.serving import URI, Collected, filled, options, pool, served, served_log
 
 
@@ -81,8 +80,8 @@ async def test_a_server_that_is_away_costs_pauses_and_no_row(autojump_clock: Moc
     add_source(responder, "log", log)
     killing, killed = trio.CancelScope(), trio.Event()
 
-    def kill(chunk: Rows) -> None:
-        if chunk.start > 300:
+    def kill(batch: pa.RecordBatch) -> None:
+        if batch["position"][0].as_py() > 300:
             killing.cancel()
             killed.set()
 
@@ -129,7 +128,9 @@ async def test_progress_begins_the_tries_anew(autojump_clock: MockClock) -> None
     async with served(responder) as connections:
         await fetch(connections, options(reconnectMaxAttempts=1), Range(0, 0, 8), found)
 
-    assert asked == [encode_range(0, position, 8, WANTED) for position in range(8)]
+    assert [json.loads(one) for one in asked] == [
+        {"partition": 0, "from": position, "to": 8, "pack": ["arrow/1"]} for position in range(8)
+    ]
     assert found.positions == list(range(8))
 
 
@@ -153,7 +154,7 @@ async def test_a_slow_reader_is_no_silence_of_the_server(autojump_clock: MockClo
     class Slow(Collected):
         async def put(self, item: object, weight: int) -> None:
             await trio.sleep(100)
-            await super().put(item, weight)  # type: ignore[arg-type]
+            await super().put(item, weight)
 
     found = Slow()
     async with served_log({0: 50}) as (connections, _):
@@ -358,7 +359,7 @@ async def test_the_server_hears_what_was_committed(autojump_clock: MockClock) ->
         await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack"), {1: 5, 0: 7})
         await trio.sleep(0.1)
 
-    assert heard == [encode_ends({0: 7, 1: 5})] == [b'{"0": 7, "1": 5}']
+    assert heard == [b'{"0": 7, "1": 5}']
 
 
 async def test_a_named_reader_is_known_to_the_server(autojump_clock: MockClock) -> None:

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rsocket_trio import Payload, RemoteProtocolError
 from rsocket_trio.replay import Record
 from rsocket_trio.replay.element_metadata import source_payload
-from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError
 from rsocket_trio.spark.ranges import Range
-from rsocket_trio.spark.records import Chunk, Rows, SchemaMismatchError
 from rsocket_trio.spark.replayed import Cursor
+from rsocket_trio.spark.rows import RowShape
+from tests.spark.serving import column, options
+from tests.spark.test_rows import SCHEMA, batch_of, ipc
 
 NOW = 77
 
 
-def cursor(start: int = 0, end: int = 100, *, arrow: bool = False, fail: bool = True) -> Cursor:
-    return Cursor(Range(2, start, end), arrow=arrow, fail_on_loss=fail)
+def cursor(start: int = 0, end: int = 100, *, fail: bool = True) -> Cursor:
+    return Cursor(Range(2, start, end), RowShape(options(), 2, None), fail_on_loss=fail)
 
 
 def element(position: int, metadata: bytes | None = None, count: int = 1) -> Payload:
     return source_payload(Record(position, b"%d" % position, metadata, count))
 
 
-def positions(chunks: list[Rows]) -> list[int]:
-    return [chunk.start + number for chunk in chunks for number in range(chunk.rows)]
+def positions(batches: list[pa.RecordBatch]) -> list[int]:
+    return column(batches, "position")
 
 
-def test_rows_in_order_are_one_chunk() -> None:
+def test_rows_in_order_are_one_batch() -> None:
     reading = cursor(5)
+    [batch] = reading.take([element(5), element(6, b"m"), element(7, b""), element(8)], NOW)
 
-    assert reading.take([element(position) for position in range(5, 9)], NOW) == [
-        Chunk(5, [b"5", b"6", b"7", b"8"], None, NOW)
-    ]
-    assert reading.position == 9
-    assert not reading.is_done
-
-
-def test_rows_with_metadata_are_one_chunk_as_well() -> None:
-    chunks = cursor().take([element(0, b"m"), element(1, b""), element(2), element(3, b"n")], NOW)
-
-    assert chunks == [
-        Chunk(0, [b"0", b"1"], [b"m", b""], NOW),
-        Chunk(2, [b"2"], None, NOW),
-        Chunk(3, [b"3"], [b"n"], NOW),
-    ]
+    assert positions([batch]) == [5, 6, 7, 8]
+    assert column([batch], "data") == [b"5", b"6", b"7", b"8"]
+    assert column([batch], "metadata") == [None, b"m", b"", None]
+    assert (reading.position, reading.is_done) == (9, False)
 
 
 def test_the_end_of_the_range_is_the_end() -> None:
@@ -84,25 +77,13 @@ def test_a_raw_element_of_several_rows_is_refused() -> None:
         cursor().take([element(0, count=4)], NOW)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "parts"),
-    [
-        (0, 12, [(0, 4, 4), (0, 4, 4), (0, 4, 4)]),
-        (2, 12, [(2, 4, 4), (0, 4, 4), (0, 4, 4)]),
-        (4, 8, [(0, 4, 4)]),
-        (5, 7, [(1, 3, 4)]),
-        (3, 9, [(3, 4, 4), (0, 4, 4), (0, 1, 4)]),
-    ],
-)
-def test_of_an_arrow_element_the_rows_in_the_range_are_wanted(
-    start: int, end: int, parts: list[tuple[int, int, int]]
-) -> None:
-    reading = cursor(start, end, arrow=True)
+@pytest.mark.parametrize(("start", "end"), [(0, 12), (2, 12), (4, 8), (5, 7), (3, 9)])
+def test_of_an_arrow_element_the_rows_in_the_range_are_taken(start: int, end: int) -> None:
+    shape = RowShape(options(payload="arrow"), 2, SCHEMA)
+    reading = Cursor(Range(2, start, end), shape, fail_on_loss=True)
+    elements = [Record(place, ipc(batch_of(range(place, place + 4))), count=4) for place in (0, 4, 8)]
 
-    chunks = reading.take([element(position, count=4) for position in (0, 4, 8)], NOW)
-
-    assert [chunk.part for chunk in chunks if isinstance(chunk, Chunk)] == parts
-    assert positions(chunks) == list(range(start, end))
+    assert column(reading.take(list(map(source_payload, elements)), NOW), "id") == list(range(start, end))
     assert reading.is_done
 
 

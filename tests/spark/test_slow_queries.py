@@ -12,11 +12,10 @@ import trio.testing
 from rsocket_trio import Responder
 from rsocket_trio.replay import Element, Log, Record, add_source
 from rsocket_trio.spark.background import background
+from rsocket_trio.spark.batch_reader import BatchReader
 from rsocket_trio.spark.options import Use
-from rsocket_trio.spark.reading import BatchReader
-from rsocket_trio.spark.streaming import ServerStreamReader
-from tests.spark.serving import options
-from tests.spark.test_reading import column
+from rsocket_trio.spark.stream_reader import ServerStreamReader
+from tests.spark.serving import column, options
 
 ROWS, CREDIT, BATCH = 100_000, 64, 100
 AHEAD = 4 * BATCH + 2 * CREDIT
@@ -68,7 +67,7 @@ def of_stream() -> Iterator[Any]:
 def test_the_server_is_never_far_ahead_of_a_slow_query(reading: Callable[[], Iterator[Any]], log: CountedLog) -> None:
     batches = reading()
     read: list[bytes] = []
-    for _ in range(20):
+    for _ in range(5):
         read += column([next(batches)], "data")
         # Whoever can go on does so meanwhile: this is as slow as a query can be.
         background().run(trio.testing.wait_all_tasks_blocked)

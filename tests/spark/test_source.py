@@ -24,11 +24,11 @@ from pyspark.sql.types import (
 
 import pyspark_rsocket
 from rsocket_trio.spark import OptionError, RSocketDataSource, SchemaMismatchError
-from rsocket_trio.spark.live_streaming import LiveStreamReader
-from rsocket_trio.spark.reading import BatchReader, PushdownReader
-from rsocket_trio.spark.records import RAW_SCHEMA
+from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader
+from rsocket_trio.spark.live_reader import LiveStreamReader
+from rsocket_trio.spark.rows import RAW_SCHEMA
 from rsocket_trio.spark.source import NAME
-from rsocket_trio.spark.streaming import ServerStreamReader
+from rsocket_trio.spark.stream_reader import ServerStreamReader
 from tests.blocks import ROOT
 
 BASE = {"path": "tcp://127.0.0.1:1", "route": "orders"}

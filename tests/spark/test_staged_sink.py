@@ -12,10 +12,10 @@ from trio.testing import MockClock
 from rsocket_trio import Channel, Payload, Rejected, Responder
 from rsocket_trio.replay import Element, Pack
 from rsocket_trio.replay.element_metadata import read_sink_payload
-from rsocket_trio.spark import staged_sink
+from rsocket_trio.spark import deliveries as module
 from rsocket_trio.spark.connections import target_of
-from rsocket_trio.spark.mistakes import SinkError
-from rsocket_trio.spark.staged_sink import abort, commit
+from rsocket_trio.spark.deliveries import abort, commit
+from rsocket_trio.spark.errors import SinkError
 from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
 from tests.spark.serving import pool, served
 
@@ -78,7 +78,7 @@ async def test_one_name_is_staged_by_one_writer_at_a_time(autojump_clock: MockCl
 async def test_a_task_stages_attempts_of_limited_size(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 250)
+    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 250 * 70)
     responder, _, log = await sink_of()
     async with served(responder) as connections:
         report = await deliver_rows(connections, ONCE, 1000)
@@ -91,7 +91,7 @@ async def test_a_task_stages_attempts_of_limited_size(
 async def test_a_server_that_is_away_for_a_while_gets_each_row_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 250)
+    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 250 * 70)
     responder, ledger, log = await sink_of()
     async with pool() as connections, trio.open_nursery() as nursery:
         flaky = Flaky(responder, nursery)
@@ -221,7 +221,7 @@ async def test_an_abort_that_does_not_get_through_is_a_warning(
 async def test_what_a_failed_task_has_staged_is_aborted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 100)
+    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 100 * 60)
     responder, ledger, _ = await sink_of()
 
     taken = 0
@@ -243,7 +243,7 @@ async def test_what_a_failed_task_has_staged_is_aborted(
 async def test_what_a_cancelled_task_has_staged_is_aborted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_sink, "ATTEMPT_ELEMENTS", 100)
+    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 100 * 60)
     responder, ledger, _ = await sink_of()
     scope = trio.CancelScope()
     async with served(responder) as connections:

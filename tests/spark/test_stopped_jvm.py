@@ -16,7 +16,7 @@ import py4j.java_gateway
 import pyspark
 import pytest
 
-from rsocket_trio.spark.java import ensure_java
+from rsocket_trio.spark.installation import ensure_java
 
 @pytest.fixture(scope="session")
 def jvm():

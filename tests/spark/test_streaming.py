@@ -14,20 +14,24 @@ import trio
 import trio.testing
 from pyspark.sql import datasource_internal
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
 from rsocket_trio.replay import Element, Log, TopicGone, add_source
 from rsocket_trio.replay.arrow_packs import encoded
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.mistakes import DataLossError
-from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
-from rsocket_trio.spark.ranges import CheckpointError, Range, RangePartition
-from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
-from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, PlannedReader, ServerStreamReader, Volume, planned_reader
-from tests.spark.serving import URI, filled
-from tests.spark.test_reading import column
-from tests.spark.test_records import ipc
+from rsocket_trio.spark.errors import CheckpointError, DataLossError, OptionError, SchemaMismatchError
+from rsocket_trio.spark.options import Options, Use, parse_options
+from rsocket_trio.spark.ranges import Range, RangePartition
+from rsocket_trio.spark.rows import RAW_SCHEMA
+from rsocket_trio.spark.stream_reader import (
+    ROWS_PER_PARTITION,
+    PlannedReader,
+    ServerStreamReader,
+    planned_reader,
+)
+from tests.spark.serving import URI, column, filled
+from tests.spark.test_rows import ipc
 
 Serving = Callable[[Responder], None]
 PATIENCE = 10.0
@@ -123,26 +127,8 @@ def test_rows_bound_a_micro_batch(log: Log) -> None:
     assert query.plan() == [Range(0, 80, 100), Range(1, 40, 50)]
 
 
-def test_bytes_bound_a_micro_batch_by_a_sample(log: Log) -> None:
-    query = Query(given(startingPosition="latest", maxBytesPerTrigger=1000))
-    append(log, 0, 500, bytes(100))
-
-    assert query.limit == ReadMaxBytes(1000)
-    assert query.plan() == [Range(0, 100, 110)]
-
-
-def test_both_bounds_are_obeyed(log: Log) -> None:
-    query = Query(given(maxBytesPerTrigger=1000, maxRowsPerTrigger=300))
-    append(log, 0, 500, bytes(100))
-
-    assert query.limit == ReadMaxRows(300)
-    assert query.plan() == [Range(0, 100, 110)]
-
-
 def test_no_bound_holds_where_the_engine_wants_everything(log: Log) -> None:
-    query = Query(
-        given(startingPosition="earliest", maxRowsPerTrigger=6, minRowsPerTrigger=1000), limit=ReadAllAvailable()
-    )
+    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=6), limit=ReadAllAvailable())
 
     assert query.plan() == [Range(0, 0, 100), Range(1, 0, 50)]
 
@@ -154,7 +140,7 @@ def test_a_micro_batch_is_split_the_same_every_time(log: Log) -> None:
 
 
 def test_what_is_available_at_the_start_is_where_a_query_ends(log: Log) -> None:
-    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100, minRowsPerTrigger=90))
+    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100))
     query.reader.prepareForTriggerAvailableNow()
     append(log, 0, 1000)
 
@@ -303,7 +289,7 @@ def test_a_server_that_is_away_has_nothing_new(
     assert query.plan() == []
     monkeypatch.undo()
     assert query.plan() == [Range(0, 100, 103)]
-    assert caplog.text.count("the server is away") == 1
+    assert caplog.text.count("no new rows until the server is back") == 1
 
 
 def refuse(partition: int) -> tuple[int, int]:
@@ -350,26 +336,6 @@ def test_a_refusal_that_comes_late_ends_the_query(log: Log, monkeypatch: pytest.
     background().run(let_through)
     with pytest.raises(DataLossError, match="topic 'log' is gone"):
         query.plan()
-
-
-# Volume
-
-
-def test_a_volume_is_waited_for_and_not_for_ever() -> None:
-    now = 0.0
-    volume = Volume(given(minRowsPerTrigger=100, maxTriggerDelay="60s"), lambda: now)
-    limit = ReadMaxRows(1000)
-
-    assert not volume.is_worthwhile(0, limit)
-    assert not volume.is_worthwhile(10, limit)
-    now = 59.0
-    assert not volume.is_worthwhile(99, limit)
-    assert volume.is_worthwhile(100, limit)
-    now = 70.0
-    assert not volume.is_worthwhile(1, limit)
-    now = 130.0
-    assert volume.is_worthwhile(1, limit)
-    assert not volume.is_worthwhile(1, limit)
 
 
 def test_a_named_reader_is_known_from_its_first_position_on(serving: Serving) -> None:
@@ -493,7 +459,7 @@ def test_the_driver_reads_small_rows_again_some_time_behind_a_large_one(log: Log
 
 def test_a_slow_server_is_not_waited_for_with_each_micro_batch(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
-    monkeypatch.setattr("rsocket_trio.spark.streaming.PLAN_TIMEOUT", 0)
+    monkeypatch.setattr("rsocket_trio.spark.stream_reader.PLAN_TIMEOUT", 0)
     assert planned_rows(query, 4) is None
 
     monkeypatch.setattr(ServerStreamReader, "_read_few", pytest.fail)
@@ -508,7 +474,7 @@ def test_tasks_read_what_the_driver_can_not(log: Log, monkeypatch: pytest.Monkey
     async def fail(*arguments: object) -> None:
         raise DataLossError("gone")
 
-    monkeypatch.setattr("rsocket_trio.spark.streaming.fetch", fail)
+    monkeypatch.setattr("rsocket_trio.spark.stream_reader.fetch", fail)
     [part] = query.reader.partitions(before, end)
     assert not isinstance(query.reader, PlannedReader)
     assert repr(part) == "RangePartition(0: 0 to 4, 1: 0 to 2)"

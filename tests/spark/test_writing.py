@@ -22,7 +22,7 @@ from rsocket_trio import ApplicationError, Payload, Responder
 from rsocket_trio.replay import Ledger, add_sink, sink_routes
 from rsocket_trio.spark import OptionError, SchemaMismatchError, SinkError
 from rsocket_trio.spark.background import close_background
-from rsocket_trio.spark.writing import Written, origin_of
+from rsocket_trio.spark.writer import Written, origin_of
 from tests.spark.sinks import (
     PATIENCE,
     ROUTE,
@@ -395,7 +395,7 @@ def test_wrong_columns_are_refused_when_the_write_is_planned() -> None:
         ({"delivery": "bestEffort"}, "'delivery' of 'bestEffort' is none of exactlyOnce, atLeastOnce"),
         ({"metadataMimeType": "text/plain"}, "a sink needs composite metadata"),
         ({"delivery": "twice"}, "'delivery' of 'twice' is none of exactlyOnce, atLeastOnce"),
-        ({"bufferBytes": "1k"}, "'bufferBytes' is not for write: it is for readStream"),
+        ({"reader": "a"}, "'reader' is not for write: it is for readStream"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_when_the_write_is_planned(given: dict[str, Any], problem: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rsocket_trio.spark.java import bundled_java
+from rsocket_trio.spark.installation import bundled_java
 from tests.blocks import ROOT
 from tests.each_row import whole
 from tests.missing import give_up

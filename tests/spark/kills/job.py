@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from rsocket_trio.spark import RSocketDataSource, ensure_java, register
-from rsocket_trio.spark.writing import BatchWriter, Written
+from rsocket_trio.spark.writer import BatchWriter, Written
 from tests.spark.session import MASTER, SETTINGS
 
 

@@ -9,18 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rsocket_trio.replay.elements import now_us
-from rsocket_trio.spark.batching import Pending, decoded, sliced
-from rsocket_trio.spark.records import (
-    RAW_SCHEMA,
-    Chunk,
-    SchemaMismatchError,
-    arrow_batches,
-    fitted,
-    joined,
-    mismatch,
-    raw_batch,
-)
+from rsocket_trio.replay import Record
+from rsocket_trio.spark.errors import SchemaMismatchError
+from rsocket_trio.spark.rows import RAW_SCHEMA, RowShape, arrow_batches, fitted, gathered, joined, mismatch
 from tests.spark.serving import options
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -47,8 +38,8 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def test_raw_rows_are_columns() -> None:
-    chunks = [Chunk(7, [b"a", b""], None, 1_000_001), Chunk(20, [b"c"], [b"meta"], 2_000_000)]
-    batch = raw_batch(3, chunks, "log")
+    records = [Record(7, b"a"), Record(8, b""), Record(20, b"c", b"meta")]
+    batch = RowShape(options(), 3, None).of_records(records, 1_000_001)
 
     assert batch.schema.equals(RAW_SCHEMA, check_metadata=True)
     assert batch.to_pydict() == {
@@ -56,37 +47,12 @@ def test_raw_rows_are_columns() -> None:
         "position": [7, 8, 20],
         "data": [b"a", b"", b"c"],
         "metadata": [None, None, b"meta"],
-        "received_at": [
-            dt.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=dt.UTC),
-            dt.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=dt.UTC),
-            dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC),
-        ],
+        "received_at": [dt.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=dt.UTC)] * 3,
         "route": ["log", "log", "log"],
         "key": [None, None, None],
         "timestamp": [None, None, None],
     }
     batch.validate(full=True)
-
-
-@pytest.mark.parametrize("chunks", [[], [Chunk(0, [], None, 1)], [Chunk(2**63 - 2, [b"x"], [None], 5)]])
-def test_the_schema_is_the_same_for_every_batch(chunks: list[Chunk]) -> None:
-    batch = raw_batch(0, chunks, "log")
-
-    assert batch.schema.equals(RAW_SCHEMA)
-    batch.validate(full=True)
-
-
-def test_the_time_is_that_of_now_in_microseconds() -> None:
-    before = dt.datetime.now(dt.UTC).timestamp()
-
-    assert 0 <= now_us() / 1e6 - before < 60
-
-
-def test_a_chunk_is_split_with_its_metadata() -> None:
-    head, tail = Chunk(5, [b"a", b"b", b"c"], [None, b"m", None], 9).split(1)
-
-    assert (head, tail) == (Chunk(5, [b"a"], [None], 9), Chunk(6, [b"b", b"c"], [b"m", None], 9))
-    assert [head.rows, tail.rows, tail.size] == [1, 2, 3]
 
 
 # Arrow payloads
@@ -175,76 +141,46 @@ def test_a_batch_that_fits_is_not_made_anew() -> None:
     batch = batch_of([1])
 
     assert fitted(batch, SCHEMA) is batch
-    assert joined([batch], SCHEMA) is batch
-
-
-def test_small_batches_are_joined() -> None:
-    assert ids([joined([batch_of([1]), batch_of([2, 3])], SCHEMA)]) == [[1, 2, 3]]
-
-
-def test_only_the_wanted_rows_of_a_payload_are_taken() -> None:
-    data = ipc(batch_of([0, 1]), batch_of([2, 3, 4]))
-
-    assert ids(decoded(Chunk(11, [data], None, 0, (1, 4, 5)), SCHEMA)) == [[1], [2, 3]]
-    assert ids(decoded(Chunk(10, [data], None, 0, (0, 5, 5)), SCHEMA)) == [[0, 1], [2, 3, 4]]
-    assert ids(sliced([batch_of([0, 1]), batch_of([2])], 2, 3)) == [[2]]
+    assert joined([batch]) is batch
 
 
 def test_a_payload_with_other_rows_than_its_metadata_says_is_refused() -> None:
-    chunk = Chunk(10, [ipc(batch_of([1, 2]))], None, 0, (0, 3, 3))
+    shape = RowShape(options(payload="arrow"), 0, SCHEMA)
 
     with pytest.raises(SchemaMismatchError, match="payload at position 10 has 2 rows, its metadata says 3"):
-        list(decoded(chunk, SCHEMA))
+        shape.of_part(ipc(batch_of([1, 2])), 10, 3, 0, 3)
 
 
-# Gathering
+# Joining
 
 
-def test_rows_are_cut_at_the_number_of_rows() -> None:
-    pending = Pending(options(batch_rows=4), 0, None)
+def joined_ids(sizes: list[int], **bounds: int) -> list[int]:
+    """The rows of the batches that batches of these sizes are joined to."""
+    batches = iter([*(batch_of(range(size)) for size in sizes), None])
+    return [batch.num_rows for batch in gathered(lambda timeout: next(batches), options(**bounds))]
 
-    full = [*pending.add(Chunk(0, [b"x"] * 3, None, 0)), *pending.add(Chunk(3, [b"x"] * 10, None, 0))]
 
-    assert [batch.column("position").to_pylist() for batch in full] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert pending.rows == 1
-    assert pending.flush().column("position").to_pylist() == [12]
-    assert pending.rows == 0
+def test_small_batches_are_joined_up_to_the_number_of_rows_and_never_cut() -> None:
+    assert joined_ids([2, 2, 9, 0, 1, 1], batch_rows=4) == [4, 9, 2]
 
 
 def test_rows_are_handed_on_once_they_are_large_enough() -> None:
-    pending = Pending(options(batch_bytes=100), 0, None)
-
-    assert list(pending.add(Chunk(0, [bytes(60)], None, 0))) == []
-    [batch] = pending.add(Chunk(1, [bytes(60)], None, 0))
-    assert batch.num_rows == 2
+    assert joined_ids([1, 1, 1], batch_bytes=batch_of([1]).nbytes + 1) == [2, 1]
 
 
-@pytest.mark.parametrize("metadata", [None, bytes(10)])
-def test_rows_are_cut_at_their_bytes(metadata: bytes | None) -> None:
-    pending = Pending(options(batch_bytes=100), 0, None)
-    size = 50 if metadata else 60
-    chunk = Chunk(0, [bytes(size)] * 7, [metadata] * 7 if metadata else None, 0)
+def test_rows_are_handed_on_once_they_have_waited() -> None:
+    now = 0.0
+    waited: list[float | None] = []
 
-    full = list(pending.add(chunk))
+    def take(timeout: float | None) -> pa.RecordBatch | None:
+        nonlocal now
+        waited.append(timeout)
+        if len(waited) % 2:
+            return batch_of([1]) if len(waited) < 4 else None
+        now += timeout or 0.0
+        raise TimeoutError
 
-    assert [batch.column("position").to_pylist() for batch in full] == [[0, 1], [2, 3], [4, 5]]
-    assert pending.rows == 1
-    # By the average of rows that came together.
-    assert [batch.num_rows for batch in pending.add(Chunk(7, [bytes(500), b"", bytes(1)], None, 0))] == [2, 1, 1]
+    found = list(gathered(take, options(), lambda: now))
 
-
-def test_the_number_of_rows_holds_where_bytes_are_cut_as_well() -> None:
-    pending = Pending(options(batch_bytes=100, batch_rows=2), 0, None)
-
-    full = list(pending.add(Chunk(0, [bytes(30)] * 5, None, 0)))
-
-    assert [batch.num_rows for batch in full] == [2, 2]
-
-
-def test_arrow_payloads_are_joined_up_to_the_number_of_rows_and_never_cut() -> None:
-    pending = Pending(options(batch_rows=4, payload="arrow"), 0, SCHEMA)
-    small, large = ipc(batch_of([1, 2])), ipc(batch_of(range(9)))
-
-    full = [batch for data in (small, small, large) for batch in pending.add(Chunk(0, [data], None, 0))]
-
-    assert ids(full) == [[1, 2, 1, 2], list(range(9))]
+    assert [batch.num_rows for batch in found] == [1, 1]
+    assert waited == [None, 0.2, None, 0.2, None]

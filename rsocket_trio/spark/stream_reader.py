@@ -7,8 +7,7 @@ killed at any time. Each task gets a pickled copy, which only reads.
 from __future__ import annotations
 
 import logging
-import threading
-import time
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
@@ -16,22 +15,11 @@ from typing import Any
 import pyarrow as pa
 import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from rsocket_trio.spark.asking import Unanswered, ask_places, ask_starts, explained
 from rsocket_trio.spark.background import Background, background
-from rsocket_trio.spark.batching import Pending
-from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.diagnosis import explaining, positions_missing
-from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
-from rsocket_trio.spark.mistakes import PASSING_FOR_READS, DataLossError
-from rsocket_trio.spark.options import LATEST, OptionError, Options, Place, Use, place_name
+from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, OptionError, in_one_line, rows_in_one_line
+from rsocket_trio.spark.options import LATEST, Options, Place, Use, checked, place_name
 from rsocket_trio.spark.ranges import (
     Bounds,
     PositionMap,
@@ -48,8 +36,8 @@ from rsocket_trio.spark.ranges import (
     split,
     to_offset,
 )
-from rsocket_trio.spark.records import PackChunk, Rows, content_bytes
 from rsocket_trio.spark.replayed import acknowledge, check_columns, fetch, rows_of_ranges
+from rsocket_trio.spark.server_sources import ask_places, ask_times
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -57,8 +45,6 @@ BOUNDS_TIMEOUT = 0.5
 """Seconds that a micro-batch waits for new bounds before it is planned with the known ones."""
 ROWS_PER_PARTITION = 100_000
 """Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
-SAMPLE = 64
-"""Rows of a partition that are read ahead to learn how large they are."""
 MAX_PLAN_ROWS, MAX_PLAN_BYTES = 500, 2**20
 """The largest micro-batch that the driver reads itself, in rows and in bytes: Spark then starts no task in Python."""
 PLAN_TIMEOUT = 0.5
@@ -67,117 +53,52 @@ FADING = 0.9
 """The part of the estimated size of a row that each micro-batch read by tasks leaves: later the driver tries again."""
 
 
-# The bounds of the server and the read limits of a query
-
-
-class LatestOffsets:
-    """The bounds of the server's partitions as last heard. One thread asks; the request runs in the background."""
+class LatestBounds:
+    """The bounds of the server's partitions as last heard; ``known`` is ``None`` before the first answer."""
 
     def __init__(self, background: Background, options: Options) -> None:
         self._background = background
         self._options = options
-        self._changed = threading.Condition()
-        self._asking = False
         self._error: Exception | None = None
-        self._shown: Exception | None = None
         self._is_away = False
+        self._answered: trio.Event | None = None
         self.known: dict[Place, Bounds] | None = None
 
-    def fresh(self, timeout: float = BOUNDS_TIMEOUT) -> dict[Place, Bounds]:
+    def fresh(self) -> dict[Place, Bounds]:
         """Return the bounds as they are now, or as last heard where no answer comes in time.
 
-        Raise the server's refusal, and ``ConnectionLost`` if the server never answered.
+        Raise the error for the user where the server refuses, or never answered.
         """
-        with self._changed:
-            if not self._asking and not self._is_refused:  # by an answer that came behind the last wait
-                self._asking = True
-                self._error = None
-                self._background.start(self._ask)
-            # With known bounds Spark is not kept waiting: an answer that comes later serves the next micro-batch.
-            self._changed.wait_for(lambda: not self._asking, None if self.known is None else timeout)
-            error = self._error
-            if error is not None and (self.known is None or self._is_refused):
-                self._error = None
-                raise self._shown or error
-            if error is not None and not self._is_away:
-                logger.warning(
-                    "%s: the server is away, no new rows until it is back: %s", self._options.shown_route, str(error)
-                )
-            self._is_away = error is not None
-            assert self.known is not None
-            return self.known
+        return self._background.run(self._fresh)
 
-    @property
-    def _is_refused(self) -> bool:
-        return self._error is not None and not isinstance(self._error, PASSING_FOR_READS)
+    async def _fresh(self) -> dict[Place, Bounds]:
+        if self._error is None and (self._answered is None or self._answered.is_set()):
+            self._answered = trio.Event()
+            self._background.start(partial(self._ask, self._answered))
+        # With known bounds Spark is not kept waiting: an answer that comes later serves the next micro-batch.
+        assert self._answered is not None
+        with trio.move_on_after(math.inf if self.known is None else BOUNDS_TIMEOUT):
+            await self._answered.wait()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        assert self.known is not None
+        return self.known
 
-    async def _ask(self) -> None:
-        error: Exception | None = None
-        shown: Exception | None = None
-        bounds = None
+    async def _ask(self, answered: trio.Event) -> None:
         pool, options = self._background.pool, self._options
         try:
-            bounds = await ask_places(pool, options, {route for route, _ in self.known or ()})
-        except Unanswered as problem:
-            # Raised in the thread that asks, by ``fresh``.
-            error = problem.error
-            shown = await explained(pool, options, problem)
-        except Exception as exc:
-            # Raised there as well: that thread waits for it.
-            error = exc
+            self.known = await ask_places(pool, options, {route for route, _ in self.known or ()})
+            self._is_away = False
+        except Exception as error:
+            # Raised in the thread that asks, unless a later answer may be better.
+            if self.known is None or not isinstance(error.__cause__, PASSING_FOR_READS):
+                self._error = error
+            elif not self._is_away:
+                self._is_away = True
+                logger.warning("%s: no new rows until the server is back: %s", options.shown_route, str(error))
         finally:
-            with self._changed:
-                self._asking = False
-                self._error, self._shown = error, shown
-                if bounds is not None:
-                    self.known = bounds
-                self._changed.notify_all()
-            del error, shown
-
-
-class Volume:
-    """The read limits of one query."""
-
-    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
-        self._options = options
-        self._clock = clock
-        self._waiting_since: float | None = None
-
-    def default_limit(self, partitions: int) -> ReadLimit:
-        """Return the limit for Spark, which knows one kind at a time; the other limits are applied here as well."""
-        options = self._options
-        if options.max_rows_per_trigger is None and options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * max(partitions, 1))
-
-    def max_rows(self, limit: ReadLimit) -> int | None:
-        """Return the number of rows that may be read, ``None`` for all there are."""
-        if isinstance(limit, ReadMaxRows):
-            return limit.max_rows
-        return None if isinstance(limit, ReadAllAvailable) else self._options.max_rows_per_trigger
-
-    def max_bytes(self, limit: ReadLimit) -> int | None:
-        """Return the number of bytes that may be read, ``None`` for as many as there are."""
-        if isinstance(limit, ReadMaxBytes):
-            return limit.max_bytes
-        return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
-
-    def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
-        """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
-        wanted = self._options.min_rows_per_trigger
-        if not available:
-            self._waiting_since = None
-            return False
-        if wanted is None or available >= wanted or isinstance(limit, ReadAllAvailable):
-            self._waiting_since = None
-            return True
-        now = self._clock()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if now - self._waiting_since < self._options.max_trigger_delay:
-            return False
-        self._waiting_since = None
-        return True
+            answered.set()
 
 
 # The readers
@@ -199,22 +120,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> Options:
         """Return the checked options. Not in the constructor: an error raised there reaches the user garbled."""
-        try:
-            return checked(self._given, Use.STREAM_READ)
-        except OptionError as error:
-            found = error
-        if self._given.positions is None and "'positions'" in str(found):
-            here = self._background
-            found = here.run(partial(positions_missing, here.pool, self._given))
-        raise found
+        return checked(self._given, Use.STREAM_READ)
 
     @cached_property
     def _background(self) -> Background:
         return background()
-
-    @cached_property
-    def _volume(self) -> Volume:
-        return Volume(self._options)
 
     def stop(self) -> None:
         """Do nothing: servers hear of the end when the process goes, and Spark seldom calls this."""
@@ -245,16 +155,18 @@ class ServerStreamReader(StreamReader):
     """Bytes of a row on average, as far as it is known from micro-batches that the driver has tried to read."""
 
     @cached_property
-    def _offsets(self) -> LatestOffsets:
-        return LatestOffsets(self._background, self._options)
+    def _bounds(self) -> LatestBounds:
+        options = self._options
+        return LatestBounds(self._background, options)
 
     @cached_property
     def _initial(self) -> PositionMap:
         """Return the starting positions. Spark asks more than once, and they must not move in between."""
         options = self._options
-        bounds = self._offsets.fresh()
-        if options.starting_timestamp is not None:
-            return self._background.run(partial(ask_starts, self._background.pool, options, bounds))
+        bounds = self._bounds.fresh()
+        ask = partial(ask_times, self._background.pool, options, bounds, options.starting_timestamp)
+        if (found := self._background.run(partial(ask, "startingTimestamp"))) is not None:
+            return found
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
         for place, one in bounds.items():
             if start[place] > one.latest:
@@ -276,14 +188,15 @@ class ServerStreamReader(StreamReader):
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
-        return self._volume.default_limit(len(self._offsets.known or self._offsets.fresh()))
+        partitions = len(self._bounds.known or self._bounds.fresh())
+        return ReadMaxRows(self._options.max_rows_per_trigger or ROWS_PER_PARTITION * partitions)
 
     @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
-        options, volume = self._options, self._volume
+        """Return the end of the next micro-batch; ``start`` if there is nothing to read."""
+        options = self._options
         begin = from_offset(start, options.fingerprint)
-        bounds = self._offsets.fresh()
+        bounds = self._bounds.fresh()
         if options.fail_on_data_loss:
             check_not_gone(begin, bounds)
         if replaced := replaced_in(begin, bounds, options.shown_route):
@@ -291,25 +204,18 @@ class ServerStreamReader(StreamReader):
             return to_offset(options.fingerprint, begin | replaced)
         added = added_routes(begin, bounds)
         begin |= added
-        latest = self._goal if self._goal is not None else latest_of(bounds)
-        everything = ranges_between(begin, advance(begin, latest, None))
-        is_last_call = self._goal is not None
-        rows = sum(one.size for one in everything)
-        if not volume.is_worthwhile(rows, limit) and not (is_last_call and rows):
+        end = advance(
+            begin, self._goal or latest_of(bounds), limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        )
+        if not ranges_between(begin, end):
             return start
-        most = volume.max_rows(limit)
-        max_bytes = volume.max_bytes(limit)
-        if max_bytes is not None:
-            by_bytes = self._rows_in(max_bytes, everything)
-            most = by_bytes if most is None else min(most, by_bytes)
-        end = advance(begin, latest, most)
         # When Spark repeats the first batch it asks anew for the initial offset: so the batch has its own beginning.
         # So does one with new routes, of which the offset before says nothing.
         return to_offset(options.fingerprint, end, begin if added or begin == self._first else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest known offset of the server, for the query's progress."""
-        known = self._offsets.known
+        known = self._bounds.known
         if known is None:
             return None
         options = self._options
@@ -318,7 +224,7 @@ class ServerStreamReader(StreamReader):
     @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query: rows written from now on are left for another query."""
-        self._goal = latest_of(self._offsets.fresh())
+        self._goal = latest_of(self._bounds.fresh())
 
     @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -345,34 +251,29 @@ class ServerStreamReader(StreamReader):
         """Return the rows of small ranges; nothing if they are too large, or for whatever error a task will meet."""
         if self._planned is None or planned_reader() is None:
             return []
-        takers = [Few(one) for one in ranges]
+        takers = [Few() for _ in ranges]
         here, options = self._background, self._options
 
         async def read_all() -> bool:
             with trio.move_on_after(PLAN_TIMEOUT) as patience:
                 async with trio.open_nursery() as nursery:
-                    for taker in takers:
-                        of_route = options.of_route(taker.range.route)
-                        nursery.start_soon(fetch, here.pool, of_route, taker.range, taker)
+                    for one, taker in zip(ranges, takers, strict=True):
+                        nursery.start_soon(fetch, here.pool, options.of_route(one.route), one, taker, self._schema)
             return not patience.cancelled_caught
 
         batches: list[pa.RecordBatch] = []
-        least = 0
+        size = 0
         try:
-            if not here.run(read_all):
-                # A slow server is as good as large rows: it is not waited for with each micro-batch.
-                least = 2 * MAX_PLAN_BYTES
-            else:
+            if here.run(read_all):
                 # All or none: a batch of one range must not stay where the rows of another are no such columns.
-                batches = [
-                    batch
-                    for taker in takers
-                    for batch in taker.batches(options.of_route(taker.range.route), self._schema)
-                ]
+                batches = [batch for taker in takers for batch in taker.batches]
+            else:
+                # A slow server is as good as large rows: it is not waited for with each micro-batch.
+                size = 2 * MAX_PLAN_BYTES
         except Exception as error:
             # The task that reads them meets it again, and says it in the words of the options.
             logger.debug("a micro-batch is read by tasks: %r", error)
-        size = max(sum(taker.size for taker in takers), least)
+        size = max(sum(taker.size for taker in takers), size)
         self._row_bytes = max(size / sum(one.size for one in ranges), 1.0)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._planned) for batch in batches]
 
@@ -395,15 +296,6 @@ class ServerStreamReader(StreamReader):
             of_route = self._options.of_route(route)
             self._background.start(partial(acknowledge, self._background.pool, of_route, by_partition))
 
-    def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
-        """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""
-        sample = Sample()
-        for one in ranges:
-            head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end), one.route)
-            pool, options = self._background.pool, self._options.of_route(one.route)
-            self._background.run(partial(explaining, pool, options, fetch, pool, options, head, sample))
-        return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
-
 
 class TooLarge(Exception):
     """Rows that the driver reads are too large to travel with the plan."""
@@ -412,25 +304,16 @@ class TooLarge(Exception):
 class Few:
     """The rows of a small range, in the driver."""
 
-    def __init__(self, range_: Range) -> None:
-        self.range = range_
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
         self.size = 0
-        self._chunks: list[Rows] = []
 
-    async def put(self, item: Rows, weight: int) -> None:
+    async def put(self, item: pa.RecordBatch, weight: int) -> None:
         """Take rows. Raise ``TooLarge``."""
-        self.size += item.size
+        self.size += item.nbytes
         if self.size > MAX_PLAN_BYTES:
             raise TooLarge
-        self._chunks.append(item)
-
-    def batches(self, options: Options, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """Yield them as record batches."""
-        pending = Pending(options, self.range.partition, schema)
-        for chunk in self._chunks:
-            yield from pending.add(chunk)
-        if pending.rows:
-            yield pending.flush()
+        self.batches.append(item)
 
 
 class PlannedReader(ServerStreamReader):
@@ -476,24 +359,6 @@ def names_of(options: Options, places: Iterable[Place]) -> dict[str, Any]:
         "server": options.shown_uris,
         "routes": sorted({route or options.route for route, _ in places} or {options.route}),
     }
-
-
-class Sample:
-    """Counts rows and their bytes."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.size = 0
-
-    async def put(self, item: Rows, weight: int) -> None:
-        """Count the positions of a chunk and their bytes."""
-        if isinstance(item, PackChunk):
-            self.rows += item.end - item.start
-            self.size += content_bytes(item.rows_wanted())
-            return
-        self.rows += item.rows
-        # Of an Arrow payload only some rows may be wanted.
-        self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
 
 
 def latest_of(bounds: Mapping[Place, Bounds]) -> PositionMap:

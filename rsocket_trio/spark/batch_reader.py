@@ -23,17 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.asking import ask_ends, ask_places_explained, ask_starts
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.batching import rows_of
-from rsocket_trio.spark.diagnosis import explaining
-from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
-from rsocket_trio.spark.live import fetch_live
-from rsocket_trio.spark.mistakes import DataLossError
+from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, in_one_line, rows_in_one_line
+from rsocket_trio.spark.live_reader import LivePartition, live_rows
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
 from rsocket_trio.spark.ranges import Bounds, Range, RangePartition, ranges_between, resolve, split
-from rsocket_trio.spark.records import SchemaMismatchError
 from rsocket_trio.spark.replayed import check_columns, rows_of_ranges
+from rsocket_trio.spark.server_sources import ask_places, ask_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,13 +103,6 @@ def selection_of(one: Filter) -> Selection | None:
 # The readers
 
 
-class LivePartition(InputPartition):
-    """The whole of a live stream, for one task."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-
 class BatchReader(DataSourceReader):
     """Reads a range of a replayable route, or a live stream up to its end or a bound.
 
@@ -132,12 +121,10 @@ class BatchReader(DataSourceReader):
         if options.positions != "server":
             return [LivePartition()]
         here = background()
-        bounds = here.run(partial(ask_places_explained, here.pool, options))
-        starts = ends = None
-        if options.starting_timestamp is not None:
-            starts = here.run(partial(ask_starts, here.pool, options, bounds))
-        if options.ending_timestamp is not None:
-            ends = here.run(partial(ask_ends, here.pool, options, bounds))
+        bounds = here.run(partial(ask_places, here.pool, options))
+        ask = partial(ask_times, here.pool, options, bounds)
+        starts = here.run(partial(ask, options.starting_timestamp, "startingTimestamp"))
+        ends = here.run(partial(ask, options.ending_timestamp, "endingTimestamp"))
         found = [
             selected
             for one in planned(options, bounds, starts, ends)
@@ -154,9 +141,7 @@ class BatchReader(DataSourceReader):
         """Read the rows of a partition, in a task."""
         if isinstance(partition, RangePartition):
             return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
-        here, options = background(), self._options
-        produce = partial(explaining, here.pool, options, partial(fetch_live, here.pool, options))
-        return rows_in_one_line(rows_of(produce, options, 0, self._schema))
+        return rows_in_one_line(live_rows(self._options, self._schema))
 
 
 class PushdownReader(BatchReader):
@@ -182,8 +167,7 @@ def planned(
     starts: Mapping[Place, int] | None = None,
     ends: Mapping[Place, int] | None = None,
 ) -> list[Range]:
-    """Return the ranges of a batch read. ``starts`` and ``ends`` are those of ``startingTimestamp`` and
-    ``endingTimestamp``.
+    """Return the ranges of a batch read. ``starts`` and ``ends`` are the positions of its times.
 
     Raise ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
