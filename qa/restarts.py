@@ -115,9 +115,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(workers: int) -> AsyncIterator[tuple[Server, trio.Nursery]]:
+async def serving(workers: int, listen: str = "tcp://127.0.0.1:0") -> AsyncIterator[tuple[Server, trio.Nursery]]:
     """Run a server for as long as the block; processes that it replaced end in the nursery."""
-    server = Server(workers)
+    server = Server(workers, listen)
     try:
         async with trio.open_nursery() as nursery:
             await server.start()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers take it; to import typing takes longer than all that is here
 if TYPE_CHECKING:
+    from rsocket_trio.client.forwarding import forwarding
     from rsocket_trio.client.open import open_connection, open_connection_over
+    from rsocket_trio.client.pool import Pool, open_pool
     from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
     from rsocket_trio.connection.connection import Connection, current_connection
     from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 del TYPE_CHECKING
 
 _HOMES = {
+    "client.forwarding": ("forwarding",),
     "client.open": ("open_connection", "open_connection_over"),
+    "client.pool": ("Pool", "open_pool"),
     "client.reconnecting": ("ReconnectingClient", "connect_forever"),
     "connection.connection": ("Connection", "current_connection"),
     "connection.streams": ("Channel", "Incoming", "Outgoing"),
@@ -106,6 +110,7 @@ __all__ = [
     "Outgoing",
     "Payload",
     "PayloadLike",
+    "Pool",
     "ProtocolError",
     "RSocketError",
     "ReconnectingClient",
@@ -125,8 +130,10 @@ __all__ = [
     "current_call",
     "current_connection",
     "current_user",
+    "forwarding",
     "open_connection",
     "open_connection_over",
+    "open_pool",
     "open_shared",
     "run",
     "serve",

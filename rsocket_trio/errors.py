@@ -47,6 +47,9 @@ CONNECTION_CLOSE = 0x102
 class RSocketError(Exception):
     """The base class of all errors that the library raises."""
 
+    _is_unsent = False
+    """Whether nothing of the request that it ended had left this side."""
+
 
 class CodedError(RSocketError):
     """An error that travels as a code and data.
@@ -284,6 +287,18 @@ def connection_error(code: int, data: bytes) -> ConnectionLost:
     return ConnectionLost(
         f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code
     )
+
+
+def unsent_copy(error: RSocketError) -> RSocketError:
+    """The same error for a request of which nothing left this side."""
+    twin = fresh_copy(error)
+    twin._is_unsent = True
+    return twin
+
+
+def did_not_run(error: RSocketError) -> bool:
+    """Return whether the request that ended with ``error`` was certainly not processed."""
+    return error._is_unsent or isinstance(error, Rejected)
 
 
 def fresh_copy(error: E) -> E:

@@ -91,8 +91,9 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` returns those for the
-    objects that ``function`` gives. ``plain`` says that nothing has to be done round the function.
+    ``requires`` who may call, ``passes_on`` that it looks at nothing of its call, ``around`` are interceptors of this
+    handler alone, ``codecs`` returns those for the objects that ``function`` gives. ``plain`` says that nothing has to
+    be done round the function.
     """
 
     function: Function
@@ -107,6 +108,7 @@ class Handler:
     typed: TypedForm | None = None
     pattern: RouteMatcher | None = None
     requires: Requirement | None = None
+    passes_on: bool = False
     around: tuple[Function, ...] = ()
     plain: bool = True
     codecs: Callable[[], CodecChoice] | None = None

@@ -113,6 +113,9 @@ class Responder:
         self._entry_hooks: dict[int | str, Handler] = {}
         self._error_handlers: tuple[Handler, ...] = ()
         self._description: Handler | None = None
+        # Of what is forwarded: what looks at a SETUP before its own handler, and takes metadata that nobody else takes.
+        self._setup_checks: tuple[Callable[[Setup, Any], None], ...] = ()
+        self._last_pushes: tuple[Handler, ...] = ()
         self._described: bytes | None = None
         if describe:
             from rsocket_trio.services.description import DESCRIPTION_ROUTE, description
@@ -361,7 +364,11 @@ class Responder:
             )
         with self._all_or_nothing():
             for interaction, handler in other._requests():
+                if prefix and handler.route is None and handler.passes_on:
+                    continue  # what is forwarded behind a prefix has a route
                 self._include(interaction, handler, prefix, other._interceptors)
+        self._setup_checks += other._setup_checks
+        self._last_pushes += () if prefix else other._last_pushes
 
     def _include(
         self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
@@ -441,6 +448,10 @@ class Responder:
     def _setup_handler(self) -> Handler | None:
         """Return the handler that admits connections, or ``None``."""
         own = self._specials.get("setup")
+        if self._setup_checks:
+            from rsocket_trio.services.calls.access import behind
+
+            own = behind(self._setup_checks, own)
         if self._authenticator is None and not self.auth_required:
             return own
         from rsocket_trio.services.calls.access import admission
@@ -455,7 +466,7 @@ class Responder:
     @property
     def _metadata_push_handler(self) -> Handler | None:
         """Return the handler of pushed metadata, or ``None``."""
-        return self._specials.get("metadata_push")
+        return self._specials.get("metadata_push", self._last_pushes[0] if self._last_pushes else None)
 
     # The two hooks: calls that need more than their bytes, and requests of the connection that do.
 
@@ -494,8 +505,15 @@ class Responder:
             raise
 
     def _decorator(
-        self, interaction: Interaction, route: object, requires: Requires, *, credit: int = 256, refill: bool = True
-    ) -> object:
+        self,
+        interaction: Interaction,
+        route: object,
+        requires: Requires = None,
+        *,
+        credit: int = 256,
+        refill: bool = True,
+        passes_on: bool = False,
+    ) -> Any:
         _check_requires(requires)
 
         def register(function: F) -> F:
@@ -511,6 +529,7 @@ class Responder:
                 credit=credit,
                 refill=refill,
                 requires=requires,
+                passes_on=passes_on,
                 codecs=self._choices,
             )
             self._add(handler, interaction, text, pattern)
@@ -533,7 +552,8 @@ class Responder:
             handler = attrs.evolve(handler, pattern_text=text or "", route=route)
         else:
             handler = attrs.evolve(handler, pattern_text=text, route=pattern.text, pattern=pattern)
-        if handler.typed is not None or handler.requires is not None or handler.around or handler.pattern is not None:
+        looks = handler.pattern is not None and not handler.passes_on
+        if handler.typed is not None or handler.requires is not None or handler.around or looks:
             handler = attrs.evolve(handler, plain=False)
             self._attach_served_calls()
         if handler.pattern is None or pattern is None:

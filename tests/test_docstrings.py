@@ -44,8 +44,8 @@ PAGES = {
 }
 """The page of each package; the names at the top have a page by topic."""
 MADE_BY_THE_LIBRARY = {
-    *("Call", "Channel", "Chunks", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"),
-    *("Receiving", "Stream", "Subscription", "TypedChannel"),
+    *("Call", "Channel", "Chunks", "Connection", "Incoming", "Outgoing", "Pool", "ReconnectingClient"),
+    *("Receiving", "SimulatedStream", "Stream", "Subscription", "TypedChannel"),
 }
 """Classes that users get and do not make: the arguments of their ``__init__`` are no part of the public API."""
 FOR_TESTS_AND_SPEED = {"filesystem", "head", "one"}

@@ -21,10 +21,10 @@ PUBLIC = {
         "serve",
         "serve_stream",
     ),
-    *("current_call", "current_connection", "current_user", "connect_forever"),
+    *("current_call", "current_connection", "current_user", "connect_forever", "open_pool", "forwarding"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
-    *("StreamuxOptions", "ReconnectingClient", "Backoff", "Credentials"),
+    *("StreamuxOptions", "ReconnectingClient", "Pool", "Backoff", "Credentials"),
     # Errors
     *("RSocketError", "StreamError", "SetupError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),

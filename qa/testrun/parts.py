@@ -74,7 +74,11 @@ LOADS: Final = (
 GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "attacks": (program("qa.attacks", "--full"),),
     "load": tuple(program("qa.attacks", load) for load in LOADS),
-    "restarts": (program("qa.restarts"), program("qa.restarts_backlog")),
+    "restarts": (
+        program("qa.restarts"),
+        program("qa.restarts_backlog"),
+        *(program("qa.pool", "--listen", f"{scheme}://127.0.0.1:0") for scheme in ("tcp", "ws", "h2")),
+    ),
     "times": (
         program("qa.times"),
         program("qa.analytics"),

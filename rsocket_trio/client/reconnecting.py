@@ -6,7 +6,8 @@ import inspect
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast
 
@@ -26,6 +27,7 @@ from rsocket_trio.errors import (
     Canceled,
     ConnectionClosed,
     ConnectionLost,
+    Drained,
     InvalidSetup,
     NegotiationFailed,
     RejectedResume,
@@ -34,10 +36,11 @@ from rsocket_trio.errors import (
     Unsupported,
     UnsupportedSetup,
     fresh_copy,
+    unsent_copy,
 )
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.signatures import completed
-from rsocket_trio.terms import Backoff
+from rsocket_trio.terms import Backoff, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.tools.parking_lot import ParkingLot
@@ -84,13 +87,35 @@ RENEWED: Final[dict[str, Callable[[Any], object]]] = {
 """The terms that a function may give for each connection, with the converter of its result."""
 
 
-class ReconnectingClient(
+class RoamingRequester(
     Requester[
         AbstractAsyncContextManager[Incoming],
         AbstractAsyncContextManager[IncomingWithPushes],
         AbstractAsyncContextManager[Channel],
     ]
 ):
+    """Takes a connection for each request, and sends what was certainly not processed to another one."""
+
+    def _calls(self) -> RequestCalls:
+        from rsocket_trio.services.calls import client
+
+        return client
+
+    @abstractmethod
+    def _sends_again(self, refusal: RSocketError) -> bool:
+        """Return whether a request that ended with this error may be sent to another connection."""
+
+    @asynccontextmanager
+    async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:
+        engine = await self._ready()
+        opening = new_stream(engine, REOPENED.get(kind, kind), *request)
+        if isinstance(opening, Reopened):
+            opening._open_by(self)
+        async with opening as stream:
+            yield stream
+
+
+class ReconnectingClient(RoamingRequester):
     """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
     A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,
@@ -155,40 +180,42 @@ class ReconnectingClient(
                 if error.text != GRACE_IS_OVER:
                     raise
 
-    def _calls(self) -> RequestCalls:
-        from rsocket_trio.services.calls import client
-
-        return client
-
     async def _ready(self) -> Engine:
         need_trio()
         return await (await self._next(self._wait))._ready()
 
-    async def _next_engine(self) -> Engine | None:
+    @property
+    def _far_setup(self) -> Setup | None:
+        return None if self._connection is None else self._connection.setup
+
+    def _sends_again(self, refusal: RSocketError) -> bool:
+        return type(refusal) is Drained
+
+    async def _next_engine(self, refusal: RSocketError, tried: Sequence[Engine]) -> Engine | None:
+        if not self._sends_again(refusal):
+            return None
         if not self._wait and (self.connection is None or trio.current_time() < self._resend_at):
             return None
         await trio.sleep_until(self._resend_at)
         return await self._ready()
 
-    @asynccontextmanager
-    async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:
-        engine = await self._ready()
-        opening = new_stream(engine, REOPENED.get(kind, kind), *request)
-        if isinstance(opening, Reopened):
-            opening._open_by(self)
-        async with opening as stream:
-            yield stream
+    async def _retire(self) -> None:
+        """Make no other connection, and drain the one that there is."""
+        connection = self._connection
+        self._end(ConnectionClosed("the client was closed by this side"))
+        if connection is not None:
+            await connection.drain()
 
     async def _next(self, wait: bool) -> Connection:
         """Return the connection for a new request. There is no checkpoint after it was found."""
         while (connection := self.connection) is None:
             if self._ended is not None:
                 await trio.lowlevel.checkpoint()
-                raise _twin(self._ended)
+                raise twin(self._ended)
             if not wait and (self._connection is None or self._connection.status == "draining"):
                 why = self._why if self._connection is None else ConnectionClosed("the last one drains")
                 await trio.lowlevel.checkpoint()
-                raise ConnectionLost(f"no connection: {why}") from why
+                raise unsent_copy(ConnectionLost(f"no connection: {why}")) from why
             # `_connect`, `_hand_over`, `_lose` and `_end` wake it; by then the state may have changed again.
             await self._changes.park()
         return connection
@@ -224,7 +251,7 @@ class ReconnectingClient(
         try:
             terms = await renewed(self._terms, time_limit)
         except ConnectionLost as error:
-            self._lose(_twin(error), refused=False)
+            self._lose(twin(error), refused=False)
             task_status.started(0.0)
         else:
             await self._connect(terms, time_limit, task_status)
@@ -254,7 +281,7 @@ class ReconnectingClient(
         except (RSocketError, ValueError, TypeError) as error:
             if since < math.inf:
                 raise  # an error of the on_state function
-            why = _twin(error)
+            why = twin(error)
         if since < math.inf:
             task_status.started(trio.current_time() - since)
             return
@@ -372,7 +399,7 @@ async def connect_forever(
                 del error  # its traceback refers to this frame
 
 
-def _twin(error: Exception) -> Exception:
+def twin(error: Exception) -> Exception:
     """Return a fresh copy of an error, also of a ``ValueError`` or ``TypeError``, without its traceback."""
     return fresh_copy(cast("RSocketError", error))
 

@@ -1,34 +1,37 @@
-"""Streams and channels of a reconnecting client: refused by a peer that drains, they open on the next connection."""
+"""Streams and channels of a client with several connections: what one peer refuses, opens on another connection."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import trio
 
 from rsocket_trio.connection.streams import Channel, Incoming
-from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.payload import Payload, PayloadLike
 
 if TYPE_CHECKING:
-    from rsocket_trio.client.reconnecting import ReconnectingClient
+    from rsocket_trio.client.reconnecting import RoamingRequester
+    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
 
 T = TypeVar("T")
 
 
 class Reopened(Incoming):
-    """A stream that opens on the next connection each time that a peer that drains refuses it.
+    """A stream that opens on another connection each time that it was certainly not processed.
 
     A refused stream was not processed: no item came, and a channel had no credit to send. The call that hears of the
     refusal opens it again; others wait for that. Once an item came or left, the stream is like any other.
     """
 
-    _client: ReconnectingClient
+    _client: RoamingRequester
+    _tried: list[Engine]
+    """The engines that it was opened on, and refused."""
     _refusal: RSocketError | None
     """The refusal after which the stream was not opened again yet."""
     _is_taken: bool
@@ -37,11 +40,12 @@ class Reopened(Incoming):
     _scope: trio.CancelScope | None
     """The scope in which it is opened again; leaving the block cancels it."""
 
-    def _open_by(self, client: ReconnectingClient) -> Self:
+    def _open_by(self, client: RoamingRequester) -> Self:
         """Have the stream open on the connections of ``client``."""
         self._client = client
         self._refusal = self._lock = self._scope = None
         self._is_taken = False
+        self._tried = []
         return self
 
     async def __aexit__(
@@ -53,7 +57,7 @@ class Reopened(Incoming):
         await super().__aexit__(kind, error, trace)
 
     def _on_error(self, error: RSocketError) -> None:
-        if type(error) is Drained and not self._is_taken:
+        if not self._is_taken and self._client._sends_again(error):
             self._refusal = error
         super()._on_error(error)
 
@@ -61,9 +65,11 @@ class Reopened(Incoming):
     def _renewed(self) -> Callable[[], Payload] | None:
         return None if self._life is None else self._life.renewed
 
-    async def _move(self) -> bool:
-        """Go to the connection that follows. Return whether there is one."""
-        engine = await self._client._next_engine()
+    async def _move(self, refusal: RSocketError) -> bool:
+        """Go to the connection that follows on a refusal. Return whether there is one."""
+        # A stream of such a client is opened with an engine.
+        self._tried.append(cast("Engine", self._port))
+        engine = await self._client._next_engine(refusal, self._tried)
         if engine is None:
             return False
         self._port = engine
@@ -75,8 +81,8 @@ class Reopened(Incoming):
         while True:
             try:
                 return await super()._request(renewed)
-            except Drained:
-                if not await self._move():
+            except RSocketError as refusal:
+                if not await self._move(refusal):
                     raise
 
     async def _reopen(self) -> bool:
@@ -85,7 +91,7 @@ class Reopened(Incoming):
         async with self._lock:
             with trio.CancelScope() as self._scope:
                 if self._refusal is not None:
-                    if not await self._move():
+                    if not await self._move(self._refusal):
                         self._refusal, self._is_taken = None, True  # it stays refused
                         return False
                     state = await self._request(self._renewed)
@@ -106,7 +112,7 @@ class Reopened(Incoming):
         while True:
             try:
                 result = await act()
-            except ConnectionClosed:
+            except RSocketError:
                 # The refusal, or the end of the connection behind it.
                 if self._refusal is None or not await self._reopen():
                     raise
@@ -130,7 +136,7 @@ class Reopened(Incoming):
 
 
 class ReopenedChannel(Reopened, Channel):
-    """A ``Channel`` that opens on the next connection while peers that drain refuse it."""
+    """A ``Channel`` that opens on another connection while it is refused."""
 
     async def wait_room(self, beyond: int = 0) -> int:
         return await self._again(partial(super().wait_room, beyond))

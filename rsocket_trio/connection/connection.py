@@ -25,7 +25,7 @@ from rsocket_trio.connection.hooks import (
 from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed, supported
 from rsocket_trio.connection.resumption import Reconnector
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
-from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Drained, RSocketError
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.mux.flow_control import checked_request_n
@@ -174,12 +174,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
                 stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
             stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
             answer = await trio.lowlevel.wait_task_rescheduled(pending.abort)
-        except Drained:
-            following = await self._next_engine()
+        except RSocketError as refusal:
+            tried = [engine]
+            following = await self._next_engine(refusal, tried)
             if following is None:
                 raise
             engine = following
-            answer = await self._sent(answered, engine, extensions, None, request)
+            answer = await self._sent(answered, engine, extensions, None, request, tried)
         if reply is None:
             return answer
         return (engine.request_calls or engine.attach_request_calls()).decoded(engine, answer, reply)
@@ -314,12 +315,14 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         need_trio()
         engine = self._engine or await self._ready()
         await trio.lowlevel.checkpoint()
+        tried: list[Engine] = []
         while True:
             try:
                 await engine.request_queue.wait_for_room(len(content))
                 break
-            except Drained:
-                following = await self._next_engine()
+            except RSocketError as refusal:
+                tried.append(engine)
+                following = await self._next_engine(refusal, tried)
                 if following is None:
                     raise
                 engine = following
@@ -363,22 +366,33 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         entries: tuple[ExtensionEntry, ...],
         renewed: Callable[[], Payload] | None,
         request: Payload,
+        tried: Sequence[Engine] = (),
     ) -> R:
-        """Return the result of ``send`` over ``engine``, or over the next one if its peer drains and refuses it.
+        """Return the result of ``send`` over ``engine``, or over the next one if this one certainly did not process it.
 
-        ``renewed`` returns the request as it is to be sent after a wait.
+        ``renewed`` returns the request as it is to be sent after a wait; ``tried`` are engines that refused it before.
         """
+        refused = [*tried]
         while True:
             try:
                 return await send(engine, entries, renewed, request)
-            except Drained:
-                following = await self._next_engine()
+            except RSocketError as refusal:
+                refused.append(engine)
+                following = await self._next_engine(refusal, refused)
                 if following is None:
                     raise
                 engine, request = following, request if renewed is None else renewed()
 
-    async def _next_engine(self) -> Engine | None:
-        """Return the engine that a request is sent to after ``Drained``, ``None`` if there is none."""
+    @property
+    def _far_setup(self) -> Setup | None:
+        """The SETUP of the connection that requests go to, ``None`` while there is none."""
+        return None
+
+    async def _next_engine(self, refusal: RSocketError, tried: Sequence[Engine]) -> Engine | None:
+        """Return the engine that a request is sent to after an error, ``None`` if it ends with that error.
+
+        ``tried`` are the engines that it was sent to, the last one behind the others.
+        """
         return None
 
     @abstractmethod
@@ -513,6 +527,10 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     def _calls(self) -> RequestCalls:
         return self._engine.request_calls or self._engine.attach_request_calls()
+
+    @property
+    def _far_setup(self) -> Setup:
+        return self.setup
 
     async def _ready(self) -> Engine:
         return self._engine

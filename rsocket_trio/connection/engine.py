@@ -31,6 +31,7 @@ from rsocket_trio.errors import (
     RSocketError,
     StreamError,
     fresh_copy,
+    unsent_copy,
 )
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session
@@ -744,8 +745,10 @@ class Engine(Timer):
         for stream in self.session.open_streams():
             owner, stream.owner = stream.owner, None
             if owner is not None:
-                unsent = self.peer_draining and stream.requester and not stream.left
-                owner._on_error(Drained(str(error)) if unsent else fresh_copy(error))
+                if not stream.requester or stream.left:
+                    owner._on_error(fresh_copy(error))
+                else:
+                    owner._on_error(Drained(str(error)) if self.peer_draining else unsent_copy(error))
         self.receive_budget.clear()
         # Tasks that wait for room, a permit or the end itself look again; those of streams were woken by their owners.
         self._wake_waiters()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from rsocket_trio.connection.hooks import current_call_variable
-from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsupported, fresh_copy
+from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsupported, unsent_copy
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.session import Session
@@ -268,7 +268,7 @@ class RequestQueue:
         port, ended = self._port, self._port.ended
         if port.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
             return Drained("the connection is closing: no new requests" if ended is None else str(ended))
-        return ConnectionClosed("the connection is closing: no new requests") if ended is None else fresh_copy(ended)
+        return unsent_copy(ConnectionClosed("the connection is closing: no new requests") if ended is None else ended)
 
     def _take_permit(self, cost: int) -> bool:
         """Take a permit of the lease, if an id is free. Return whether a new request may go."""

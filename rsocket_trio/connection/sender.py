@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -41,7 +41,10 @@ ITEMS_PER_TURN = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_commands", "_left", "_outbox", "_parking", "_port", "_stream", "_wants_room", "completed", "error")
+    __slots__ = (
+        *("_commands", "_left", "_outbox", "_parking", "_port", "_stream", "_wants_room"),
+        *("completed", "error", "on_grant"),
+    )
 
     def __init__(self, port: StreamPort, stream: StreamState) -> None:
         self._port = port
@@ -53,6 +56,7 @@ class Sender:
         self._left = ITEMS_PER_TURN
         self.completed = False
         self.error: RSocketError | None = None
+        self.on_grant: Callable[[], object] | None = None
 
     @property
     def room(self) -> int:
@@ -168,7 +172,9 @@ class Sender:
             await self._waiters().park()
 
     def on_credit(self) -> None:
-        """Wake the waiting senders: more may be sent, or nothing more."""
+        """Wake the waiting senders, and tell who passes the credit on: more may be sent, or nothing more."""
+        if self.on_grant is not None:
+            self.on_grant()
         if self._parking is not None:
             self._parking.wake_all()
         if self._wants_room and not self._stream.open & SENDING:

@@ -164,6 +164,10 @@ class Sending:
         """
         await self._sending().send_many(payloads)
 
+    def _watch_credit(self, function: Callable[[], object]) -> None:
+        """Call a plain function whenever the peer grants credit, and when nothing more can be sent."""
+        self._sending().on_grant = function
+
     def _sending(self) -> Sender:
         if self._sender is None:
             raise LocalProtocolError("the channel is not open: use it under 'async with'")
@@ -426,7 +430,12 @@ class Channel(Sending, Incoming):
 
     def _attach(self, stream: StreamState) -> None:
         super()._attach(stream)
-        self._sender = Sender(self._port, stream)
+        self._send_by(Sender(self._port, stream))
+
+    def _send_by(self, sender: Sender) -> None:
+        if self._sender is not None:
+            sender.on_grant = self._sender.on_grant
+        self._sender = sender
 
     def _encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
         """Return the function that turns objects of type ``kind`` into payloads."""
@@ -435,7 +444,16 @@ class Channel(Sending, Incoming):
 
     def _count_sent(self, call: Call | None) -> None:
         """Count the items that are sent from now on for ``call``."""
-        self._sender = CountingSender(self._port, self._opened()[0], call)
+        self._send_by(CountingSender(self._port, self._opened()[0], call))
+
+    @property
+    def _is_sending(self) -> bool:
+        """Whether more may be sent, with or without credit."""
+        return bool(self._opened()[0].open & SENDING)
+
+    def _stop_receiving(self) -> None:
+        """Cancel the peer's half: it learns that no more items are wanted. Sending goes on."""
+        self._port.cancel_stream(self._opened()[0])
 
     def _ends_with(self, stream: StreamState, clean: bool) -> bool:
         return not stream.open or (clean and stream.open == SENDING)
@@ -459,7 +477,8 @@ class AcceptedChannel(Channel):
         super().__init__(port, stream.interaction, request, credit, refill=refill)
         self._attach(stream)
         if stream.open & RECEIVING:
-            port.request_n(stream, credit)  # RS10-SEQ-07
+            if credit:
+                port.request_n(stream, credit)  # RS10-SEQ-07
         else:
             self._on_complete()
 

@@ -358,6 +358,11 @@ class Session(ABC):
 
     @property
     @abstractmethod
+    def requests_in_flight(self) -> int:
+        """Return the number of this side's requests that are not over."""
+
+    @property
+    @abstractmethod
     def opens_at_once(self) -> bool:
         """Return whether a new request needs neither a permit nor an id that is in use, and is not refused."""
 

@@ -311,6 +311,10 @@ class Session(session.Session):
         """Return all streams of both sides, as they are now."""
         return self.table.all()
 
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self.table.mine)
+
     def cost(self, entries: tuple[ExtensionEntry, ...]) -> int:
         """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:

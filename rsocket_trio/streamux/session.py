@@ -269,6 +269,10 @@ class Session(session.Session):
         """Return all requests of both sides, as they are now."""
         return self.table.live
 
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self.table.mine)
+
     # Bytes of the peer, and the clock
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:

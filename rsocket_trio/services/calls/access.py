@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
@@ -109,13 +109,29 @@ def admission(own: Handler | None, authenticator: Handler | None, *, required: b
         if required and connection.user is None:
             raise RejectedSetup(NOT_ALLOWED)
         if own is not None:
-            answer = own.function(setup, connection)
-            if own.kind is Kind.ASYNC or inspect.isawaitable(answer):
-                await answer
+            await _decide(own, setup, connection)
 
     registered = own or authenticator
     origin = None if registered is None else registered.registered
     return Handler(admit, Kind.ASYNC, interaction="setup", origin=origin)
+
+
+def behind(checks: Iterable[Callable[[Setup, Any], None]], own: Handler | None) -> Handler:
+    """Return the setup handler that runs ``checks`` before ``own``, that of the application, decides."""
+
+    async def admit(setup: Setup, connection: Any) -> None:
+        for check in checks:
+            check(setup, connection)
+        if own is not None:
+            await _decide(own, setup, connection)
+
+    return Handler(admit, Kind.ASYNC, interaction="setup", origin=None if own is None else own.registered)
+
+
+async def _decide(own: Handler, setup: Setup, connection: Any) -> None:
+    answer = own.function(setup, connection)
+    if own.kind is Kind.ASYNC or inspect.isawaitable(answer):
+        await answer
 
 
 async def authenticate_call(call: Call, authenticator: Handler | None, entries: Iterable[Entry]) -> None:

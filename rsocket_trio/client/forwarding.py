@@ -1,0 +1,213 @@
+"""Requests that are asked of another server: with their metadata, their credit, their errors and their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from rsocket_trio import errors
+from rsocket_trio.connection.connection import Connection, Requester, current_connection
+from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
+from rsocket_trio.errors import ApplicationError, Rejected
+from rsocket_trio.forms import checked
+from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
+from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, mime_name
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.responder import Responder
+from rsocket_trio.services.calls.context import current_call
+from rsocket_trio.terms import Setup
+from rsocket_trio.tools.exception_groups import only_leaf
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rsocket_trio.client.pool import Pool
+    from rsocket_trio.client.reconnecting import ReconnectingClient
+
+MAX_OWED_ITEMS = 4096
+"""Items that the far side may owe at a time, whatever its client grants: what that does not read waits here."""
+
+
+def forwarding(
+    connection: Connection | ReconnectingClient | Pool, *, route: str | None = None, credentials: bool = False
+) -> Responder:
+    """Return a responder that asks the far side of ``connection`` whatever it is asked, for ``Responder.include``.
+
+    There it serves all that no other handler matches, and requests without a route, which are sent to ``route`` if that
+    is given; behind a prefix it serves only routes that begin so. Metadata, items, credit, errors and the ends of both
+    halves pass as they are. So does metadata that a client pushes, where the responder has no handler for it. Where the
+    responder has an ``authenticate`` of its own, credentials pass only with ``credentials``.
+
+    A client whose data MIME type is not that of ``connection`` is refused with ``RejectedSetup``, unless its dialect
+    has MIME types in requests. A request that never left for the far side is ``Rejected``; one whose far side is lost
+    meanwhile ends with ``ApplicationError``. Raise ``TypeError`` for what makes no requests.
+    """
+    if not isinstance(connection, Requester):
+        raise TypeError(f"forwarding takes a connection or a pool, not {type(connection).__name__}")
+    responder = Responder()
+    forwarder = Forwarder(connection, credentials)
+    responder._setup_checks = (forwarder.check_setup,)
+    responder._last_pushes = (checked("metadata_push", forwarder.push),)
+    interactions: list[tuple[Interaction, Callable[..., Any], tuple[Any, ...]]] = [
+        (Interaction.REQUEST_RESPONSE, forwarder.respond, ()),
+        (Interaction.FIRE_AND_FORGET, forwarder.forget, ()),
+        (Interaction.REQUEST_STREAM, forwarder.stream, (connection.request_stream,)),
+        (Interaction.REQUEST_SUBSCRIPTION, forwarder.stream, (connection.request_subscription,)),
+        (Interaction.REQUEST_CHANNEL, forwarder.channel, ()),
+    ]
+    for registered, to in (("**", None), (None, route)):
+        # A channel's client may send what the far side asks for, and nothing before.
+        terms: Any = {"route": registered, "credit": 0, "refill": False, "passes_on": True}
+        for interaction, function, more in interactions:
+            responder._decorator(interaction, **terms)(partial(function, *more, to))
+    return responder
+
+
+class TellingHome:
+    """A block whose errors become what the client is told of its forwarded request."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        leaf = None if error is None else only_leaf(error)
+        if isinstance(leaf, errors.StreamError) and not isinstance(leaf, errors.Drained):
+            raise leaf from None
+        if isinstance(leaf, errors.Unsupported | errors.LocalProtocolError | ValueError):
+            raise Rejected(f"the far side can't be asked so: {leaf}") from error
+        if isinstance(leaf, errors.SetupError) or (isinstance(leaf, errors.RSocketError) and errors.did_not_run(leaf)):
+            raise Rejected("the far side can't be reached: the request was not sent") from error
+        if isinstance(leaf, errors.RSocketError):
+            raise ApplicationError("the far side was lost") from error
+
+
+TELLING_HOME = TellingHome()
+
+
+@attrs.frozen(eq=False)
+class Forwarder:
+    """Asks the far side of ``requester``; ``credentials`` pass in any case."""
+
+    requester: Requester[Any, Any, Any]
+    credentials: bool
+
+    # ``route`` is that of requests which have none.
+
+    async def respond(self, route: str | None, request: Payload) -> Payload:
+        """Return the answer of the far side."""
+        with TELLING_HOME:
+            return homeward(await self.requester.request_response(self._onward(request), route=route))
+
+    async def forget(self, route: str | None, request: Payload) -> None:
+        """Send a request without an answer."""
+        with TELLING_HOME:
+            await self.requester.fire_and_forget(self._onward(request), route=route)
+
+    async def push(self, metadata: bytes) -> None:
+        """Send metadata that the client pushed."""
+        with TELLING_HOME:
+            await self.requester.metadata_push(metadata)
+
+    async def stream(self, opening: Any, route: str | None, request: Payload, out: Outgoing) -> None:
+        """Send the items of the far side, as many as the client grants."""
+        owed = min(await out.wait_room(), MAX_OWED_ITEMS)
+        with TELLING_HOME:
+            async with opening(self._onward(request), route=route, initial_request_n=owed, refill=False) as items:
+                await pass_on(items, out, owed)
+
+    async def channel(self, route: str | None, near: Channel) -> None:
+        """Pass items on in both directions, each half until its end."""
+        owed = min(await near.wait_room(), MAX_OWED_ITEMS)
+        with TELLING_HOME:
+            request = self._onward(near.request)
+            opening = self.requester.request_channel(request, route=route, initial_request_n=owed, refill=False)
+            async with opening as far, trio.open_nursery() as nursery:
+                nursery.start_soon(pass_up, near, far)
+                await pass_on(far, near, owed)
+                await near.send_eof()
+
+    # What differs between the two connections
+
+    def check_setup(self, setup: Setup, connection: Connection) -> None:
+        """Raise ``RejectedSetup`` for a client whose data the far side would misread."""
+        far = self.requester._far_setup
+        if far is None or not setup.data_mime or connection._engine.session.dialect.mime_fields:
+            return
+        if mime_name(setup.data_mime) != mime_name(far.data_mime):
+            behind = f"what is behind this server has {far.data_mime!r}"
+            raise errors.RejectedSetup(f"data of type {setup.data_mime!r}: {behind}")
+
+    def _onward(self, request: Payload) -> Payload:
+        """Return a request as the far side gets it. Raise ``Rejected`` for metadata that can't be told there."""
+        near, far = current_connection(), self.requester._far_setup
+        metadata, mime = request.metadata, request.metadata_mime or near.setup.metadata_mime
+        if self.credentials and mime == COMPOSITE_METADATA and near._engine.responder._authenticator is not None:
+            # The responder that takes them has left them out.
+            kept = [entry for entry in current_call().entries if entry.mime == AUTHENTICATION]
+            metadata = (metadata or b"") + encode_composite(kept) or None
+        if far is not None and metadata and mime != far.metadata_mime:
+            is_composite = mime == COMPOSITE_METADATA
+            entries = decode_composite(metadata) if is_composite else [Entry(mime_name(mime), metadata)]
+            metadata = fitting(entries, far.metadata_mime)
+        if metadata is request.metadata:
+            return request
+        return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
+
+
+def fitting(entries: list[Entry], mime: str | int) -> bytes | None:
+    """Return entries as metadata of a MIME type. Raise ``Rejected`` if that can't hold them."""
+    if mime == COMPOSITE_METADATA:
+        return encode_composite(entries)
+    for number, entry in enumerate(entries):
+        if number or entry.mime != mime:
+            taken = f"only {mime!r}" if mime else "no metadata"
+            raise Rejected(f"metadata of type {entry.mime!r}: what is behind this server takes {taken}")
+    return entries[0].content if entries else None
+
+
+def homeward(payload: Payload) -> Payload:
+    """Return an answer as its client gets it. Raise ``ApplicationError`` for what its dialect can't carry."""
+    near = current_connection()
+    has_types = near._engine.session.dialect.mime_fields
+    if (payload.metadata is not None and not near.setup.metadata_mime) or (payload.data_mime and not has_types):
+        raise ApplicationError(f"the answer has metadata, or a type of its own, and {near.dialect} has no such thing")
+    return payload
+
+
+async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: trio.CancelScope | None = None) -> None:
+    """Send the items of ``source``, which owes ``owed`` items, to ``sink``, and ask it for what ``sink`` grants.
+
+    ``scope`` is cancelled once ``sink`` wants no more.
+    """
+    is_odd = not current_connection().setup.metadata_mime or source._port.session.dialect.mime_fields
+
+    def grant() -> None:
+        nonlocal owed
+        more = min(sink.room, MAX_OWED_ITEMS) - owed
+        if more > 0:
+            owed += more
+            source.request_n(more)
+        if scope is not None and isinstance(sink, Channel) and not sink._is_sending:
+            scope.cancel()
+
+    # Called by the receive task as credit comes, without a task of its own for each stream.
+    sink._watch_credit(grant)
+    grant()
+    while batch := await source.receive_batch():
+        await sink.send_many(map(homeward, batch) if is_odd else batch)
+        owed -= len(batch)
+        grant()
+
+
+async def pass_up(near: Channel, far: Channel) -> None:
+    """Pass on what the client of a channel sends, until it has completed or the far side wants no more."""
+    with trio.CancelScope() as scope:
+        await pass_on(near, far, 0, scope)
+        await far.send_eof()
+    if scope.cancelled_caught:
+        near._stop_receiving()
