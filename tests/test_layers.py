@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("client",),
     ("server",),
     (PUBLIC,),
-    ("replay",),
+    ("replay", "observe"),
     ("analytics", "loadgen"),
     ("spark",),
     ("cli", "testing"),

@@ -348,6 +348,7 @@ async def _run_client(
                     nursery.start_soon(connection._run, transport)
                     try:
                         await _wait_until_open(connection, transport, time_limit, uri)
+                        connection._engine.tell_connected()
                         yield connection
                     except BaseException as exc:
                         # Kept until the nursery has ended: raised inside it would leave in a group.

@@ -161,7 +161,7 @@ class Dispatcher:
             if handler.counts and isinstance(failed.error, StreamError):
                 raise failed.error from None  # inside of the interceptors
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                self._engine.faults.dropped += 1
+                self._engine.faults.count_dropped()
             else:
                 HandlerCall(self._engine, stream, failed.hook, payload).fail(failed.error)
             return None
@@ -184,7 +184,7 @@ class Dispatcher:
             if is_answered:
                 engine.fail_stream(stream, error)
             else:
-                engine.faults.dropped += 1
+                engine.faults.count_dropped()
             return None
         calls = engine.responder._served_calls or engine.responder._attach_served_calls()
         handler = calls.unmatched(stream.interaction) if registered is None else registered
@@ -192,7 +192,7 @@ class Dispatcher:
         if registered is None and isinstance(error, Invalid):
             stand_in.call._drop_entries()  # its metadata is malformed
         if not is_answered and not isinstance(error, Invalid):
-            engine.faults.dropped += 1  # as an ``Invalid`` is in every case
+            engine.faults.count_dropped()  # as an ``Invalid`` is in every case
         return stand_in
 
     def _read(self, payload: Payload, metadata: bytes) -> RequestMetadata:
@@ -344,7 +344,7 @@ class Dispatcher:
         engine = self._engine
         handler = engine.responder._metadata_push_handler
         if handler is None or engine.workers.detached >= engine.session.limits.pending_handlers:
-            engine.faults.dropped += 1
+            engine.faults.count_dropped()
             return
         stream = NoStream()
         if handler.kind is Kind.INLINE:
@@ -357,7 +357,7 @@ class Dispatcher:
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
         if owner is None or not owner._on_push(event.push):
-            self._engine.faults.dropped += 1
+            self._engine.faults.count_dropped()
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         engine = self._engine

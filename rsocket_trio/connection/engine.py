@@ -33,6 +33,7 @@ from rsocket_trio.errors import (
     fresh_copy,
     unsent_copy,
 )
+from rsocket_trio.forms import Function, Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
@@ -82,6 +83,7 @@ class Engine(Timer):
         "faults",
         "is_suspended",
         "link",
+        "observers",
         "on_state",
         "peer_closing",
         "peer_draining",
@@ -144,6 +146,7 @@ class Engine(Timer):
         self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
         self._said_gave_up = False
+        self.observers: tuple[Function, ...] = ()
         self.on_state: tuple[Callable[[], object], ...] = ()
         self._on_growth: Callable[[], object] | None = None
 
@@ -240,6 +243,23 @@ class Engine(Timer):
     def start_task(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that runs the application's code, in a fresh copy of the context."""
         self.workers.context.copy().run(self.nursery.start_soon, function, *args)
+
+    def tell_connected(self) -> None:
+        """Tell the interceptors that hear of connections that this one is open. They hear of its faults and its end."""
+        around = dict.fromkeys((*self.responder._interceptors, *self.calls.around))
+        self.observers = tuple(each for each in around if hasattr(each, "connected"))
+        self.tell("connected", self.connection)
+
+    def tell(self, event: str, *args: object) -> None:
+        """Tell those that hear of connections of an event. What one raises is logged."""
+        for observer in self.observers:
+            hear = getattr(observer, event, None)
+            if hear is not None:
+                try:
+                    hear(*args)
+                except Exception as error:
+                    # Not counted as a fault, of which it would hear again.
+                    self.faults.log_failure(Handler(hear, Kind.INLINE, interaction=event), error)
 
     def notify_state(self) -> None:
         """Call the functions that hear that the connection was suspended, goes on, drains or is over."""
@@ -491,6 +511,7 @@ class Engine(Timer):
 
     def let_in(self, granted: tuple[ExtensionEntry, ...]) -> None:
         """Open the session to the client, and grant it these extension entries."""
+        self.tell_connected()
         self._dispatcher.act(self.session.accept(trio.current_time(), granted))
         self.reset_deadline()
         self._attend()
@@ -750,6 +771,8 @@ class Engine(Timer):
                 else:
                     owner._on_error(Drained(str(error)) if self.peer_draining else unsent_copy(error))
         self.receive_budget.clear()
+        self.tell("ended", self.connection, error)
+        self.observers = ()
         # Tasks that wait for room, a permit or the end itself look again; those of streams were woken by their owners.
         self._wake_waiters()
         for ping in self.pings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,10 +39,18 @@ class FailureLog:
     def __init__(self) -> None:
         self._repeats: dict[str, tuple[float, int]] = {}  # by kind: the time of the last line, and repeats since then
 
-    def note(self, name: str, error: BaseException, where: str, *, is_secret: bool = False) -> None:
+    def note(
+        self,
+        name: str,
+        error: BaseException,
+        where: str,
+        *,
+        is_secret: bool = False,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
         """Log or count the failure of the handler of this ``name``, on the connection ``where``.
 
-        The text and the traceback of an error that ``is_secret`` are not logged.
+        The text and the traceback of an error that ``is_secret`` are not logged. ``extra`` are fields of the record.
         """
         kind, place = kind_of(error)
         key = f"{name}, {kind} at {place}"
@@ -51,9 +60,9 @@ class FailureLog:
         since, count = self._repeats.get(key, (now, -1))
         if count < 0 and is_secret:
             text = "%s: %s raised %s at %s: the credentials are refused; repeats are counted"
-            logger.warning(text, where, name, kind, place)
+            logger.warning(text, where, name, kind, place, extra=extra)
         elif count < 0:
-            logger.error("%s: %s failed; repeats are counted", where, name, exc_info=error)
+            logger.error("%s: %s failed; repeats are counted", where, name, exc_info=error, extra=extra)
         elif now - since >= REPEATS_INTERVAL:
             _log_repeats(key, count + 1)
             since, count = now, -1
@@ -106,25 +115,47 @@ class FaultLog:
     def peer_fault(self, text: str) -> None:
         """Count a protocol fault of the peer, and log the first one of a connection."""
         self.peer_faults += 1
+        self._engine.tell("fault", "peer")
         if self.peer_faults == 1:
-            logger.warning("%s: %s; further faults are counted", self._where, readable(text))
+            text = readable(text)
+            logger.warning("%s: %s; further faults are counted", self._where, text, extra=self._extra())
 
-    def handler_failed(self, handler: Handler, error: BaseException) -> None:
+    def count_dropped(self) -> None:
+        """Count a fire-and-forget request, or pushed metadata, that no handler takes."""
+        self.dropped += 1
+        self._engine.tell("fault", "dropped")
+
+    def handler_failed(self, handler: Handler, error: BaseException, stream_id: int | None = None) -> None:
         """Report the failure of a handler, or of a function of ``on_state``, to the log and to the application."""
         self.handler_errors += 1
-        self.log_failure(handler, error)
+        self._engine.tell("fault", "handler")
+        self.log_failure(handler, error, stream_id)
         self._report(error, handler.interaction, handler.route, handler.pattern_text, handler.call)
 
-    def log_failure(self, handler: Handler, error: BaseException, *, is_secret: bool = False) -> None:
+    def log_failure(
+        self, handler: Handler, error: BaseException, stream_id: int | None = None, *, is_secret: bool = False
+    ) -> None:
         """Report the failure of a handler to the log only; without its text and traceback if it ``is_secret``."""
-        self.failure_log.note(described(handler), error, self._where, is_secret=is_secret)
+        extra = self._extra(handler.route, stream_id)
+        self.failure_log.note(described(handler), error, self._where, is_secret=is_secret, extra=extra)
+
+    def _extra(self, route: str | None = None, stream_id: int | None = None) -> dict[str, object]:
+        """Return the fields of a log record that say where it happened."""
+        connection = self._engine.connection
+        return {
+            "connection": self._where,
+            "peer": str(connection.handshake.peer_address),
+            "dialect": connection.dialect,
+            "route": route,
+            "stream_id": stream_id,
+        }
 
     def fatal(self, error: BaseException) -> None:
         """Report that the connection ends because this side cannot encode the error of one stream.
 
         The cause, if there is one, is the exception of the application's ``encode_error`` of Streamux.
         """
-        logger.warning("%s: %s", self._where, str(error))
+        logger.warning("%s: %s", self._where, str(error), extra=self._extra())
         if error.__cause__ is not None:
             self.handler_errors += 1
             self.failure_log.note("encode_error", error.__cause__, self._where)
@@ -133,7 +164,7 @@ class FaultLog:
     def lost(self, error: BaseException) -> None:
         """Log the end or the loss of a connection, at level INFO."""
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s: %s", self._where, str(error))
+            logger.info("%s: %s", self._where, str(error), extra=self._extra())
 
     def release(self) -> None:
         """Forget the connection, which is over: the counts remain, and nothing is reported any more."""

@@ -112,11 +112,11 @@ class HandlerCall(StreamObserver):
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
         if not is_the_peers and is_failure(told, self.port.ended):
-            self.port.faults.handler_failed(self.handler, error)
+            self.port.faults.handler_failed(self.handler, error, self.stream.id)
         if not isinstance(told, StreamError):
             told = ApplicationError("internal error")
         elif isinstance(told, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
-            self.port.faults.dropped += 1  # nobody else learns of a request that does not fit
+            self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, told)
 
     @property

@@ -335,7 +335,7 @@ class BudgetedInbox(Inbox):
         self._waiting += payload.size
         # The first one may be as large as it is: a reader that waits for it is not slow.
         if self._items and (self._waiting > self._message_budget or self._budget.is_full):
-            self._port.faults.dropped += 1
+            self._port.faults.count_dropped()
             self._port.cancel_stream(self._stream)
             # Even where its end came in the same read and was told already.
             self._refused = self._ended = True

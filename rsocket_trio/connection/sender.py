@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from rsocket_trio.errors import ApplicationError, Canceled, LocalProtocolError, RSocketError, fresh_copy
-from rsocket_trio.forms import Items, drive
+from rsocket_trio.forms import Items
 from rsocket_trio.mux.stream_state import SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.tools.parking_lot import ParkingLot
@@ -89,10 +90,10 @@ class Sender:
         if not link.is_awake:
             link.wake()
 
-    async def serve(self, items: Items) -> None:
+    async def serve(self, items: Items, *, ends: bool = True) -> None:
         """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each.
 
-        End the stream behind them. Raise as ``end`` does.
+        End the stream behind them, if ``ends``. Raise as ``end`` does.
         """
         stream, port, commands = self._stream, self._port, self._commands
         left = ITEMS_PER_TURN
@@ -117,7 +118,8 @@ class Sender:
                 else:
                     item = await items.__anext__()
         except StopAsyncIteration:
-            self.end()
+            if ends:
+                self.end()
 
     def end(self) -> None:
         """Complete the stream. Raise ``ApplicationError`` for a subscription, which has no COMPLETE."""
@@ -224,20 +226,60 @@ class CountingSender(Sender):
 
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, and count it. Raise ``Canceled`` after the deadline in a handler that is shielded."""
-        item = as_item(self._stream, payload)
-        call = self._call
-        if call is not None and trio.current_time() >= call.deadline:
+        item, call = as_item(self._stream, payload), self._call
+        if call is None:
+            return await super().send(item)
+        await self._send(item, call)
+        return call._count_sent(item)
+
+    async def serve(self, items: Items, *, ends: bool = True) -> None:
+        """Send the items that a handler yields, and add their number at the end, and before one that has to wait."""
+        stream, port, commands, call = self._stream, self._port, self._commands, self._call
+        assert call is not None  # as of every handler's stream
+        left, count, size = ITEMS_PER_TURN, 0, 0
+        try:
+            item = await items.__anext__()
+            call._note_first_item()
+            while True:
+                try:
+                    payload = item if type(item) is Payload else as_item(stream, item)
+                    left -= 1
+                    if left:
+                        await checkpoint_if_cancelled()
+                    else:
+                        left = ITEMS_PER_TURN
+                        await trio.lowlevel.checkpoint()
+                    if call.deadline == inf and commands.offer_item(stream, payload):
+                        link = port.link
+                        if not link.is_awake:
+                            link.wake()
+                    else:
+                        call._add_sent(count, size)
+                        count = size = 0
+                        await self._send(payload, call)
+                    count += 1
+                    size += len(payload.data) if payload.metadata is None else payload.size
+                except BaseException as error:
+                    item = await items.athrow(error)
+                else:
+                    item = await items.__anext__()
+        except StopAsyncIteration:
+            if ends:
+                self.end()
+        finally:
+            call._add_sent(count, size)
+
+    async def _send(self, item: Payload, call: Call) -> None:
+        """Send one item, and measure how long it waits for credit."""
+        now = trio.current_time()
+        if now >= call.deadline:
             # The handler has not let Trio see that its time is over.
             await trio.lowlevel.checkpoint()
             raise Canceled(TOO_LATE)
+        waits = self._stream.room <= 0
         await super().send(item)
-        if call is not None:
-            call._count_sent(item)
-
-    async def serve(self, items: Items) -> None:
-        """Send the items that a handler yields, count each, and end the stream behind them."""
-        await drive(items, self.send)
-        self.end()
+        if waits:
+            call.credit_seconds += trio.current_time() - now
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, and count each."""

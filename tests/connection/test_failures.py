@@ -708,11 +708,6 @@ async def test_what_on_error_raises_is_logged_and_swallowed_and_others_are_told(
         raise RuntimeError("no network")
 
     @responder.on_error
-    async def fail_later(error: Exception, call: Call) -> None:
-        await trio.sleep(1)
-        raise RuntimeError("no network later")
-
-    @responder.on_error
     def hear(error: Exception, call: Call) -> None:
         heard.append(str(error))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import attrs
+import trio
 
 from rsocket_trio.connection.hooks import current_call_variable, current_connection_variable
 from rsocket_trio.metadata.composite import Entry, decode_composite
@@ -41,7 +42,9 @@ class Call:
     learns how a call ended.
 
     ``deadline`` is when the caller of a served call stops waiting, as ``trio.current_time`` counts; infinity if it did
-    not say. ``user`` is what ``Responder.authenticate`` made of the credentials, ``None`` without any.
+    not say. ``first_item_at`` is when the first item or answer went, or came, to the requester, infinity before; and
+    ``credit_seconds`` the time for which items waited for the peer's credit. ``user`` is what
+    ``Responder.authenticate`` made of the credentials, ``None`` without any.
     """
 
     route: str | None
@@ -60,6 +63,8 @@ class Call:
     bytes_received: int = 0
     items_sent: int = 0
     bytes_sent: int = 0
+    first_item_at: float = math.inf
+    credit_seconds: float = 0.0
     _travelling: tuple[Entry, ...] = ()
     """The entries of the trace; calls inside of the handler pass them on."""
     _entries: list[Entry] | None = None
@@ -103,18 +108,36 @@ class Call:
 
     def _count_received(self, payload: Payload) -> None:
         """Add ``payload`` to what came."""
+        if self.side == "client":
+            self._note_first_item()
         self.items_received += 1
         self.bytes_received += payload.size
 
     def _count_sent(self, payload: Payload) -> None:
         """Add ``payload`` to what was sent."""
+        if self.side == "server":
+            self._note_first_item()
         self.items_sent += 1
         self.bytes_sent += payload.size
 
+    def _add_sent(self, items: int, size: int) -> None:
+        """Add so many items, of ``size`` bytes together, to what was sent."""
+        self.items_sent += items
+        self.bytes_sent += size
+
     def _count_all_received(self, payloads: Sequence[Payload]) -> None:
         """Add several ``payloads`` to what came."""
+        size = 0
         for payload in payloads:
-            self._count_received(payload)
+            size += len(payload.data) if payload.metadata is None else payload.size
+        self._note_first_item()
+        self.items_received += len(payloads)
+        self.bytes_received += size
+
+    def _note_first_item(self) -> None:
+        """Note the time of the first item or answer: of what the server sends, or the client receives."""
+        if self.first_item_at == math.inf:
+            self.first_item_at = trio.current_time()
 
 
 def current_call() -> Call:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import trio
@@ -14,7 +15,7 @@ import trio
 from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.sender import TOO_LATE
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
-from rsocket_trio.forms import Function, Handler, Kind, drive
+from rsocket_trio.forms import Function, Handler, Kind
 from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.deadline import decode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["answer_payload", "failed_call", "served", "unmatched"]  # the hook of a responder: ``ServedCalls``
 
 T = TypeVar("T")
+
+FIRE_AND_FORGET: Final = Interaction.FIRE_AND_FORGET.value
 
 
 def served(
@@ -172,44 +175,31 @@ class ServedCall:
     @property
     def form(self) -> tuple[Function, Kind]:
         """Return the function to call in place of the handler's, and its kind."""
-        interaction = self._handler.interaction
-        if interaction == Interaction.REQUEST_CHANNEL.value:
-            return self._converse, Kind.ASYNC
-        if interaction in (Interaction.REQUEST_STREAM.value, Interaction.REQUEST_SUBSCRIPTION.value):
-            return self._push, Kind.PUSH
-        return self._respond, Kind.ASYNC
+        body, kind = FORMS.get(self._handler.interaction, (ServedCall._respond, Kind.ASYNC))
+        return partial(self._run, body), kind
 
     async def _respond(self, request: Payload) -> PayloadLike | None:
-        async def body() -> PayloadLike | None:
-            answer = self._function(self._shown(request))
-            if self._kind is Kind.ASYNC or inspect.isawaitable(answer):
-                answer = await answer
-            if self._handler.interaction == Interaction.FIRE_AND_FORGET.value:
-                return None
-            if isinstance(answer, PAYLOAD_LIKE):
-                reply = as_payload(answer)
-            else:
-                reply = answer_payload(self._handler, request, self._call.connection.setup, answer)
-            self._call._count_sent(reply)
-            return reply
-
-        return await self._run(body)
+        answer = self._function(self._shown(request))
+        if self._kind is Kind.ASYNC or inspect.isawaitable(answer):
+            answer = await answer
+        if self._handler.interaction == FIRE_AND_FORGET:
+            return None
+        if isinstance(answer, PAYLOAD_LIKE):
+            reply = as_payload(answer)
+        else:
+            reply = answer_payload(self._handler, request, self._call.connection.setup, answer)
+        self._call._count_sent(reply)
+        return reply
 
     async def _push(self, request: Payload, out: Outgoing) -> None:
-        async def body() -> None:
-            if self._kind is Kind.GENERATOR:
-                await drive(self._function(self._shown(request)), out.send)
-            else:
-                await self._function(self._shown(request), out)
-
-        await self._run(body)
+        if self._kind is Kind.GENERATOR:
+            await out._sending().serve(self._function(self._shown(request)), ends=False)
+        else:
+            await self._function(self._shown(request), out)
 
     async def _converse(self, channel: Channel) -> None:
-        async def body() -> None:
-            channel.request = self._shown(channel.request)
-            await self._function(channel)
-
-        await self._run(body)
+        channel.request = self._shown(channel.request)
+        await self._function(channel)
 
     def _shown(self, request: Payload) -> Payload:
         """Return the request as the handler gets it: without the credentials that ``authenticate`` takes."""
@@ -217,13 +207,16 @@ class ServedCall:
             return request
         return without_credentials(request, self._mime)
 
-    async def _run(self, body: Callable[[], Awaitable[T]]) -> T:
-        token = current_call_variable.set(self._call)
+    async def _run(self, body: Callable[..., Awaitable[T]], *args: object) -> T:
+        call = self._call
+        token = current_call_variable.set(call)
         try:
-            deadline = self._call.deadline
-            if math.isinf(deadline):
-                return await self._guarded(body)
-            return await within(deadline, partial(self._guarded, body))
+            if call.deadline == math.inf and self._authenticator is None and self._handler.requires is None:
+                # Nobody to ask: as below, without a coroutine for each question.
+                async with Interception(call, self._interceptors):
+                    return await body(self, *args)
+            serve = partial(self._guarded, partial(body, self, *args))
+            return await serve() if call.deadline == math.inf else await within(call.deadline, serve)
         finally:
             # Reset, as a worker goes on with the next call if its context is as it was.
             current_call_variable.reset(token)
@@ -234,9 +227,8 @@ class ServedCall:
             await authenticate_call(self._call, self._authenticator, self._metadata.travelling)
         except StreamError as error:
             refusal = error
-
-        async def allowed() -> T:
-            nonlocal refusal
+        # Without interceptors the call notes no error: that would refer to this frame, and to the call.
+        async with Interception(self._call, self._interceptors) if self._interceptors else nullcontext():
             if refusal is not None:
                 raised, refusal = refusal, None
                 try:
@@ -246,10 +238,13 @@ class ServedCall:
             await authorise(self._call, self._handler.requires)
             return await body()
 
-        if not self._interceptors:
-            return await allowed()
-        async with Interception(self._call, self._interceptors):
-            return await allowed()
+
+FORMS: Final[dict[str, tuple[Callable[..., Awaitable[Any]], Kind]]] = {
+    Interaction.REQUEST_CHANNEL.value: (ServedCall._converse, Kind.ASYNC),
+    Interaction.REQUEST_STREAM.value: (ServedCall._push, Kind.PUSH),
+    Interaction.REQUEST_SUBSCRIPTION.value: (ServedCall._push, Kind.PUSH),
+}
+"""What serves a call inside of its interceptors, by interaction; all others have one answer or none."""
 
 
 def deadline_of(entry: Entry) -> float:
