@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import attrs
+import click
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
 from rsocket_trio.capture import Capture
 from rsocket_trio.cli.exit_codes import Failure, complain
+from rsocket_trio.cli.options import FILE, LEVELS, MANY, Row, uri
 from rsocket_trio.cli.watching import Secrets, Watch, watched
 from rsocket_trio.client.open import open_uri
 from rsocket_trio.client.options import ConnectionOptions
@@ -23,6 +26,7 @@ from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.signatures import completed
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import HeadersLike
+from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
@@ -31,7 +35,18 @@ FORMATS = ("parquet", "jsonl")
 """The formats of a capture."""
 RETRY_INTERVAL = 1.0
 """Seconds between two attempts to connect."""
-
+# fmt: off
+LISTENING: Final = (
+    Row("listen",       "--listen", "Where to serve it; may be given several times.",
+                        {**MANY, "required": True, "type": uri, "metavar": "URI"}),
+    Row("listen_cert",  "--listen-cert", "The certificate for tls, wss and h2s of --listen, PEM.", {"type": FILE}),
+    Row("listen_key",   "--listen-key", "Its key, PEM, if not in the same file.", {"type": FILE}),
+    Row("level",        "--log", "Show log lines from this level on.",
+                        {"type": click.Choice(LEVELS), "default": "info"}),
+)
+"""Options of commands that are servers and clients at once."""
+# fmt: on
+TLS_PARAMETERS: Final = tuple(row.parameter for row in LISTENING)
 
 Options: TypeAlias = ConnectionOptions[PayloadLike, HeadersLike]
 
@@ -151,3 +166,18 @@ def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture
         if capture.dropped or capture.error is not None:
             why = f": {capture.error}" if capture.error is not None else ""
             complain(f"rsocket-trio: the capture lacks {capture.dropped} frames{why}")
+
+
+def listening_tls(
+    ctx: click.Context, given: Mapping[str, Any]
+) -> tuple[tuple[str, ...], str, Callable[[], ssl.SSLContext] | None]:
+    """Return the addresses, the level of log lines, and what makes the TLS context of the ``LISTENING`` options.
+
+    Raise ``UsageError`` for an address that needs a certificate where none is given.
+    """
+    for address in given["listen"]:
+        if given["listen_cert"] is None and parse_uri(address).uses_tls:
+            raise click.UsageError(f"{address} needs a certificate: --listen-cert", ctx)
+    has_cert = given["listen_cert"] is not None
+    ssl_context = partial(server_tls, given["listen_cert"], given["listen_key"]) if has_cert else None
+    return given["listen"], given["level"], ssl_context

@@ -13,7 +13,7 @@ from rsocket_trio.cli.help_page import CommandGroup, with_hint
 from rsocket_trio.cli.output import STDOUT
 
 COMMANDS = (
-    *("analyze", "channel", "conformance", "demo", "detect", "fnf", "frames", "load", "ping", "push"),
+    *("analyze", "channel", "conformance", "demo", "detect", "fnf", "forward", "frames", "load", "ping", "push"),
     *("readers", "record", "request", "routes", "serve", "sources", "stream", "streamux"),
 )
 """The commands: each is ``command`` in the module of its name, which is imported when it is needed."""

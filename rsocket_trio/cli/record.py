@@ -16,16 +16,13 @@ import trio
 
 from rsocket_trio import Canceled, ConnectionClosed, ConnectionLost, Payload, Responder, connect_forever, serve
 from rsocket_trio.cli.client_command import Ask, Wish
-from rsocket_trio.cli.connections import Dial, server_tls
+from rsocket_trio.cli.connections import LISTENING, TLS_PARAMETERS, Dial, listening_tls
 from rsocket_trio.cli.data import whole
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, MEANINGS, TIMED_OUT, Failure, report
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.options import (
     COUNT,
-    FILE,
-    LEVELS,
-    MANY,
     SECONDS,
     Row,
     add_rows,
@@ -37,7 +34,6 @@ from rsocket_trio.cli.serve import serve_until_stopped
 from rsocket_trio.client.reconnecting import BACKOFF, ReconnectingClient, ReconnectOptions
 from rsocket_trio.errors import GRACE_IS_OVER, RejectedResume, StreamError
 from rsocket_trio.replay import CorruptLog, Element, Log, Retention, add_source
-from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +51,6 @@ NOT_HERE: Final = (
 ROWS: Final = (
     Row("path",         "--to", "The file; one that is there goes on.",
                         {"required": True, "type": click.Path(path_type=Path), "metavar": "FILE"}),
-    Row("listen",       "--listen", "Where to serve it; may be given several times.",
-                        {**MANY, "required": True, "type": uri, "metavar": "URI"}),
     Row("interaction",  "--interaction", "The interaction of the request; of a channel this side sends the opening "
                         "only.", {"type": click.Choice((STREAM, CHANNEL)), "default": STREAM, "show_default": True}),
     Row("data",         "-d --data", "The data of the request; @FILE is a file, - standard input.",
@@ -68,10 +62,6 @@ ROWS: Final = (
                         {"type": click.IntRange(min=1), "metavar": "N"}),
     Row("credit",       "--credit", "Items that the server may send ahead of the file (256).",
                         {"type": COUNT, "metavar": "N"}),
-    Row("listen_cert",  "--listen-cert", "The certificate for tls, wss and h2s of --listen, PEM.", {"type": FILE}),
-    Row("listen_key",   "--listen-key", "Its key, PEM, if not in the same file.", {"type": FILE}),
-    Row("level",        "--log", "Show log lines from this level on.",
-                        {"type": click.Choice(LEVELS), "default": "info"}),
 )
 # fmt: on
 
@@ -217,7 +207,7 @@ async def record(
 )
 @click.argument("uri", type=uri)
 @click.argument("route")
-@partial(add_rows, rows=ROWS)
+@partial(add_rows, rows=(*ROWS, *LISTENING))
 @partial(our_options, without=NOT_HERE)
 @click.pass_context
 def command(ctx: click.Context, /, route: str, data: str | None, **parameters: Any) -> None:
@@ -228,19 +218,15 @@ def command(ctx: click.Context, /, route: str, data: str | None, **parameters: A
     readers nothing, and beyond that what --keep-seconds and --keep-bytes say.
     """
     own = SimpleNamespace(**{row.parameter: parameters.pop(row.parameter) for row in ROWS if row.parameter != "data"})
-    for address in own.listen:
-        if own.listen_cert is None and parse_uri(address).uses_tls:
-            raise click.UsageError(f"{address} needs a certificate: --listen-cert", ctx)
-    show_log(own.level)
+    listen, level, ssl_context = listening_tls(ctx, {name: parameters.pop(name) for name in TLS_PARAMETERS})
+    show_log(level)
     ask = Ask(route=route, data=() if data is None else (data,), limit_rate=own.credit, log=None, **parameters)
     try:
         dial, wish = ask.planned()
         log, responder = Log(own.path), Responder()
         retention = Retention(own.keep_seconds, own.keep_bytes)
         add_source(responder, own.route_as or route, log, retention=retention)
-        has_cert = own.listen_cert is not None
-        ssl_context = partial(server_tls, own.listen_cert, own.listen_key) if has_cert else None
-        serve_source = partial(serve, responder, list(own.listen), ssl_context=ssl_context, grace=GRACE)
+        serve_source = partial(serve, responder, list(listen), ssl_context=ssl_context, grace=GRACE)
         name, is_channel = f"{route} of {dial.uri}", own.interaction == CHANNEL
         keep = partial(record, name, log, dial, wish, serve_source, is_channel=is_channel)
         serve_until_stopped(keep, lambda: len(responder.routes))

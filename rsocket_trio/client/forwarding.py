@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -23,29 +22,20 @@ from rsocket_trio.services.calls.context import current_call
 from rsocket_trio.terms import Setup
 from rsocket_trio.tools.exception_groups import only_leaf
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from rsocket_trio.client.pool import Pool
-    from rsocket_trio.client.reconnecting import ReconnectingClient
-
+Far: TypeAlias = Requester[Any, Any, Any]
+"""A connection, or the client of ``connect_forever`` or ``open_pool``."""
 MAX_OWED_ITEMS = 4096
 """Items that the far side may owe at a time, whatever its client grants: what that does not read waits here."""
 
 
-def forwarding(
-    connection: Connection | ReconnectingClient | Pool, *, route: str | None = None, credentials: bool = False
-) -> Responder:
+def forwarding(connection: Far, *, route: str | None = None, credentials: bool = False) -> Responder:
     """Return a responder that asks the far side of ``connection`` whatever it is asked, for ``Responder.include``.
 
     There it serves all that no other handler matches, and requests without a route, which are sent to ``route`` if that
-    is given; behind a prefix it serves only routes that begin so. Metadata, items, credit, errors and the ends of both
-    halves pass as they are. So does metadata that a client pushes, where the responder has no handler for it. Where the
-    responder has an ``authenticate`` of its own, credentials pass only with ``credentials``.
-
-    A client whose data MIME type is not that of ``connection`` is refused with ``RejectedSetup``, unless its dialect
-    has MIME types in requests. A request that never left for the far side is ``Rejected``; one whose far side is lost
-    meanwhile ends with ``ApplicationError``. Raise ``TypeError`` for what makes no requests.
+    is given; behind a prefix it serves only routes that begin so. Where the responder has an ``authenticate`` of its
+    own, credentials pass only with ``credentials``. A client with another data MIME type than ``connection`` is
+    refused. A request that never left for the far side is ``Rejected``; one whose far side is lost meanwhile ends with
+    ``ApplicationError``. Raise ``TypeError`` for what makes no requests.
     """
     if not isinstance(connection, Requester):
         raise TypeError(f"forwarding takes a connection or a pool, not {type(connection).__name__}")
@@ -53,18 +43,17 @@ def forwarding(
     forwarder = Forwarder(connection, credentials)
     responder._setup_checks = (forwarder.check_setup,)
     responder._last_pushes = (checked("metadata_push", forwarder.push),)
-    interactions: list[tuple[Interaction, Callable[..., Any], tuple[Any, ...]]] = [
-        (Interaction.REQUEST_RESPONSE, forwarder.respond, ()),
-        (Interaction.FIRE_AND_FORGET, forwarder.forget, ()),
-        (Interaction.REQUEST_STREAM, forwarder.stream, (connection.request_stream,)),
-        (Interaction.REQUEST_SUBSCRIPTION, forwarder.stream, (connection.request_subscription,)),
-        (Interaction.REQUEST_CHANNEL, forwarder.channel, ()),
-    ]
     for registered, to in (("**", None), (None, route)):
         # A channel's client may send what the far side asks for, and nothing before.
         terms: Any = {"route": registered, "credit": 0, "refill": False, "passes_on": True}
-        for interaction, function, more in interactions:
-            responder._decorator(interaction, **terms)(partial(function, *more, to))
+        for interaction, function in (
+            (Interaction.REQUEST_RESPONSE, partial(forwarder.respond, to)),
+            (Interaction.FIRE_AND_FORGET, partial(forwarder.forget, to)),
+            (Interaction.REQUEST_STREAM, partial(forwarder.stream, connection.request_stream, to)),
+            (Interaction.REQUEST_SUBSCRIPTION, partial(forwarder.stream, connection.request_subscription, to)),
+            (Interaction.REQUEST_CHANNEL, partial(forwarder.channel, to)),
+        ):
+            responder._decorator(interaction, **terms)(function)
     return responder
 
 
@@ -74,7 +63,7 @@ class TellingHome:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         leaf = None if error is None else only_leaf(error)
         if isinstance(leaf, errors.StreamError) and not isinstance(leaf, errors.Drained):
             raise leaf from None
@@ -93,7 +82,7 @@ TELLING_HOME = TellingHome()
 class Forwarder:
     """Asks the far side of ``requester``; ``credentials`` pass in any case."""
 
-    requester: Requester[Any, Any, Any]
+    requester: Far
     credentials: bool
 
     # ``route`` is that of requests which have none.
@@ -136,11 +125,10 @@ class Forwarder:
     def check_setup(self, setup: Setup, connection: Connection) -> None:
         """Raise ``RejectedSetup`` for a client whose data the far side would misread."""
         far = self.requester._far_setup
-        if far is None or not setup.data_mime or connection._engine.session.dialect.mime_fields:
-            return
-        if mime_name(setup.data_mime) != mime_name(far.data_mime):
-            behind = f"what is behind this server has {far.data_mime!r}"
-            raise errors.RejectedSetup(f"data of type {setup.data_mime!r}: {behind}")
+        has_types = not setup.data_mime or connection._engine.session.dialect.mime_fields
+        if far is not None and not has_types and mime_name(setup.data_mime) != mime_name(far.data_mime):
+            what = f"data of type {setup.data_mime!r}: what is behind this server has {far.data_mime!r}"
+            raise errors.RejectedSetup(what)
 
     def _onward(self, request: Payload) -> Payload:
         """Return a request as the far side gets it. Raise ``Rejected`` for metadata that can't be told there."""
@@ -180,7 +168,7 @@ def homeward(payload: Payload) -> Payload:
 
 
 async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: trio.CancelScope | None = None) -> None:
-    """Send the items of ``source``, which owes ``owed`` items, to ``sink``, and ask it for what ``sink`` grants.
+    """Send the items of ``source``, which owes ``owed``, to ``sink``, and ask for what that grants.
 
     ``scope`` is cancelled once ``sink`` wants no more.
     """

@@ -92,6 +92,15 @@ class Pool(RoamingRequester):
         """Return the connections, those that drain because their URI left the list among them."""
         return tuple(self._members)
 
+    async def connected(self) -> None:
+        """Wait until a server is connected, also with ``wait=False``. Raise the refusal if all servers refuse."""
+        need_trio()
+        await trio.lowlevel.checkpoint()
+        while self._pick(()) is None:
+            if (error := self._ended()) is not None:
+                raise error
+            await self._changes.park()
+
     # Requests
 
     @property
@@ -123,6 +132,11 @@ class Pool(RoamingRequester):
 
     def _error(self) -> Exception | None:
         """Return why a request can't wait for a member."""
+        waiting = None if self._wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
+        return self._ended() or waiting
+
+    def _ended(self) -> Exception | None:
+        """Return why there will be no member that is connected."""
         if self._is_closed:
             return ConnectionClosed("the pool was closed")
         staying = [member for member in self._members if not member._leaving.is_set()]
@@ -130,7 +144,7 @@ class Pool(RoamingRequester):
         if refusals and len(refusals) == len(staying):
             # Nothing is tried any more: a server that refuses once refuses again.
             return twin(refusals[0])
-        return None if self._wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
+        return None
 
     def _sends_again(self, refusal: RSocketError) -> bool:
         return did_not_run(refusal)
