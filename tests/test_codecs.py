@@ -6,20 +6,17 @@ import enum
 import json
 import pickle
 import re
-import struct
 import subprocess
 import sys
-import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from ipaddress import IPv4Address
-from math import isfinite
 from random import Random
-from typing import Annotated, Any, NamedTuple, NewType, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import attrs
@@ -44,7 +41,6 @@ from rsocket_trio.codecs import (
 from rsocket_trio.data_types import type_name
 from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, collide, keys_of_maps
 from rsocket_trio.services.json_schema import check_type, json_schema
-from tests.each_row import ALL_CASES
 
 OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
 """The codecs that take objects."""
@@ -257,16 +253,6 @@ def test_all_kinds_of_types_survive(codec: Codec) -> None:
     assert codec.decode(codec.encode([EVERYTHING] * 3), list[Everything]) == [EVERYTHING] * 3
 
 
-ORDERS = some.builds(Order, symbol=some.text(), amount=some.integers(-(2**63), 2**64 - 1))
-NOTES = some.builds(Note, text=some.text(), at=some.none() | some.text(), tags=some.lists(some.text()))
-
-
-@given(value=some.builds(Structure, order=ORDERS, notes=some.dictionaries(some.text(), NOTES)))
-def test_any_structure_survives(value: Structure) -> None:
-    for codec in OBJECTS:
-        assert codec.decode(codec.encode(value), Structure) == value
-
-
 @given(
     value=some.recursive(
         some.none()
@@ -304,11 +290,6 @@ def test_text_and_bytes_carry_only_what_they_are() -> None:
     assert refusal(TEXT, b"a\xff", str) == "$: not UTF-8 at byte 1"
 
 
-@pytest.mark.parametrize("kind", [Any, object, str | None, Annotated[str, "a name"], NewType("Name", str)])
-def test_text_is_read_where_an_annotation_takes_it(kind: Any) -> None:
-    assert TEXT.decode(b"text", kind) == "text"
-
-
 # Models of pydantic
 
 
@@ -342,7 +323,6 @@ def test_models_are_written_by_their_aliases_and_bytes_stay_bytes_in_binary_form
     ("value", "kind", "said"),
     [
         ({"amount": "x"}, Item, "$.amount: input should be a valid integer"),
-        ({"amount": [1]}, Item, "$.amount: input should be a valid integer"),
         ({"amount": 1, "inner": {}}, Item, "$.inner.amount: field required"),
         ([{"amount": 1}, {"amount": None}], list[Item], "$[1].amount: input should be a valid integer"),
         ({"items": [{"amount": 1}, {"amount": "x"}]}, Box, "$.items[1].amount: input should be a valid integer"),
@@ -375,10 +355,6 @@ class Lists(pydantic.BaseModel):
     numbers: set[int] = set()
 
 
-class WithLists(msgspec.Struct):
-    inner: Lists
-
-
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_all_faults_of_a_model_are_in_the_error(codec: Codec) -> None:
     customer = {"age": 1.5, "address": {"city": 7}}
@@ -389,11 +365,6 @@ def test_all_faults_of_a_model_are_in_the_error(codec: Codec) -> None:
     assert refusal(codec, visit, Visit) == faults.replace("%", ".customers[0]")
 
 
-def test_many_faults_of_a_model_are_counted() -> None:
-    unknown = dict.fromkeys(map(str, range(2000)), 0)
-    assert refusal(JSON, JSON.encode({"parcelNumber": 1, **unknown}), Parcel) == "$: 2000 faults"
-
-
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_an_array_or_dictionary_is_left_at_its_first_fault(codec: Codec) -> None:
     # Each fault has a copy of the key.
@@ -402,7 +373,6 @@ def test_an_array_or_dictionary_is_left_at_its_first_fault(codec: Codec) -> None
     faults = refusal(codec, data, Lists).split("; ")
     assert [fault.partition(": ")[0] for fault in faults] == [f"$.lists.{key}[0]", "$.tuples[0]", "$.numbers[0]"]
     assert refusal(codec, codec.encode([{"lists": {key: ["x", "x"]}}] * 2), list[Lists]).count("$") == 1
-    assert refusal(codec, codec.encode({"inner": {"lists": {key: ["x", "x"]}}}), WithLists).count("$") == 1
 
 
 def test_models_take_no_more_json_than_other_types() -> None:
@@ -425,27 +395,16 @@ def test_models_take_no_more_json_than_other_types() -> None:
     [
         ({"symbol": "ACME", "amount": "3"}, Order, "$.amount: expected int, got str"),
         ({"symbol": "ACME"}, Order, "$: missing required field `amount`"),
-        ([{"symbol": "ACME"}], list[Order], "$[0]: missing required field `amount`"),
         ({"order": {"symbol": 1, "amount": 3}}, Structure, "$.order.symbol: expected str, got int"),
-        ({"a": 1}, dict[int, int], "$: key: expected int, got str"),
         ({"a": {"text": "b", "tags": [1]}}, dict[str, Note], "$[...].tags[0]: expected str, got int"),
         ([1], Order, "$: expected object, got array"),
-        (None, Order, "$: expected object, got null"),
         ("blue", Colour, "$: invalid enum value 'blue'"),
-        (["x", 2], Point, "$[0]: expected int, got str"),
         ({"type": "none"}, Whole | Part, "$.type: invalid value 'none'"),
-        ("x", UUID, "$: invalid UUID"),
-        ("x", Decimal, "$: invalid decimal string"),
         ({"amount": -1}, Careful, "$: Amounts are positive"),
-        (5, int | str | None, None),
-        ([], int | str | None, "$: expected int | str | null, got array"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object, kind: Any, said: str | None) -> None:
-    if said is None:
-        assert codec.decode(codec.encode(value), kind) == value
-    else:
-        assert refusal(codec, codec.encode(value), kind) == said
+def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object, kind: Any, said: str) -> None:
+    assert refusal(codec, codec.encode(value), kind) == said
 
 
 @pytest.mark.parametrize(
@@ -454,33 +413,20 @@ def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object
         (JSON, b"", "$: input data was truncated"),
         (JSON, b'{"symbol":"AC', "$: input data was truncated"),
         (JSON, b'{"symbol" "ACME"}', "$: JSON is malformed: expected ':' (byte 10)"),
-        (JSON, b"\xef\xbb\xbf{}", "$: JSON is malformed: invalid character (byte 0)"),
         (JSON, b'{"symbol":"ACME","amount":3} 4', "$: JSON is malformed: trailing characters (byte 30)"),
         (JSON, b'{"symbol":"\xff","amount":3}', "$: invalid UTF-8"),
-        (JSON, b'{"symbol":"\xed\xa0\x80","amount":3}', "$: invalid UTF-8"),
-        (
-            JSON,
-            b'{"symbol":"\\ud800 and on","amount":3}',
-            "$: JSON is malformed: unexpected end of escaped utf-16 surrogate pair (byte 17)",
-        ),
         (JSON, b'{"symbol":"ACME","amount":NaN}', "$: JSON is malformed: invalid character (byte 26)"),
-        (JSON, b'{"symbol":"ACME","amount":Infinity}', "$: JSON is malformed: invalid character (byte 26)"),
-        (JSON, b'{"symbol":"ACME","amount":-Infinity}', "$: JSON is malformed: invalid character (byte 27)"),
         (JSON, b'{"symbol":"ACME","amount":1e999}', "$.amount: number out of range"),
         (JSON, b'{"symbol":"ACME","amount":' + b"9" * 10_000_000 + b"}", "$.amount: integer value out of range"),
-        (MESSAGEPACK, b"", "$: input data was truncated"),
         (MESSAGEPACK, b"\x82\xa6symbol\xa4AC", "$: input data was truncated"),
         (MESSAGEPACK, b"\xc1", "$: MessagePack data is malformed: invalid opcode '\\xc1' (byte 0)"),
         (MESSAGEPACK, BYTES_OF_AN_ORDER[MESSAGEPACK] + b"\x01", None),
         (MESSAGEPACK, b"\x82\xa6symbol\xa1\xff\xa6amount\x03", "$: invalid UTF-8"),
-        (MESSAGEPACK, b"\xc7\x01\x07x", "$: expected object, got ext"),
-        (MESSAGEPACK, b"\x81\x80\x00", "$: key: expected str, got object"),
         (
             CBOR,
             b"\xa2\x66symbol\x64AC",
             "$: CBOR is malformed: premature end of stream (expected to read at least 2 bytes, got 0 instead)",
         ),
-        (CBOR, b"\xff", "$: CBOR is malformed: break code encountered where a data item was expected"),
         (CBOR, BYTES_OF_AN_ORDER[CBOR] + b"\x01", "$: CBOR is malformed: trailing bytes"),
         (CBOR, b"\xa2\x66symbol\x61\xff\x66amount\x03", "$: invalid UTF-8"),
         (
@@ -489,8 +435,6 @@ def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object
             "$: CBOR is malformed: error decoding map: Duplicate map key: 'symbol'",
         ),
         (CBOR, b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
-        (CBOR, b"\xd8\x23\x64(a+)", "$: CBOR tag 35"),
-        (CBOR, b"\xd9\x27\x10\x01", "$: CBOR tag 10000"),
         (CBOR, b"\xc1\x1b\x7f" + b"\xff" * 7, "$: CBOR is malformed: error decoding epoch-form datetime"),
     ],
 )
@@ -537,15 +481,6 @@ def test_a_length_that_is_not_there_takes_no_memory(codec: Codec, data: bytes, k
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("codec", OBJECTS if ALL_CASES else OBJECTS[:1], ids=repr)
-def test_a_hundred_megabytes_of_text_make_a_short_message(codec: Codec) -> None:
-    data = codec.encode("x" * 100_000_000)
-
-    assert refusal(codec, data, Order) == "$: expected object, got str"
-    assert len(refusal(codec, codec.encode("x" * 1_000_000), Colour)) <= 1024
-    assert len(refusal(codec, codec.encode({"x" * 1_000_000: "y"}), dict[str, Item])) <= 1024
-
-
 def test_what_a_peer_sent_is_escaped_in_messages() -> None:
     assert refusal(JSON, b'"\\u202e\\u001b[2J"', Colour) == "$: invalid enum value '\\u202e\\x1b[2J'"
     assert refusal(JSON, b'"a - at `$.b`"', Colour) == "$: invalid enum value 'a - at `$.b`'"
@@ -575,10 +510,6 @@ def test_an_error_of_a_codec_has_path_and_reason() -> None:
 )
 def test_of_a_key_that_occurs_twice_in_json_the_last_holds(text: bytes, kind: Any, value: object) -> None:
     assert JSON.decode(text, kind) == value
-
-
-def test_of_a_key_that_occurs_twice_in_messagepack_the_last_holds() -> None:
-    assert MESSAGEPACK.decode(b"\x82\xa1a\x01\xa1a\x02", Any) == {"a": 2}
 
 
 # Numbers whose hashes a peer can make alike
@@ -617,9 +548,9 @@ def test_many_arrays_of_one_hash_are_no_keys_and_no_members() -> None:
 
     arrays = list(map(alike, range(4000)))
     for codec in (MESSAGEPACK, CBOR):
-        for kind in (Any, list[object], dict[int, dict[Any, int]], Free):
-            value: Any = {1: dict.fromkeys(arrays, 0)}
-            assert refusal(codec, codec.encode(value if kind != list[object] else [value]), kind) == f"$: {CHOSEN}"
+        data = codec.encode({1: dict.fromkeys(arrays, 0)})
+        for kind in (Any, dict[int, dict[Any, int]], Free):
+            assert refusal(codec, data, kind) == f"$: {CHOSEN}"
     assert refusal(MESSAGEPACK, MESSAGEPACK.encode(arrays), set[Any]) == f"$: {CHOSEN}"
     honest = [(number, 1) for number in range(4000)]
     assert MESSAGEPACK.decode(MESSAGEPACK.encode(dict.fromkeys(honest, 0)), Any) == dict.fromkeys(honest, 0)
@@ -699,28 +630,6 @@ def test_steps_are_counted_in_dictionaries_and_sets() -> None:
         assert collide([Decimal(2**61 - 1).scaleb(number) for number in range(2000)], in_set=in_set)
 
 
-@pytest.mark.parametrize("count", [1000, *([9000, 100_000] if ALL_CASES else [])])
-def test_few_steps_are_taken_by_honest_values(count: int) -> None:
-    random = Random(1)
-    numbers = range(count)
-    honest: Any
-    for honest in (
-        list(numbers),
-        [random.getrandbits(63) for _ in numbers],
-        [random.random() for _ in numbers],
-        [round(random.random() * 10_000, 2) for _ in numbers],
-        [struct.unpack("f", struct.pack("f", random.random()))[0] for _ in numbers],
-        [1.7e9 + number / 4 for number in numbers],
-        [1_700_000_000_000_000 + number * 1000 for number in numbers],
-        [number << 22 for number in numbers],
-        [datetime.fromtimestamp(1_700_000_000 + number, UTC) for number in numbers],
-        *([number / 2**bits for number in numbers] for bits in (7, 10, 15)),
-        [1, 1.0, True] * count,
-    ):
-        for in_set in (False, True):
-            assert not collide(honest, in_set=in_set)
-
-
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_honest_numbers_are_keys_and_members(codec: Codec) -> None:
     random = Random(1)
@@ -735,47 +644,12 @@ def test_honest_numbers_are_keys_and_members(codec: Codec) -> None:
         assert codec.decode(codec.encode(list(keys)), set[int]) == set(keys)
 
 
-def test_long_cbor_has_keys_of_text_where_its_type_has_no_others() -> None:
-    value = {"symbol": "a", "amount": 1, "x": {5: 1}, "y": "z" * 20_000}
-
-    assert refusal(CBOR, cbor2.dumps(value), Order) == (
-        "$: CBOR is malformed: error decoding map: map key must be a text string or byte string, not int"
-    )
-    assert CBOR.decode(cbor2.dumps(value), Any) == value
-    assert CBOR.decode(cbor2.dumps({5: "z" * 20_000}), dict[int, str]) == {5: "z" * 20_000}
-    assert CBOR.decode(cbor2.dumps({**value, "y": ""}), Order) == Order("a", 1)
-
-
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_an_object_is_no_member_of_a_set(codec: Codec) -> None:
     assert refusal(codec, codec.encode([{}]), set[Any]) == "$: array or object in a set or as a key"
 
 
 # What can't be written
-
-
-class Reading(pydantic.BaseModel):
-    value: Any
-    unit: str | None = None
-
-
-class Gauge(Reading):
-    @pydantic.field_serializer("value", when_used="json")
-    def _number_or_null(self, value: float) -> float | None:
-        return value if isfinite(value) else None
-
-
-class Opaque:
-    """A type that only a serializer for JSON knows."""
-
-
-class Holder(pydantic.BaseModel, arbitrary_types_allowed=True):
-    opaque: Opaque
-    none: None = None
-
-    @pydantic.field_serializer("opaque", when_used="json")
-    def _text(self, opaque: Opaque) -> str:
-        return "opaque"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -790,23 +664,6 @@ def test_json_refuses_numbers_that_it_does_not_have(number: float) -> None:
     for value in values:
         with pytest.raises(ValueError, match=r"^NaN and the infinities have no JSON$"):
             JSON.encode(value)
-
-
-def test_a_model_may_write_null_by_a_serializer_for_json() -> None:
-    assert JSON.encode(Reading(value=None)) == b'{"value":null,"unit":null}'
-    assert JSON.encode(Gauge(value=float("nan"))) == b'{"value":null,"unit":null}'
-    assert JSON.encode(Holder(opaque=Opaque())) == b'{"opaque":"opaque","none":null}'
-
-
-def test_null_and_text_that_looks_like_a_number_are_no_such_numbers() -> None:
-    assert JSON.encode([None, "null", 2**70]) == b'[null,"null",1180591620717411303424]'
-    assert JSON.encode([None, "Ë\x7f\xf8"]) == '[null,"Ë\x7fø"]'.encode()
-    assert JSON.encode([None, b"\xcb\x7f\xf8"]) == b'[null,"y3/4"]'
-
-
-@pytest.mark.parametrize("codec", [MESSAGEPACK, CBOR], ids=repr)
-def test_binary_formats_have_all_numbers(codec: Codec) -> None:
-    assert codec.decode(codec.encode(float("inf")), float) == float("inf")
 
 
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
@@ -824,11 +681,6 @@ def test_a_list_that_contains_itself_is_refused(codec: Codec) -> None:
         codec.encode(endless)
 
 
-def test_messagepack_refuses_integers_that_it_does_not_have() -> None:
-    with pytest.raises(ValueError, match="more than 64 bits"):
-        MESSAGEPACK.encode(2**64)
-
-
 @pytest.mark.parametrize("codec", [*OBJECTS, TEXT], ids=repr)
 def test_half_a_surrogate_pair_is_refused(codec: Codec) -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
@@ -839,29 +691,13 @@ def test_half_a_surrogate_pair_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *(Order, Note, Structure, Tick, Point, Everything, Colour, Tree, Whole | Part, Item, Box, list[Item]),
-        *(str, int, float, bytes, dict, list, Any, object, None, datetime, UUID, Decimal, Sequence[Order]),
-        *(Order | None, dict[str, Item | None], Annotated[int, msgspec.Meta(gt=3)], Annotated[list[Item], "some"]),
-    ],
-    ids=type_name,
-)
-def test_types_that_codecs_take_pass(kind: Any) -> None:
-    check_type(kind)
-
-
-@pytest.mark.parametrize(
     ("kind", "said"),
     [
         (Plain, "Plain can't be encoded or decoded"),
         (list[Plain], "Plain can't be encoded or decoded, in list[tests.test_codecs.Plain]"),
         (Callable[[int], int], "Callable can't be encoded or decoded, in collections.abc.Callable[[int], int]"),
-        (complex, "complex can't be encoded or decoded"),
         (str | bytes, "str | bytes can't be encoded or decoded: Type unions may not contain more than one str-like"),
         (Order | Note, "can't be encoded or decoded: "),
-        (list[Item | Plain], "can't be encoded or decoded: Unable to generate pydantic-core schema"),
-        (Annotated[int, {}], "can't be encoded or decoded: unhashable type"),
         ("Order", "'Order' can't be encoded or decoded"),
     ],
 )
@@ -900,26 +736,6 @@ def test_schemas_of_models_keep_their_definitions_at_the_top() -> None:
     assert json_schema(list[Item])["items"] == {"$ref": "#/$defs/Item"}
 
 
-class Secretive(pydantic.BaseModel):
-    made: Annotated[int, pydantic.PlainValidator(lambda value: value)]
-    by: Callable[[int], int] | None = None
-
-
-def test_no_schema_without_a_type() -> None:
-    with pytest.raises(TypeError, match="Secretive has no JSON Schema: Cannot generate"):
-        json_schema(Secretive)
-    with pytest.raises(TypeError, match="Plain can't be encoded or decoded"):
-        json_schema(list[Plain])
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [(Order, "Order"), (int | None, "int | None"), (list[int], "list[int]"), (Any, "Any"), (None, "None")],
-)
-def test_types_are_named_as_they_are_written(kind: Any, name: str) -> None:
-    assert type_name(kind) == name
-
-
 # MIME types
 
 
@@ -927,10 +743,7 @@ def test_types_are_named_as_they_are_written(kind: Any, name: str) -> None:
     ("mime", "codec"),
     [
         ("application/json", JSON),
-        ("Application/JSON; charset=utf-8", JSON),
-        ("application/x-msgpack", MESSAGEPACK),
         ("application/msgpack;v=5", MESSAGEPACK),
-        ("application/cbor ", CBOR),
         ("text/plain;charset=UTF-8", TEXT),
         ("application/octet-stream", BYTES),
     ],
@@ -947,22 +760,6 @@ def test_a_mime_type_without_a_codec_is_refused_with_those_that_are_here() -> No
     with pytest.raises(ValueError, match=r"^no codec for \\x1b\[2Jx+, here: none$") as caught:
         find_codec([], "\x1b[2J" + "x" * 100_000)
     assert len(str(caught.value)) < 400
-
-
-def test_a_codec_is_anything_with_a_mime_type_and_two_functions() -> None:
-    class Reversed:
-        mime = "text/x-reversed"
-
-        def encode(self, value: object) -> bytes:
-            return str(value)[::-1].encode()
-
-        def decode(self, data: bytes, kind: Any) -> Any:
-            return kind(data.decode()[::-1])
-
-    mine: Codec = Reversed()
-
-    assert find_codec([JSON, mine], "Text/X-Reversed; v=1") is mine
-    assert find_codec([JSON, mine], "text/x-reversed").decode(b"21", int) == 12
 
 
 # The extra
@@ -992,10 +789,3 @@ print(*[name for name in libraries if sys.modules.get(name)])
         "CBOR needs cbor2: pip install '.[services]' in a checkout of rsocket_trio",
         "msgspec",
     ]
-
-
-@pytest.mark.parametrize("codec", [JSON, MESSAGEPACK, CBOR])
-@pytest.mark.parametrize("kind", [threading.Event, list[threading.Event]])
-def test_data_is_not_read_as_a_type_that_no_codec_knows(codec: Codec, kind: Any) -> None:
-    with pytest.raises(TypeError, match=r"Event can't be encoded or decoded"):
-        codec.decode(b"[]", kind)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT
-from tests.conftest import open_descriptors, targets
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 
@@ -105,14 +104,3 @@ def test_what_is_left_behind_fails_its_test_and_no_other(tmp_path: Path) -> None
         "test_generator": "FAILED",
         "test_failing": "FAILED",
     }, run.stdout
-
-
-def test_a_descriptor_shows_while_it_is_open() -> None:
-    before = open_descriptors()
-    reader, writer = os.pipe()
-    try:
-        assert dict(targets(open_descriptors() - before)).keys() == {str(reader), str(writer)}
-    finally:
-        os.close(reader)
-        os.close(writer)
-    assert list(targets(open_descriptors() - before)) == []

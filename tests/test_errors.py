@@ -8,23 +8,16 @@ from typing import Any
 
 import pytest
 
-import rsocket_trio
 from rsocket_trio import (
     ApplicationError,
     Canceled,
-    ConnectionClosed,
     ConnectionLost,
     Invalid,
     InvalidSetup,
-    LocalProtocolError,
-    NegotiationFailed,
-    ProtocolError,
     Rejected,
     RejectedResume,
     RejectedSetup,
-    RemoteProtocolError,
     RSocketError,
-    Unsupported,
     UnsupportedSetup,
 )
 from rsocket_trio.errors import DATA_LIMIT, CodedError, fresh_copy, readable, stream_error
@@ -47,16 +40,6 @@ def test_an_error_stands_for_its_code(kind: type[CodedError], code: int) -> None
 
     assert (error.code, error.data, error.text) == (code, "tëxt".encode(), "tëxt")
     assert str(error) == "tëxt"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [*CODES, NegotiationFailed, ConnectionClosed, ConnectionLost, LocalProtocolError, RemoteProtocolError, Unsupported],
-)
-def test_every_error_has_one_root(kind: type[Exception]) -> None:
-    assert issubclass(kind, RSocketError)
-    assert issubclass(kind, ProtocolError) == kind.__name__.endswith("ProtocolError")
-    assert getattr(rsocket_trio, kind.__name__) is kind
 
 
 @pytest.mark.parametrize("code", [0x201, 0x301, 0xFFFFFFFE])
@@ -179,25 +162,3 @@ def test_data_that_is_no_such_details_is_refused_with_the_place(data: bytes, sai
         Invalid._received(0x204, data).details_as(Shortage)
 
     assert str(caught.value) == said
-
-
-def test_details_that_were_cut_say_so() -> None:
-    whole = ApplicationError(details=Shortage("x" * DATA_LIMIT, 3))
-
-    with pytest.raises(ValueError, match=r"^\$: input data was truncated: 65536 bytes came"):
-        stream_error(whole.code, whole.data).details_as(Shortage)
-    assert whole.details_as(Shortage).missing == 3
-
-
-def test_an_error_has_data_or_details() -> None:
-    with pytest.raises(TypeError, match="not both"):
-        ApplicationError("text", details=Shortage("ACME", 3))
-
-
-@pytest.mark.parametrize(
-    ("details", "kind", "said"),
-    [(object(), TypeError, "object can't be encoded"), ({"rate": float("nan")}, ValueError, "^NaN and the infinities")],
-)
-def test_details_that_json_cannot_hold_are_refused(details: object, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
-        ApplicationError(details=details)

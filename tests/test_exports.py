@@ -65,9 +65,3 @@ def test_a_public_name_means_one_thing_in_all_packages() -> None:
                 meanings.setdefault(name, set()).add(id(thing))
 
     assert {name for name, things in meanings.items() if len(things) > 1} == set()
-
-
-def test_every_public_thing_is_documented() -> None:
-    undocumented = [name for name in PUBLIC if name != "PayloadLike" and not getattr(rsocket_trio, name).__doc__]
-
-    assert undocumented == []

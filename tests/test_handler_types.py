@@ -20,19 +20,16 @@ RIGHT = """
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, assert_type
+from collections.abc import AsyncIterator
+from typing import Protocol, assert_type
 
 import attrs
 
-from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, PayloadLike, ReconnectingClient
+from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, ReconnectingClient
 from rsocket_trio import Responder, Setup
 from rsocket_trio.services import Receiving, Service, Stream, TypedChannel
 from rsocket_trio.services import fire_and_forget, request_channel, request_response, request_stream
 
-P = ParamSpec("P")
-R = TypeVar("R")
 responder = Responder()
 
 
@@ -51,25 +48,6 @@ def text(message: Payload, suffix: str = "") -> str:
     return message.text + suffix
 
 
-@responder.request_response("any")
-async def anything(request: object) -> PayloadLike:
-    return "anything"
-
-
-@responder.request_response("never")
-async def never(request: Payload) -> NoReturn:
-    raise ValueError("never")
-
-
-@responder.request_response("either")
-def either(request: Payload) -> bytes | Awaitable[bytes]:
-    return b"" if request.data else upper_later(request)
-
-
-async def upper_later(request: Payload) -> bytes:
-    return request.data.upper()
-
-
 @responder.request_response("untyped")
 def untyped(request):  # type: ignore[no-untyped-def]
     return request
@@ -83,11 +61,6 @@ async def items(request: Payload) -> AsyncIterator[str]:
 @responder.request_stream
 async def push(request: Payload, out: Outgoing) -> None:
     await out.send(b"one")
-
-
-@responder.request_stream("handed on")
-def handed_on(request: Payload) -> AsyncIterator[str]:
-    return items(request)
 
 
 @responder.request_subscription
@@ -104,16 +77,6 @@ async def chat(channel: Channel) -> None:
 @responder.fire_and_forget("log")
 async def log(request: Payload) -> None:
     return
-
-
-@responder.fire_and_forget
-@responder.request_response("both")
-def both(request: Payload) -> bytes:
-    return b""
-
-
-seen: list[Payload] = []
-responder.fire_and_forget("seen")(seen.append)
 
 
 @responder.metadata_push
@@ -146,39 +109,7 @@ def report(error: Exception, call: Call) -> str | None:
     return call.route
 
 
-@responder.on_error
-async def report_later(error: BaseException, call: object) -> None:
-    return
-
-
-# Wrapped, partial, bound, lambdas
-
-
-def traced(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    @functools.wraps(function)
-    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await function(*args, **kwargs)
-
-    return wrapper
-
-
-@responder.request_response("traced")
-@traced
-async def wrapped(request: Payload) -> bytes:
-    return request.data
-
-
-@responder.request_response("wraps")
-@functools.wraps(echo)
-async def with_wraps(request: Payload) -> bytes:
-    return request.data
-
-
-def loose(function: Any) -> Any:
-    return function
-
-
-responder.request_stream("loose")(loose(items))
+# Partial and bound
 
 
 async def with_database(database: str, request: Payload) -> bytes:
@@ -186,8 +117,6 @@ async def with_database(database: str, request: Payload) -> bytes:
 
 
 responder.request_response("partial")(functools.partial(with_database, "database"))
-responder.request_response("lambda")(lambda request: upper_later(request))
-responder.request_response("cached")(functools.cache(lambda request: b"x"))
 
 
 class Greeter:
@@ -259,12 +188,6 @@ async def timing(call: Call) -> AsyncIterator[None]:
     yield
 
 
-@responder.around
-@asynccontextmanager
-async def counting(call: Call) -> AsyncIterator[None]:
-    yield
-
-
 @responder.authenticate
 async def who(credentials: object, where: object) -> str:
     return "ada"
@@ -332,7 +255,7 @@ async def remote_calls(connection: Connection, client: ReconnectingClient) -> No
 WRONG = """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from rsocket_trio import Channel, Connection, Lease, Payload, Responder, Setup
@@ -344,11 +267,6 @@ responder = Responder()
 @responder.request_stream("one")  # wrong
 async def one(request: Payload) -> bytes:
     return b""
-
-
-@responder.request_stream("plain")  # wrong
-def plain(request: Payload) -> Iterator[bytes]:
-    yield b""
 
 
 @responder.request_subscription  # wrong
@@ -371,19 +289,9 @@ async def meet(setup: Setup) -> None:
     return
 
 
-@responder.setup  # wrong
-async def decide(setup: Setup, connection: Connection) -> bool:
-    return True
-
-
 @responder.lease  # wrong
 async def permit(setup: Setup) -> Lease:
     return Lease(1, 1)
-
-
-@responder.lease  # wrong
-async def permits(setup: Setup) -> AsyncIterator[int]:
-    yield 7
 
 
 @responder.extension(7)  # wrong
@@ -398,11 +306,6 @@ def take_entry(content: object) -> None:
 
 @responder.on_error  # wrong
 def report(error: Exception) -> None:
-    return
-
-
-@responder.on_error  # wrong
-async def report_route(error: Exception, route: str) -> None:
     return
 
 

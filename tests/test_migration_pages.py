@@ -158,14 +158,3 @@ def test_every_row_has_a_left_side_and_code_on_the_right(path: str) -> None:
     assert len(found) == text.count("<tr><td>") > 20
     assert [row for row in found if not row.left or not row.right] == []
     assert {block.language for row in found for block in row.right} == {"python"}
-
-
-def test_there_are_pages_for_three_libraries() -> None:
-    assert [Path(path).stem for path in PAGES] == ["from-grpc", "from-rsocket-py", "from-spring"]
-
-
-async def test_a_statement_that_does_not_run_is_found() -> None:
-    code = "```python\ndef never():\n    pass\n\ndone = 1\n```"
-    text = f"<table>\n<tr><td>\n\nleft\n\n</td><td>\n\n{code}\n\n</td></tr>\n</table>\n"
-
-    assert await play(text, "page.md", {}) == {10}

@@ -88,27 +88,3 @@ def test_every_public_attribute_is_in_the_reference(name: str) -> None:
     explained = {word for about in names for word in words_about(about)}
 
     assert public_attributes(cls) - explained == set()
-
-
-def test_what_only_the_library_calls_is_not_shown() -> None:
-    shown = {name: public_attributes(cls) for name, cls in CLASSES.items()}
-    hidden = {
-        "Connection": {"run", "leave", "abandon", "ended", "failed_call", "resumable", "calls"},
-        "Responder": {"find", "entry_hooks", "error_handlers", "has_default", "interceptors", "extensions"},
-        "Incoming": {"on_item", "on_items", "on_complete", "on_error", "on_cancel", "on_credit", "discard"},
-        "Channel": {"on_item", "on_items", "on_complete", "on_error", "on_cancel", "on_credit", "discard"},
-        "Call": {"travelling", "passed_on", "count_sent", "count_received"},
-    }
-
-    assert {name: words & shown[f"rsocket_trio.{name}"] for name, words in hidden.items()} == {
-        "Connection": set(),
-        "Responder": set(),
-        "Incoming": set(),
-        "Channel": set(),
-        "Call": set(),
-    }
-
-
-def test_attributes_that_an_initializer_sets_are_looked_at() -> None:
-    assert {"setup", "handshake", "granted", "drain"} <= public_attributes(CLASSES["rsocket_trio.Connection"])
-    assert "request" in public_attributes(CLASSES["rsocket_trio.Incoming"])

@@ -89,15 +89,3 @@ def test_the_public_functions_show_what_is_declared(
     }
     assert all(shown[name].kind is inspect.Parameter.KEYWORD_ONLY for name in declared(declaration))
     assert "SetupT" not in {each.annotation for each in shown.values()}
-
-
-def test_what_the_type_checker_refuses_is_refused() -> None:
-    def never_called() -> None:
-        # mypy reports an ignored error that is none.
-        rsocket_trio.open_connection("tcp://a:1", dialekt="x")  # type: ignore[call-arg]
-        rsocket_trio.open_connection("tcp://a:1", lease="yes")  # type: ignore[arg-type]
-        rsocket_trio.open_connection("tcp://a:1", setup=5)  # type: ignore[arg-type]
-        rsocket_trio.connect_forever("tcp://a:1", headers=5)  # type: ignore[arg-type]
-        rsocket_trio.connect_forever("tcp://a:1", setup=lambda: b"token")
-
-    assert callable(never_called)

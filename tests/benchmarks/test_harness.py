@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 
 import pytest
 
@@ -59,13 +57,6 @@ def test_a_run_over_tls_counts_what_both_processes_used(library: str) -> None:
         cost = tls.run("bulk", library, word=word, share=TINY)
 
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
-
-
-def test_the_clock_of_a_process_is_the_one_that_it_sees_itself() -> None:
-    before = time.process_time()
-    seen = harness.cpu_of(os.getpid())
-
-    assert before <= seen <= time.process_time()
 
 
 def test_a_peer_that_ends_too_soon_is_named_with_its_last_words() -> None:

@@ -13,9 +13,3 @@ def test_every_piece_costs_something(capsys: pytest.CaptureFixture[str]) -> None
     assert list(figures) == list(micro.PIECES)
     assert min(figures.values()) > 0
     assert len(capsys.readouterr().out.splitlines()) == len(figures)
-
-
-def test_requests_and_answers_leave_no_stream_open() -> None:
-    micro.request()
-
-    assert [list(session.open_streams()) for session in micro.PAIR] == [[], []]

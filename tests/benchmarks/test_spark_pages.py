@@ -48,31 +48,6 @@ def test_no_figure_stands_outside_of_the_parts_that_are_compared(page: Path) -> 
     assert [found[0] for found in FIGURE.finditer(text)] == []
 
 
-def test_a_part_says_of_what_its_figures_are() -> None:
-    text = spark_pages.filled("<!-- measured: spark reads -->\n<!-- end -->\n", results(store="files"))
-
-    said = " ".join(text.split())
-    assert "medians of 3 repetitions, with the least and the most, after one that is not counted" in said
-    assert "share 2 cores; 2026-01-02, load average 0.5 before" in said
-    assert "| `raw` | in files | 1,000 | 500 | 1.00 (1.00 to 1.00) |" in text
-
-
-def test_one_repetition_is_called_one() -> None:
-    found = results()
-    found["spark"]["repeat"] = 1
-    found["alone"] = {"spark": {"machine": {"date": "2026-02-03"}}}
-
-    assert "one repetition, after one that is not counted" in spark_pages.conditions(found)
-    assert "2026-02-03" in spark_pages.conditions(found)
-
-
-def test_sources_without_a_server_are_in_the_section_alone() -> None:
-    found = results(job="read range", store=None)
-
-    assert "read range, 2 partitions |  | 1,000" in "\n".join(spark_pages.section(found))
-    assert "range" not in spark_pages.reads(found)
-
-
 def test_a_part_that_no_results_have_is_an_error() -> None:
     with pytest.raises(KeyError, match="nothing"):
         spark_pages.filled("<!-- measured: nothing -->\n<!-- end -->\n", results())

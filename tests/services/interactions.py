@@ -1,16 +1,28 @@
-"""One call of an interaction, for tests of what holds for calls of each."""
+"""One call of an interaction, for tests of what holds for calls of each, and a server in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
 
+from rsocket_trio import Responder, serve
 from tests.connection.pairs import settle
 
 INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel")
 every_interaction = pytest.mark.parametrize("interaction", INTERACTIONS)
+
+
+@asynccontextmanager
+async def served(responder: Responder) -> AsyncIterator[str]:
+    """Serve in memory while the block runs, at the URI that it gets."""
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "memory://services")
+        yield uri
+        nursery.cancel_scope.cancel()
 
 
 async def ask(

@@ -9,29 +9,23 @@ from typing import Any
 
 import attrs
 import cbor2
-import msgspec
 import pydantic
 import pytest
-import trio
 
 from rsocket_trio import (
     Connection,
     Invalid,
-    Limits,
     Payload,
     Rejected,
     Responder,
     RSocketError,
-    open_connection,
-    serve,
 )
 from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
-from rsocket_trio.metadata.mime import AUTHENTICATION, MIME_TYPE, ROUTING
-from rsocket_trio.services import CBOR as CBOR_CODEC
-from rsocket_trio.services import Bearer, Codec, DecodeError, Receiving, Service, request_response
+from rsocket_trio.metadata.mime import AUTHENTICATION, ROUTING
+from rsocket_trio.services import Bearer, Codec, DecodeError, Receiving
 from tests.connection.pairs import Pair, connected_pair
-from tests.each_row import some, whole
+from tests.each_row import some
 
 JSON, CBOR, MESSAGEPACK = "application/json", "application/cbor", "application/msgpack"
 DEPTH = 100_000
@@ -159,43 +153,30 @@ async def test_data_nested_a_hundred_thousand_times_is_invalid_for_every_type(mi
 JSON_ROWS = [
     ("order", b'{"symbol":"a","amount":"1"}', "$.amount: expected int, got str"),
     ("order", b'{"symbol":"a"}', "$: missing required field `amount`"),
-    ("order", b'{"symbol":"a","amount":1.5}', "$.amount: expected int, got float"),
     ("order", b'{"symbol":"a","amount":1,"price":NaN}', "$: JSON is malformed: invalid character (byte 33)"),
-    ("order", b'{"symbol":"a","amount":1,"price":-Infinity}', "$: JSON is malformed: invalid character"),
     ("order", b'{"symbol":"a","amount":1,"price":1e400}', "$.price: number out of range"),
     ("order", b'{"symbol":"a","amount":1,"amount":"2"}', "$.amount: expected int, got str"),
-    ("members", b'{"order":{"symbol":"a","amount":1},"times":true}', "$.times: expected int, got bool"),
     ("order", b'{"symbol":"\xff","amount":1}', "$: invalid UTF-8"),
     ("order", b'{"symbol":"\\ud800","amount":1}', "$"),
     ("order", b'{"symbol":"a","amount":%b}' % (b"9" * 10_000), "$"),
-    ("order", b'{"symbol":"a","amount":1}}', "$: JSON is malformed: trailing characters (byte 26)"),
-    ("order", b'{"symbol":"a"', "$: input data was truncated"),
     ("order", b"\xef\xbb\xbf{}", "$: JSON is malformed"),
-    ("order", b"\x00" * 64, "$: JSON is malformed"),
     ("union", b'{"%b":1}' % (b"k" * 100_000), "$: expected "),
     ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
     ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: input should be a valid string"),
-    ("union", b'[{"symbol":"a","amount":null}]', "$[0].amount: expected int, got null"),
-    ("union", b"1.5", "$: expected "),
 ]
 BINARY_ROWS = [
-    (CBOR, "order", cbor2.dumps({"symbol": "a", "amount": "1"}), "$.amount: expected int, got str"),
     (
         CBOR,
         "order",
         b"\xa2\x66symbol\x61a\x66symbol\x61b",
         "$: CBOR is malformed: error decoding map: Duplicate map key: 'symbol'",
     ),
-    (CBOR, "order", b"\xa1\x66symbol\x61\xff", "$: invalid UTF-8"),
     (CBOR, "list", b"\x9b\x00\x00\x00\x00\xff\xff\xff\xff", "$"),
     (CBOR, "object", b"\xbb\x7f\xff\xff\xff\xff\xff\xff\xff", "$"),
     (CBOR, "order", b"\x7b\x00\x00\x00\xff\xff\xff\xff\xffabc", "$"),
     (CBOR, "list", b"\x9f" * 1000, "$"),
     (CBOR, "list", b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
-    (CBOR, "order", b"\x01\x01", "$: CBOR is malformed: trailing bytes"),
-    (MESSAGEPACK, "order", msgspec.msgpack.encode({"symbol": "a"}), "$: missing required field `amount`"),
     (MESSAGEPACK, "list", b"\xdd\xff\xff\xff\xff", "$: input data was truncated"),
-    (MESSAGEPACK, "object", b"\xdf\xff\xff\xff\xff", "$: input data was truncated"),
     (MESSAGEPACK, "order", b"\xdb\xff\xff\xff\xffabc", "$: input data was truncated"),
     (MESSAGEPACK, "order", b"\x82\xa6symbol\xa1\xff\xa6amount\x01", "$: invalid UTF-8"),
     (MESSAGEPACK, "list", b"\x91\xc7\x03\x05abc", "$: MessagePack extension 5"),
@@ -226,17 +207,6 @@ async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
             assert text.startswith("$: CBOR is malformed: error decoding map: Duplicate map key: '")
             assert len(text) <= 1024
             assert text.isprintable()
-
-
-async def test_an_unknown_mime_type_is_invalid_beside_a_stream() -> None:
-    async with beside_a_stream(JSON) as pair:
-        for mime in ("application/x", "a" * 127, "application/\x7f"):
-            entry = Entry(MIME_TYPE, bytes([len(mime) - 1]) + mime.encode())
-            text = await refusal(pair.client, Payload(b"{}", encode_composite([entry])), "order")  # type: ignore[arg-type]
-            assert text.startswith("no codec for a")
-            assert text.endswith(
-                "here: application/json, application/msgpack, application/cbor, text/plain, application/octet-stream"
-            )
 
 
 async def test_an_item_of_a_channel_that_does_not_fit_ends_that_channel_alone() -> None:
@@ -303,8 +273,6 @@ def bomb(mime: str, unit: bytes, size: int = 2 * MIB) -> bytes:
         (MESSAGEPACK, b"\x81\x00\x00"),
         (CBOR, b"\x80"),
         (CBOR, b"\xa1\x00\x00"),
-        (CBOR, b"\x98\x00"),
-        (CBOR, b"\x80\x01"),
     ],
 )
 def test_no_objects_are_made_of_millions_of_containers_that_a_type_does_not_know(mime: str, unit: bytes) -> None:
@@ -325,22 +293,6 @@ def test_no_objects_are_made_of_millions_of_containers_that_a_type_does_not_know
     assert grown < len(data) + MIB
 
 
-@pytest.mark.parametrize("codec", DEFAULT_CODECS[:3], ids=lambda codec: codec.mime)
-def test_nor_are_any_made_for_a_model(codec: Codec) -> None:
-    units = {JSON: (b"[],", b'{"[":[]},'), CBOR: (b"\x80", b"\xa1\x00\x00"), MESSAGEPACK: (b"\x90", b"\xdc\x00\x00")}
-    codec.decode(codec.encode({"symbol": "a"}), Model)
-    for unit in units[codec.mime]:
-        data = bomb(codec.mime, unit, 3 * MIB)
-        tracemalloc.start()
-        try:
-            with pytest.raises(DecodeError, match=r"^\$: more than 250000 arrays and objects$"):
-                codec.decode(data, Model)
-            grown = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert grown < 2 * len(data) + MIB
-
-
 @pytest.mark.parametrize("codec", some(DEFAULT_CODECS[:3], 1), ids=lambda codec: codec.mime)
 def test_many_containers_are_no_more_than_there_are(codec: Codec) -> None:
     contents: tuple[Any, ...] = (
@@ -356,30 +308,6 @@ def test_many_containers_are_no_more_than_there_are(codec: Codec) -> None:
         assert codec.decode(codec.encode({"symbol": "a", "more": content}), Model) == Model(symbol="a")
     with pytest.raises(DecodeError, match=r"^\$: more than 250000 arrays and objects$"):
         codec.decode(codec.encode({"symbol": "a", "more": [contents[2:], [[]] * 250_000]}), Model)
-
-
-def test_broken_cbor_is_malformed_however_long_it_is() -> None:
-    for broken in (b"\x9b" + b"\xff" * 600_000, b"\x5b" + b"\xff" * 600_000, b"\x1c" * 600_000, b"\xfc" * 600_000):
-        with pytest.raises(DecodeError):
-            CBOR_CODEC.decode(broken, object)
-
-
-async def test_a_text_of_a_hundred_megabytes_is_beyond_the_limit_and_its_stream_alone_ends() -> None:
-    async with beside_a_stream(JSON) as pair:
-        with pytest.raises(Invalid, match=r"payload of more than \d+ bytes|limit 67108864"):
-            await pair.client.request_response(b'"%b"' % bytes(100_000_000), route="union")
-
-
-@whole
-async def test_with_limits_raised_a_text_of_a_hundred_megabytes_is_an_error_of_one_line_or_fits() -> None:
-    limits = Limits(payload_size=256 * MIB, reassembly_size=512 * MIB)
-    async with beside_a_stream(JSON, limits=limits) as pair:
-        text = b'"%b"' % (b"x" * 100_000_000)
-        assert await refusal(pair.client, text, "order") == "$: expected object, got str"
-        assert await refusal(pair.client, b'{"symbol":"a","amount":%b}' % text, "order") == (
-            "$.amount: expected int, got str"
-        )
-        assert await pair.client.request_response(text, route="union", reply=str) == "str"
 
 
 async def test_a_token_of_a_mebibyte_is_refused_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
@@ -407,34 +335,7 @@ async def test_a_token_of_a_mebibyte_is_refused_and_shown_nowhere(caplog: pytest
     assert "t0k3n" not in caplog.text
 
 
-async def test_a_setup_with_a_token_of_a_mebibyte_is_refused(
-    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
-) -> None:
-    responder = responder_of_all()
-
-    @responder.authenticate
-    async def who(credentials: Bearer, where: object) -> str:
-        return "ada"
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, responder, "memory://tokens")
-        with pytest.raises(RSocketError) as caught:
-            async with open_connection("memory://tokens", auth=Bearer("t0k3n" * (MIB // 5))) as connection:
-                await connection.request_response(Order("a", 1), route="order", reply=str)
-        assert len(str(caught.value)) <= LONGEST_TEXT
-        async with open_connection("memory://tokens", auth=Bearer("t0k3n")) as connection:
-            assert await connection.request_response(Order("a", 1), route="order", reply=str) == "a"
-        nursery.cancel_scope.cancel()
-    assert "t0k3n" not in caplog.text
-
-
 # Routes
-
-
-class Braces(Service):
-    @request_response("{{" * 300)
-    async def find(self, key: str) -> str:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -452,19 +353,3 @@ async def test_a_route_of_64_kib_is_refused_by_its_size_wherever_it_is_said(rout
             await pair.client.request_response(Payload(JSON_GOOD, encode_composite([Entry(ROUTING, content)])))
         assert len(str(caught.value)) <= LONGEST_TEXT
         assert await pair.client.request_response(Order("a", 1), route="order", reply=str) == "a"
-
-
-async def test_routes_of_a_peer_full_of_braces_and_dots_take_no_time() -> None:
-    responder = Responder()
-    for depth in range(1, 43):
-        pattern = ".".join(f"{{p{number}}}" for number in range(depth))
-        namespace: dict[str, Any] = {}
-        parameters = ", ".join(f"p{number}: str" for number in range(depth))
-        exec(f"async def find({parameters}) -> int: return {depth}", namespace)
-        responder.request_response(pattern)(namespace["find"])
-
-    async with connected_pair(responder, data_mime=JSON) as pair:
-        assert await pair.client.request_response(route=".".join("{}" * 2 for _ in range(40)), reply=int) == 40
-        for route in ("." * 255, "{}." * 85, "a." * 127):
-            with pytest.raises(Rejected, match=r"^no request_response handler for route '.{,1024}'$"):
-                await pair.client.request_response(route=route)

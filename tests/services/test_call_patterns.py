@@ -7,12 +7,9 @@ from typing import Any, Protocol
 
 import attrs
 import pytest
-import trio
-from trio.testing import MockClock
 
-from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responder, connect_forever, serve
+from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.metadata import DEADLINE, Entry, encode_composite
-from rsocket_trio.rsocket.frames import ExtensionEntry
 from rsocket_trio.services import Bearer, Call, Service, Stream, current_call, fire_and_forget, request_response
 from rsocket_trio.services import request_stream as declared_stream
 from tests.connection.pairs import connected_pair, settle
@@ -157,55 +154,6 @@ async def test_a_refused_call_fails_with_the_pattern_of_its_handler() -> None:
     assert [call.user for call in calls.all] == ["ada", None, None, None, None]
 
 
-async def test_a_malformed_deadline_is_refused_without_interceptors_as_well() -> None:
-    responder = Responder()
-    responder.request_response("plain")(lambda request: b"")
-    malformed = Payload(b"", encode_composite([Entry(DEADLINE, b"")]))
-    async with connected_pair(responder) as pair:
-        with pytest.raises(Invalid, match=r"^metadata: "):
-            await pair.client.request_response(malformed, route="plain")
-
-
-async def test_a_hook_of_an_extension_entry_refuses_inside_of_the_interceptors() -> None:
-    responder, calls = serving("orders.{id}")
-    offered: list[str] = []
-
-    @responder.extension_entry("x.app")
-    def refuse(point: str, entry: ExtensionEntry) -> None:
-        offered.append(point)
-        raise Rejected("not with this entry")
-
-    entry = ExtensionEntry("x.app", ignore=True, payload=b"")
-    async with connected_pair(responder, dialect="rsocket/2.0-draft") as pair:
-        for interaction in "request_response", "request_stream", "request_channel":
-            with pytest.raises(Rejected, match=r"^not with this entry$"):
-                await ask(pair.client, interaction, route="orders.1", extension_entries=[entry])
-        await ask(pair.client, "fire_and_forget", route="orders.1", extension_entries=[entry])
-        with pytest.raises(Rejected, match="no request_response handler for route 'unknown'"):
-            await ask(pair.client, "request_response", route="unknown", extension_entries=[entry])
-        assert pair.server.faults.dropped == 1
-
-    assert offered == ["REQUEST"] * 4
-    assert calls.seen == [*[("orders.1", "orders.{id}", "failed")] * 4, ("unknown", None, "failed")]
-
-
-async def test_an_interceptor_that_fails_on_unknown_routes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    responder = Responder()
-
-    @responder.around
-    async def strict(call: Call) -> AsyncIterator[None]:
-        assert call.pattern is not None, "no pattern"
-        yield
-
-    async with connected_pair(responder) as pair:
-        for number in range(3):
-            with pytest.raises(Exception, match=r"^internal error$"):
-                await pair.client.request_response(route=f"unknown.{number}")
-        assert pair.server.faults.handler_errors == 3
-
-    assert caplog.text.count("handler no_handler of request_response failed") == 1
-
-
 async def test_functions_of_on_error_get_the_pattern() -> None:
     responder = Responder()
     seen: list[tuple[str, str | None]] = []
@@ -291,16 +239,3 @@ async def test_calls_of_a_contract_have_its_routes_on_both_sides_and_others_none
     assert [(call.route, call.pattern) for call in made.all] == [*OF_CONTRACT, ("17.other", None)]
     assert [type(call.route) for call in made.all] == [str] * 5
     assert [call.pattern for call in served.all] == [*[pattern for _, pattern in OF_CONTRACT], "{number}.other"]
-
-
-async def test_calls_of_a_contract_over_a_reconnecting_client_have_its_routes(autojump_clock: MockClock) -> None:
-    responder, _ = serving()
-    responder.serve_as(Orders, Book())
-    made = Calls()
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, "memory://patterns")
-        async with connect_forever(uri, around=[made.around]) as client:
-            await use(client.remote(Orders))
-        nursery.cancel_scope.cancel()
-
-    assert [(call.route, call.pattern) for call in made.all] == OF_CONTRACT

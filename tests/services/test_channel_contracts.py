@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import pytest
 
 from rsocket_trio import Responder
-from rsocket_trio.services import Receiving, Service, TypedChannel, request_channel, request_response
+from rsocket_trio.services import Receiving, Service, TypedChannel, request_channel
 from tests.connection.pairs import connected_pair
 
 
@@ -91,25 +89,3 @@ async def test_bytes_are_items_as_they_are_beside_items_that_are_encoded() -> No
         async with remote.sizes() as sizes:
             await sizes.send(bytes(7))
             assert await anext(aiter(sizes)) == 7
-
-
-async def test_a_contract_goes_with_its_module_though_it_was_called() -> None:
-    async def call_it(responder: Responder) -> weakref.ref[type]:
-        class Echo(Service, Protocol, route="echo"):
-            @request_response
-            async def echo(self, number: int) -> int: ...
-
-        class Echoes:
-            @request_response
-            async def echo(self, number: int) -> int:
-                return number
-
-        responder.serve_as(Echo, Echoes())
-        async with connected_pair(responder) as pair:
-            assert await pair.client.remote(Echo).echo(3) == await pair.client.remote(Echo).echo(3) == 3
-        return weakref.ref(Echo)
-
-    contract = await call_it(Responder())
-    gc.collect()
-
-    assert contract() is None

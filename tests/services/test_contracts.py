@@ -21,13 +21,9 @@ from rsocket_trio import (
     Responder,
     connect_forever,
     current_connection,
-    open_connection,
-    serve,
 )
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.services import (
-    Bearer,
-    DecodeError,
     Receiving,
     Service,
     Stream,
@@ -38,8 +34,7 @@ from rsocket_trio.services import (
     request_stream,
 )
 from tests.connection.pairs import connected_pair, settle
-
-URI = "memory://contracts"
+from tests.services.interactions import served
 
 
 @attrs.frozen
@@ -185,17 +180,9 @@ async def test_a_contract_works_over_one_connection(mime: str) -> None:
 async def test_a_contract_works_over_a_client_that_reconnects(
     dialect: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, orders_responder(), URI)
-        async with connect_forever(URI, dialect=dialect) as client:
-            await use(client)
-            assert repr(client.remote(Orders)).startswith("<remote Orders of <")
-        nursery.cancel_scope.cancel()
-
-
-async def test_the_server_calls_the_contract_of_its_client() -> None:
-    async with connected_pair(Responder(), orders_responder()) as pair:
-        await use(pair.server)
+    async with served(orders_responder()) as uri, connect_forever(uri, dialect=dialect) as client:
+        await use(client)
+        assert repr(client.remote(Orders)).startswith("<remote Orders of <")
 
 
 async def test_a_handler_calls_the_contract_of_its_caller() -> None:
@@ -209,22 +196,6 @@ async def test_a_handler_calls_the_contract_of_its_caller() -> None:
     async with connected_pair(responder, orders_responder()) as pair:
         reply = await pair.client.request_response(2, route="back", reply=list[Order])
         assert reply == [Order("ACME", 1), Order("ACME", 2)]
-
-
-async def test_two_contracts_share_one_responder_and_one_implementation_may_serve_both() -> None:
-    class Names(Service, Protocol):
-        @request_response
-        async def greeting(self, name: str) -> str: ...
-
-    book = Book()
-    responder = Responder()
-    responder.serve_as(Orders, book)
-    responder.serve_as(Names, book)
-
-    async with connected_pair(responder) as pair:
-        assert await pair.client.remote(Names).greeting("you") == "hello you"
-        assert (await pair.client.request_response("me", route="greeting", reply=str)) == "hello me"
-        assert (await pair.client.request_response("me", route="orders.greeting", reply=str)) == "hello me"
 
 
 async def test_a_contract_inherits_methods_and_has_a_route_of_its_own() -> None:
@@ -297,104 +268,6 @@ def test_a_public_method_of_a_contract_without_a_decorator_is_refused_where_the_
             async def place(self, order: Order, urgent: bool = False) -> Order: ...
 
 
-def test_what_is_the_classs_own_and_implementations_need_no_decorator() -> None:
-    class Plain(Service, Protocol):
-        limit: int = 3
-
-        @request_response
-        async def double(self, number: int) -> int: ...
-
-        def _helper(self) -> int:
-            return 1
-
-        @property
-        def size(self) -> int:
-            return 2
-
-        @staticmethod
-        def static() -> int:
-            return 3
-
-        @classmethod
-        def of_class(cls) -> int:
-            return 4
-
-    class Doubles(Plain):
-        async def double(self, number: int) -> int:
-            return 2 * number
-
-        def reset(self) -> None:
-            return
-
-    ours = Doubles()
-    Responder().serve_as(Plain, ours)
-    assert (ours._helper(), ours.size, ours.static(), ours.of_class()) == (1, 2, 3, 4)
-
-
-def local_contract() -> tuple[Any, Any, Any]:
-    """Return a contract, its implementation and a value of a type that is known here alone."""
-
-    @attrs.frozen
-    class Local:
-        number: int
-
-    class Locals(Service, Protocol, route="locals"):
-        @request_response
-        async def double(self, local: Local) -> Local: ...
-        @request_channel
-        def sums(self) -> TypedChannel[Local, Local]: ...
-
-    class Doubles:
-        async def double(self, local: Local) -> Local:
-            return Local(2 * local.number)
-
-        async def sums(self, locals: Receiving[Local]) -> AsyncIterator[Local]:
-            async for local in locals:
-                yield Local(local.number + 1)
-
-    return Locals, Doubles(), Local(4)
-
-
-class Nested(Service, Protocol, route="nested"):
-    @attrs.frozen
-    class Item:
-        number: int
-
-    @request_response
-    async def next(self, item: Item) -> Item: ...
-
-
-class Counts(Nested):
-    async def next(self, item: Nested.Item) -> Nested.Item:
-        return Nested.Item(item.number + 1)
-
-
-async def test_types_may_stand_inside_of_the_contract() -> None:
-    responder = Responder()
-    responder.serve_as(Nested, Counts())
-
-    async with connected_pair(responder) as pair:
-        assert await pair.client.remote(Nested).next(Nested.Item(1)) == Nested.Item(2)
-
-
-async def test_a_result_of_an_unknown_type_is_refused_by_name() -> None:
-    class Lost(Service, Protocol, route="lost"):
-        @request_response
-        async def find(self, key: int) -> Missing: ...  # type: ignore[name-defined]  # noqa: F821
-
-    class Finds:
-        async def find(self, key: int) -> Any:
-            return key
-
-    text = r"Lost.find: the annotation of the result, 'Missing', can't be read: name 'Missing' is not defined"
-    responder: Any = Responder()
-    with pytest.raises(TypeError, match=text):
-        responder.serve_as(Lost, Finds())
-    async with connected_pair() as pair:
-        with pytest.raises(TypeError, match=text):
-            pair.client.remote(Lost)
-
-
 # Arguments
 
 
@@ -447,30 +320,6 @@ async def test_errors_of_the_implementation_reach_the_caller() -> None:
             await pair.client.remote(Other).place(ORDER)
 
 
-async def test_requires_of_a_contract_is_asked_for_every_method() -> None:
-    asked = []
-
-    def may(user: object, call: Any) -> bool:
-        assert user == "ada"
-        asked.append(call.route)
-        return bool(call.route != "orders.place")
-
-    responder = orders_responder(requires=may)
-
-    @responder.authenticate
-    async def who(credentials: object, where: object) -> str:
-        return "ada"
-
-    async with connected_pair(responder, auth=Bearer("token")) as pair:
-        orders = pair.client.remote(Orders)
-        with pytest.raises(Rejected, match=r"^not allowed$"):
-            await orders.place(ORDER)
-        assert await orders.find("ACME") == Order("ACME", 1)
-        async with orders.ticks("ACME") as ticks:
-            assert [tick.amount async for tick in ticks] == [0, 1]
-    assert asked == ["orders.place", "orders.of.ACME", "orders.ticks.ACME"]
-
-
 async def test_a_default_of_the_contract_serves_an_implementation_without_one() -> None:
     class Given(Service, Protocol, route="given"):
         @request_response("of.{key}")
@@ -496,76 +345,7 @@ async def test_a_default_of_the_contract_serves_an_implementation_without_one() 
         assert await given.placed(1, 3) == "1 3"
 
 
-async def test_an_implementation_takes_its_one_object_by_name_where_its_own_order_differs() -> None:
-    class Named(Service, Protocol, route="named"):
-        @request_response
-        async def only(self, order: Order) -> str: ...
-        @request_response
-        async def second(self, order: Order) -> str: ...
-
-    class Otherwise:
-        async def only(self, *, order: Order) -> str:
-            return order.symbol
-
-        async def second(self, note: str = "no note", order: Order | None = None) -> str:
-            return f"{note} {order and order.symbol}"
-
-    responder, implementation = Responder(), cast("Any", Otherwise())
-    responder.serve_as(Named, implementation)
-
-    async with connected_pair(responder) as pair:
-        named = pair.client.remote(Named)
-        assert await named.only(Order("ACME", 3)) == "ACME"
-        assert await named.only(order=Order("ACME", 3)) == "ACME"
-        assert await named.second(Order("ACME", 3)) == "no note ACME"
-
-
-async def test_an_untyped_parameter_alone_is_the_payload_and_beside_others_a_member() -> None:
-    class Loose(Service, Protocol, route="loose"):
-        @request_response
-        async def alone(self, anything: Any) -> str: ...
-        @request_response
-        async def beside(self, anything: Any, number: int) -> str: ...
-
-    class Answers:
-        async def alone(self, anything: Any) -> str:
-            return f"{type(anything).__name__} {anything.data!r}"
-
-        async def beside(self, anything: Any, number: int) -> str:
-            return f"{anything} {number}"
-
-    responder = Responder()
-    responder.serve_as(Loose, Answers())
-
-    async with connected_pair(responder) as pair:
-        loose = pair.client.remote(Loose)
-        assert await loose.alone(b"\xff") == r"Payload b'\xff'"
-        assert await loose.alone([1]) == "Payload b'[1]'"
-        assert await loose.beside([1], 2) == "[1] 2"
-
-
 # Streams
-
-
-async def test_leaving_a_stream_early_cancels_it() -> None:
-    responder = Responder()
-    ended: list[str] = []
-
-    @responder.request_stream("numbers")
-    async def numbers(first: int) -> AsyncIterator[int]:
-        try:
-            while True:
-                yield first
-                first += 1
-        finally:
-            ended.append("numbers")
-
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(5, route="numbers", items=int) as stream:
-            assert await anext(aiter(stream)) == 5
-        await settle()
-        assert ended == ["numbers"]
-        assert pair.client_said.names[-1] == "CANCEL"
 
 
 async def test_a_stream_is_read_in_batches_and_with_credit_by_hand() -> None:
@@ -590,40 +370,6 @@ async def test_a_stream_is_read_in_batches_and_with_credit_by_hand() -> None:
             stream.request_n(9)
             assert [item async for item in stream] == [4]
             assert await stream.receive_batch() == []
-
-
-async def test_an_item_that_does_not_fit_is_raised_while_reading_and_the_next_one_can_be_read() -> None:
-    responder = Responder()
-
-    @responder.request_stream("mixed")
-    async def mixed(count: int) -> AsyncIterator[object]:
-        for item in (0, 1, "two", 3):
-            yield {"n": item} if count else item
-
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(1, route="mixed", items=dict[str, int]) as stream:
-            await settle()
-            assert await stream.receive_batch() == [{"n": 0}, {"n": 1}]
-            with pytest.raises(DecodeError, match=r"\$\[\.\.\.\]: expected int, got str"):
-                await stream.receive_batch()
-            assert await anext(aiter(stream)) == {"n": 3}
-        assert pair.server.faults.handler_errors == 0
-
-
-async def test_an_error_of_the_responder_comes_after_its_items() -> None:
-    responder = Responder()
-
-    @responder.request_stream("fails")
-    async def fails(count: int) -> AsyncIterator[int]:
-        for number in range(count):
-            yield number
-        raise ApplicationError("enough")
-
-    async with connected_pair(responder) as pair, pair.client.request_stream(2, route="fails", items=int) as stream:
-        await settle()
-        assert await stream.receive_batch() == [0, 1]
-        with pytest.raises(ApplicationError, match=r"^enough$"):
-            await stream.receive_batch()
 
 
 async def test_a_stream_that_is_not_open_says_so() -> None:
@@ -664,16 +410,6 @@ def test_missing_methods_are_named() -> None:
     implementation: Any = Half()
     with pytest.raises(TypeError, match=r"Half lacks add, find, greeting, .*, ticks, totals of Orders$"):
         Responder().serve_as(Orders, implementation)
-
-
-def test_methods_that_are_inherited_from_the_contract_are_missing() -> None:
-    class Inherits(Orders):
-        async def place(self, order: Order) -> Order:
-            return order
-
-    implementation: Any = Inherits
-    with pytest.raises(TypeError, match=r"lacks add, .* of Orders$"):
-        Responder().serve_as(Orders, implementation())
 
 
 def test_a_class_in_the_place_of_its_object_is_named() -> None:
@@ -785,14 +521,6 @@ def test_methods_that_no_route_can_be_made_of_are_refused_by_name() -> None:
         @request_response("find.{key}")
         async def find(self, symbol: str) -> Order: ...
 
-    class Many(Service, Protocol):
-        @request_response
-        async def find(self, *symbols: str) -> Order: ...
-
-    class Whole(Service, Protocol):
-        @request_response
-        async def find(self, request: Payload, symbol: str) -> Order: ...
-
     class Long(Service, Protocol, route="x" * 251):
         @request_response
         async def find(self, symbol: str) -> Order: ...
@@ -809,8 +537,6 @@ def test_methods_that_no_route_can_be_made_of_are_refused_by_name() -> None:
     for contract, error, text in (
         (NoStream, TypeError, r"NoStream.ticks is a stream: it returns Stream or AsyncIterator, not "),
         (NoParameter, TypeError, r"NoParameter.find: no parameter key, which the route names"),
-        (Many, TypeError, r"Many.find: \*symbols has no type to decode"),
-        (Whole, TypeError, r"Whole.find: parameter request takes the whole payload, and there are others"),
         (Long, ValueError, r"route of 256 bytes, limit 255"),
         (Braces, ValueError, r"route 'find.{key', position 5"),
     ):
@@ -826,11 +552,8 @@ def test_a_decorator_of_a_contract_takes_a_function() -> None:
 
 
 async def test_a_remote_method_has_the_name_and_the_docstring_of_its_contract() -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, orders_responder(), URI)
-        async with open_connection(URI) as connection:
-            orders = connection.remote(Orders)
-            assert orders.place.__doc__ == "Place an order."
-            assert orders.place.__qualname__ == "Orders.place"
-            assert type(connection.remote(Orders)) is type(orders)
-        nursery.cancel_scope.cancel()
+    async with connected_pair() as pair:
+        orders = pair.client.remote(Orders)
+        assert orders.place.__doc__ == "Place an order."
+        assert orders.place.__qualname__ == "Orders.place"
+        assert type(pair.client.remote(Orders)) is type(orders)

@@ -13,12 +13,7 @@ import pytest
 from rsocket_trio import Channel, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.services import (
     Receiving,
-    Service,
-    Stream,
     TypedChannel,
-    request_channel,
-    request_response,
-    request_stream,
 )
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Route
 from rsocket_trio.testing import connected_pair
@@ -104,60 +99,6 @@ def test_routes_are_listed_with_their_types_in_order() -> None:
     assert list(stocked().routes) == EXPECTED
 
 
-class Orders(Service, route="orders"):
-    """A contract with a method of each kind."""
-
-    @request_response
-    async def place(self, order: Order) -> Receipt:
-        raise NotImplementedError
-
-    @request_stream("ticks.{symbol}")
-    def ticks(self, symbol: str) -> Stream[int]:
-        raise NotImplementedError
-
-    @request_channel
-    def sums(self, start: int) -> TypedChannel[str, int]:
-        raise NotImplementedError
-
-    @request_channel
-    def copies(self) -> TypedChannel[bytes, bytes]:
-        raise NotImplementedError
-
-
-class OurOrders(Orders):
-    async def place(self, order: Order) -> Receipt:
-        return Receipt(order, 1)
-
-    @request_stream
-    async def ticks(self, symbol: str) -> AsyncIterator[int]:
-        yield 1
-
-    @request_channel
-    async def sums(self, channel: TypedChannel[int, str], start: int) -> None:
-        return
-
-    @request_channel
-    async def copies(self, channel: TypedChannel[bytes, bytes]) -> None:
-        return
-
-
-def test_the_routes_of_a_contract_are_listed() -> None:
-    responder = Responder()
-    responder.serve_as(Orders, OurOrders())
-
-    assert list(responder.routes) == [
-        Route("orders.copies", "request_channel", {}, None, bytes, bytes),
-        Route("orders.place", "request_response", {}, Order, None, Receipt),
-        Route("orders.sums", "request_channel", {}, int, int, str),
-        Route("orders.ticks.{symbol}", "request_stream", {"symbol": str}, None, None, int),
-    ]
-
-
-def test_a_responder_without_handlers_has_no_routes() -> None:
-    assert Responder().routes == ()
-    assert Responder(describe=True).routes == ()
-
-
 async def test_a_responder_describes_its_routes_if_it_is_asked_to(autojump_clock: object) -> None:
     async with connected_pair(stocked(describe=True)) as (client, _):
         described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
@@ -184,59 +125,8 @@ async def test_without_being_asked_it_describes_nothing(autojump_clock: object) 
             await client.request_response(route=DESCRIPTION_ROUTE)
 
 
-async def test_routes_that_are_registered_later_are_described(autojump_clock: object) -> None:
-    responder = Responder(describe=True)
-    async with connected_pair(responder) as (client, _):
-
-        async def names() -> list[str]:
-            described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
-            return [each["route"] for each in described["routes"]]
-
-        assert await names() == []
-        responder.request_response("late")(lambda request: b"")
-        assert await names() == ["late"]
-
-
-async def test_the_description_of_an_included_responder_stays_outside(autojump_clock: object) -> None:
-    inner, responder = stocked(describe=True), Responder(describe=True)
-    responder.request_response("own")(lambda request: b"")
-    responder.include(inner)
-
-    async with connected_pair(responder) as (client, _):
-        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
-
-    assert len(described["routes"]) == len(inner.routes) + 1
-
-
 def test_the_reserved_route_is_taken_where_it_is_served() -> None:
     with pytest.raises(ValueError, match="request_response has a handler for route '\\$routes' already"):
         Responder(describe=True).request_response(DESCRIPTION_ROUTE)(lambda request: b"")
 
     Responder().request_response(DESCRIPTION_ROUTE)(lambda request: b"")
-
-
-class Point:
-    """A class that no built-in codec knows."""
-
-
-async def test_a_type_of_an_own_codec_is_described_by_its_name(autojump_clock: object) -> None:
-    class Points:
-        mime = "application/x-point"
-
-        def encode(self, value: object, /) -> bytes:
-            return b"point"
-
-        def decode(self, data: bytes, kind: Any, /) -> Any:
-            return Point()
-
-    responder = Responder(describe=True, codecs=[Points()])
-
-    @responder.request_response("point")
-    async def point(at: Point) -> Point:
-        return at
-
-    async with connected_pair(responder) as (client, _):
-        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
-
-    assert described["codecs"] == ["application/x-point"]
-    assert described["routes"][0]["body"]["title"].endswith("Point")

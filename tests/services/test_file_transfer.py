@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from rsocket_trio import ApplicationError, Channel, Incoming, Invalid, Payload, Responder
-from rsocket_trio.services import Chunks, FileTransferError, chunks, inside, save
+from rsocket_trio.services import FileTransferError, chunks, inside, save
 from tests.connection.pairs import connected_pair
 
 CONTENT = bytes(range(256)) * 4000
@@ -26,20 +24,6 @@ def film(tmp_path: Path) -> Path:
     path = tmp_path / "film"
     path.write_bytes(CONTENT)
     return path
-
-
-@pytest.fixture
-def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The functions that ran in threads."""
-    seen: list[str] = []
-    run_sync = trio.to_thread.run_sync
-
-    async def counted(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        seen.append(function.__name__)
-        return await run_sync(function, *arguments, **options)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
-    return seen
 
 
 async def content(*items: bytes | str | Payload) -> AsyncIterator[bytes | str | Payload]:
@@ -67,15 +51,6 @@ async def test_the_chunks_of_a_file_are_its_content(film: Path, size: int) -> No
     assert {len(piece) for piece in pieces[:-1]} <= {size}
 
 
-async def test_a_path_may_be_text(film: Path) -> None:
-    assert b"".join([piece async for piece in chunks(str(film))]) == CONTENT
-
-
-@pytest.mark.parametrize("offset", [0, 1, 70_000, len(CONTENT)])
-async def test_chunks_begin_at_an_offset(film: Path, offset: int) -> None:
-    assert b"".join([piece async for piece in chunks(film, offset=offset)]) == CONTENT[offset:]
-
-
 async def test_progress_counts_what_was_handed_on(film: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     pieces = chunks(film, size=400_000, progress=lambda done, total: seen.append((done, total)), offset=24_000)
@@ -86,54 +61,6 @@ async def test_progress_counts_what_was_handed_on(film: Path) -> None:
     assert len([piece async for piece in pieces]) == 1
 
     assert [done for done, _ in seen] == [424_000, 824_000, 1_024_000]
-
-
-async def test_a_small_file_costs_one_visit_of_a_thread(tmp_path: Path, hops: list[str]) -> None:
-    (tmp_path / "small").write_bytes(bytes(100_000))
-    pieces = [piece async for piece in chunks(tmp_path / "small")]
-
-    assert [len(piece) for piece in pieces] == [65_536, 34_464]
-    assert len(hops) == 1
-
-
-async def test_a_large_file_costs_a_visit_of_a_thread_for_some_chunks(film: Path, hops: list[str]) -> None:
-    pieces = [piece async for piece in chunks(film)]
-
-    assert len(pieces) == 16
-    assert len(hops) == 4
-
-
-async def test_every_chunk_is_a_checkpoint(film: Path) -> None:
-    pieces = chunks(film, size=200_000)
-    for _ in range(6):
-        with assert_checkpoints():
-            await anext(pieces)
-    with assert_checkpoints(), pytest.raises(StopAsyncIteration):
-        await anext(pieces)
-
-
-async def test_a_file_whose_reading_stops_is_closed(film: Path) -> None:
-    pieces = chunks(film)
-    await anext(pieces)
-    file = pieces._file
-    del pieces
-
-    assert file is not None
-    assert file.closed
-
-
-async def test_a_cancelled_reader_reads_on(film: Path) -> None:
-    pieces = chunks(film, size=1000)
-    read = []
-    for number in range(3000):
-        with trio.CancelScope() as scope:
-            if number % 2:
-                scope.cancel()
-            async for piece in pieces:
-                read.append(piece)
-                break
-
-    assert b"".join(read) == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -175,13 +102,6 @@ async def test_what_a_stream_brings_becomes_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"bytes, text, payloads" + bytes(300_000) + b"end"
     assert size == 300_024
     assert names(tmp_path) == ["new"]
-
-
-async def test_a_file_is_copied_by_chunks_and_save(film: Path) -> None:
-    with assert_checkpoints():
-        assert await save(chunks(film), film.with_name("copy")) == len(CONTENT)
-
-    assert film.with_name("copy").read_bytes() == CONTENT
 
 
 async def test_the_old_file_stands_until_the_new_one_is_whole(film: Path) -> None:
@@ -232,14 +152,6 @@ async def test_a_cancelled_save_leaves_nothing_and_closes_its_generator(film: Pa
     assert names(film.parent) == ["film"]
 
 
-async def test_a_save_that_is_cancelled_before_it_begins_makes_no_file(tmp_path: Path) -> None:
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await save(content(b"abc"), tmp_path / "new")
-
-    assert names(tmp_path) == []
-
-
 async def test_more_than_the_limit_is_refused_before_it_is_kept(tmp_path: Path) -> None:
     assert await save(content(b"12345", b"67890"), tmp_path / "new", limit=10) == 10
     with pytest.raises(FileTransferError, match=r"^large: more than 10 bytes$"):
@@ -260,31 +172,6 @@ async def test_a_file_of_another_size_than_announced_is_none(
 
     assert names(tmp_path) == []
     assert await save(content(b"123456"), tmp_path / "new", total=6) == 6
-
-
-async def test_progress_counts_what_came(tmp_path: Path) -> None:
-    seen: list[tuple[int, int | None]] = []
-    await save(content(b"123", b"4567"), tmp_path / "new", progress=lambda done, total: seen.append((done, total)))
-
-    assert seen == [(3, None), (7, None)]
-    await save(content(b"12"), tmp_path / "new", total=2, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (2, 2)
-
-
-async def test_a_progress_that_raises_ends_the_transfer(tmp_path: Path) -> None:
-    def stop(done: int, total: int | None) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await save(content(b"123"), tmp_path / "new", progress=stop)
-    assert names(tmp_path) == []
-
-
-async def test_small_items_are_written_together(tmp_path: Path, hops: list[str]) -> None:
-    await save(content(*[bytes(1000)] * 600), tmp_path / "new")
-
-    assert (tmp_path / "new").stat().st_size == 600_000
-    assert hops == ["open", "write", "write", "finish"]
 
 
 @pytest.mark.parametrize("path", ["absent/new", "folder"])
@@ -315,17 +202,6 @@ async def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, mon
     with pytest.raises(OSError, match=f"no space left on device: '{tmp_path}/new'"):
         await save(content(b"abc"), tmp_path / "new")
     monkeypatch.undo()
-
-    assert names(tmp_path) == []
-
-
-async def test_a_rename_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, target: Path) -> None:
-        raise PermissionError(errno.EPERM, "not permitted", str(path), None, str(target))
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(PermissionError, match=f"'{tmp_path}/new'$"):
-        await save(content(b"abc"), tmp_path / "new")
 
     assert names(tmp_path) == []
 
@@ -464,68 +340,3 @@ async def test_a_file_goes_down_and_up_again(film: Path) -> None:
 async def rest_of(stream: Incoming) -> list[Payload]:
     async with stream:
         return [item async for item in stream]
-
-
-async def test_an_upload_above_the_limit_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    responder = Responder()
-
-    @responder.request_channel("put")
-    async def put(channel: Channel) -> None:
-        await save(channel, tmp_path / "new", limit=1000)
-
-    async with connected_pair(responder) as pair, pair.client.request_channel(route="put") as channel:
-        for _ in range(11):
-            await channel.send(bytes(100))
-        with pytest.raises(ApplicationError, match="new: more than 1000 bytes"):
-            await anext(channel)
-
-    assert names(tmp_path) == []
-
-
-async def test_a_reader_without_credit_stops_the_reading_of_the_file(film: Path) -> None:
-    responder = Responder()
-    made: list[Chunks] = []
-
-    @responder.request_stream("get")
-    async def get(request: Payload) -> AsyncIterator[bytes]:
-        made.append(chunks(film, size=1000))
-        async for piece in made[0]:
-            yield piece
-
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(route="get", initial_request_n=3, refill=False) as stream:
-            for number in range(3):
-                assert (await anext(stream)).data == CONTENT[1000 * number :][:1000]
-            await wait_all_tasks_blocked()
-            own = made.pop()._file
-            assert own is not None
-            assert own.tell() < 300_000
-        await wait_all_tasks_blocked()
-        gc.collect()
-
-        assert own.closed
-
-
-async def test_a_download_that_is_left_leaves_nothing(film: Path) -> None:
-    responder = Responder()
-
-    @responder.request_stream("get")
-    async def get(request: Payload) -> AsyncIterator[bytes]:
-        async for piece in chunks(film):
-            yield piece
-
-    scope = trio.CancelScope()
-
-    def stop_half_way(done: int, total: int | None) -> None:
-        if done > len(CONTENT) // 2:
-            scope.cancel()
-
-    async with (
-        connected_pair(responder) as pair,
-        pair.client.request_stream(route="get", initial_request_n=1) as stream,
-    ):
-        with scope:
-            await save(stream, film.with_name("copy"), progress=stop_half_way)
-
-    assert scope.cancelled_caught
-    assert names(film.parent) == ["film"]

@@ -96,18 +96,6 @@ async def test_every_interaction_is_included_with_its_terms(autojump_clock: obje
     ]
 
 
-async def test_what_is_registered_later_is_not_included(autojump_clock: object) -> None:
-    inner, responder = Responder(), Responder()
-    inner.request_response("early")(named("early"))
-    responder.include(inner, prefix="a.")
-    inner.request_response("late")(named("late"))
-
-    assert await answers(responder, "a.early", "a.late") == [
-        "early: x",
-        "no request_response handler for route 'a.late'",
-    ]
-
-
 async def test_one_responder_may_be_included_twice_and_in_turn(autojump_clock: object) -> None:
     inner, middle, outer = Responder(), Responder(), Responder()
     inner.request_response("{name}")(named("inner"))
@@ -188,23 +176,6 @@ def test_a_route_that_is_taken_is_refused_and_nothing_is_included() -> None:
     assert [each.route for each in responder.routes] == ["shop.b"]
 
 
-def test_a_pattern_that_leaves_a_choice_is_refused_and_nothing_is_included() -> None:
-    inner, responder = Responder(), Responder()
-    inner.request_response("{x}.b")(named("x"))
-    inner.request_stream("ticks")(stream)
-    responder.request_response("shop.a.{y}")(named("y"))
-
-    message = "routes 'shop.{x}.b' and 'shop.a.{y}' both match 'shop.a.b', and neither is more specific"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        responder.include(inner, prefix="shop.")
-
-    assert [each.route for each in responder.routes] == ["shop.a.{y}"]
-
-
-async def stream(request: Any) -> AsyncIterator[bytes]:
-    yield b""
-
-
 def test_a_responder_is_not_included_in_itself() -> None:
     responder = Responder()
 
@@ -240,39 +211,15 @@ def test_a_default_handler_takes_no_prefix() -> None:
     assert responder.routes == ()
 
 
-def of_setup(responder: Responder) -> None:
-    responder.setup(lambda setup, connection: None)
-
-
-def of_push(responder: Responder) -> None:
-    responder.metadata_push(lambda metadata: None)
-
-
-def of_leases(responder: Responder) -> None:
-    responder.lease_at_rate(1, 1)
-
-
-def of_errors(responder: Responder) -> None:
-    responder.on_error(lambda error, call: None)
-
-
-def of_extensions(responder: Responder) -> None:
-    responder.extension(5)(lambda stream_id, body: None)
-
-
-def of_users(responder: Responder) -> None:
-    responder.authenticate(lambda credentials, call: credentials)
-
-
 @pytest.mark.parametrize(
     ("register", "name"),
     [
-        (of_setup, "setup"),
-        (of_push, "metadata_push"),
-        (of_leases, "lease"),
-        (of_errors, "on_error"),
-        (of_extensions, "extension"),
-        (of_users, "authenticate"),
+        (lambda responder: responder.setup(lambda setup, connection: None), "setup"),
+        (lambda responder: responder.metadata_push(lambda metadata: None), "metadata_push"),
+        (lambda responder: responder.lease_at_rate(1, 1), "lease"),
+        (lambda responder: responder.on_error(lambda error, call: None), "on_error"),
+        (lambda responder: responder.extension(5)(lambda stream_id, body: None), "extension"),
+        (lambda responder: responder.authenticate(lambda credentials, call: credentials), "authenticate"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )

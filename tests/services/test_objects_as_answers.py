@@ -132,32 +132,6 @@ async def test_the_codec_is_that_of_the_connection_or_of_the_request_or_of_what_
             assert [item.data async for item in stream] == [JSON.encode(value)] * 2
 
 
-@pytest.mark.parametrize("accepted", [b"hi", "hi", None, Payload(b"hi")], ids=repr)
-async def test_data_as_it_is_may_be_accepted_as_any_type(accepted: object) -> None:
-    accepts = Payload(b"1", encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes(["image/png"]))]))
-    responder = responder_of(accepted)
-
-    @responder.request_response("typed")
-    async def typed(number: int) -> Any:
-        return accepted
-
-    async with connected_pair(responder) as pair:
-        for route in ("async", "typed"):
-            assert (await pair.client.request_response(accepts, route=route)).data == (b"hi" if accepted else b"")
-
-
-async def test_an_included_handler_keeps_the_codecs_of_its_responder() -> None:
-    outer, inner = Responder(), Responder(codecs=[MESSAGEPACK])
-
-    @inner.request_response("order")
-    async def order(request: Payload) -> Any:
-        return {"a": 1}
-
-    outer.include(inner, "inner.")
-    async with connected_pair(outer) as pair:
-        assert (await pair.client.request_response(route="inner.order")).data == MESSAGEPACK.encode({"a": 1})
-
-
 @pytest.mark.parametrize("route", ["async", "plain", "awaitable", "generator", "push", "channel"])
 async def test_what_no_codec_takes_is_a_type_error_with_the_handler_the_type_and_what_to_do(
     route: str, caplog: pytest.LogCaptureFixture

@@ -6,18 +6,16 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import pytest
-import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Payload, Responder, Unsupported, connect_forever, serve
-from rsocket_trio.metadata import AUTHENTICATION, MIME_TYPE, ROUTING, Entry, encode_composite
+from rsocket_trio import Channel, Payload, Responder, Unsupported, connect_forever
+from rsocket_trio.metadata import AUTHENTICATION, ROUTING, Entry
 from rsocket_trio.services import (
     Bearer,
     Call,
     Service,
     Stream,
     TypedChannel,
-    current_call,
     fire_and_forget,
     request_channel,
     request_response,
@@ -25,7 +23,7 @@ from rsocket_trio.services import (
 )
 from tests.connection.pairs import connected_pair, settle
 from tests.connection.streamux_pairs import streamux_pair
-from tests.services.interactions import INTERACTIONS, ask, every_interaction
+from tests.services.interactions import INTERACTIONS, ask, every_interaction, served
 
 COLOUR = "text/x.colour"
 BLUE = (COLOUR, b"blue")
@@ -33,7 +31,6 @@ BLUE = (COLOUR, b"blue")
 ROUTE_BYTES = b"\xfe\x00\x00\x05\x04here"
 BLUE_BYTES = b"\x0ctext/x.colour\x00\x00\x04blue"
 OWN_BYTES = b"\x0ctext/x.flavor\x00\x00\x01s"
-JSON_BYTES = b"\xfa\x00\x00\x01\x85"
 
 
 class Server:
@@ -78,14 +75,6 @@ async def test_it_stands_behind_the_route_and_before_the_payloads_own_on_every_r
     assert server.entries[0][1:] == [Entry(COLOUR, b"blue"), Entry("text/x.flavor", b"s")]
 
 
-async def test_it_stands_before_the_entry_that_names_the_codec_of_an_object() -> None:
-    server = Server()
-    async with connected_pair(server.responder) as pair:
-        await pair.client.request_response({"a": 1}, route="here", metadata=[BLUE])
-
-    assert server.metadata == [ROUTE_BYTES + BLUE_BYTES + JSON_BYTES]
-
-
 async def test_text_is_utf_8_and_order_and_repeats_are_kept() -> None:
     server = Server()
     pairs: Any = iter(
@@ -101,17 +90,6 @@ async def test_text_is_utf_8_and_order_and_repeats_are_kept() -> None:
         (0x55, b""),
     ]
     assert server.entries == [[Entry(mime, content) for mime, content in contents]]
-
-
-async def test_none_is_none() -> None:
-    server = Server()
-    async with connected_pair(server.responder) as pair:
-        await pair.client.request_response(metadata=[])
-        await pair.client.request_response(metadata=iter(()))
-    async with connected_pair(server.responder, metadata_mime="text/plain") as pair:
-        await pair.client.request_response(metadata=())
-
-    assert server.metadata == [None] * 3
 
 
 async def test_interceptors_see_and_change_it_and_credentials_come_with_it() -> None:
@@ -149,17 +127,6 @@ async def test_streamux_has_none(interaction: str) -> None:
         with pytest.raises(Unsupported, match=r"^streamux/1 has no metadata$"):
             await ask(pair.client, interaction, metadata=[BLUE])
         assert len(pair.client_said) == said
-
-
-@pytest.mark.parametrize("dialect", ["reactivesocket/0.1", "reactivesocket/0.2", "rsocket/2.0-draft"])
-async def test_other_dialects_have_it_too(dialect: str) -> None:
-    server = Server()
-    async with connected_pair(server.responder, dialect=dialect) as pair:
-        await ask(pair.client, "request_response", route="here", metadata=[BLUE])
-        if dialect == "reactivesocket/0.1":
-            await ask(pair.client, "request_subscription", route="here", metadata=[BLUE])
-
-    assert set(server.metadata) == {ROUTE_BYTES + BLUE_BYTES}
 
 
 @pytest.mark.parametrize(
@@ -230,8 +197,7 @@ async def test_each_call_of_a_contract_carries_what_its_remote_object_was_made_w
 
 async def test_requests_of_a_reconnecting_client_carry_it(autojump_clock: MockClock) -> None:
     server = Server()
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, server.responder, "memory://own-metadata")
+    async with served(server.responder) as uri:
         async with connect_forever(uri) as client:
             for interaction in INTERACTIONS:
                 await ask(client, interaction, Payload(b"1", OWN_BYTES), route="here", metadata=[BLUE])
@@ -242,33 +208,6 @@ async def test_requests_of_a_reconnecting_client_carry_it(autojump_clock: MockCl
                 await client.request_response(metadata=[BLUE])
             with pytest.raises(ValueError, match=r"^metadata= needs composite metadata"):
                 await ask(client, "request_stream", metadata=[BLUE])
-        nursery.cancel_scope.cancel()
 
     assert server.metadata[:4] == [ROUTE_BYTES + BLUE_BYTES + OWN_BYTES] * 4
     assert len(server.metadata) == 10
-
-
-async def test_it_travels_no_further_than_its_request() -> None:
-    server, front = Server(), Responder()
-    async with connected_pair(server.responder) as inner:
-
-        @front.request_response("ask")
-        async def pass_on(request: Payload) -> bytes:
-            pairs = [(entry.mime, entry.content) for entry in current_call().entries if entry.mime == COLOUR]
-            await inner.client.request_response(b"without")
-            return (await inner.client.request_response(b"with", metadata=pairs)).data
-
-        front.around(lambda call: nothing())
-        async with connected_pair(front) as outer:
-            await outer.client.request_response(route="ask", metadata=[BLUE])
-
-    assert server.metadata == [None, BLUE_BYTES]
-
-
-class nothing:  # noqa: N801 - a context manager, named as the functions of contextlib
-    async def __aenter__(self) -> None: ...
-    async def __aexit__(self, *error: object) -> None: ...
-
-
-def test_the_entry_of_a_codec_is_what_the_document_says() -> None:
-    assert encode_composite([Entry(MIME_TYPE, b"\x85")]) == JSON_BYTES

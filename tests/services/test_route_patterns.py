@@ -22,26 +22,21 @@ def escaped(text: str) -> str:
 # What Spring's route matchers (dots between segments) say of the same patterns and routes.
 SPRING = [
     ("chat", "chat", {}),
-    ("chat", "chats", None),
     ("orders.{id}", "orders.17", {"id": "17"}),
     ("orders.{id}", "orders", None),
     ("orders.{id}", "orders.", None),
     ("orders.{id}", "orders.17.items", None),
-    ("orders.{id}", "Orders.17", None),
     ("orders.{id}.items", "orders.17.items", {"id": "17"}),
     ("orders.{id}.items.{item}", "orders.17.items.3", {"id": "17", "item": "3"}),
     ("{service}.{method}", "orders.place", {"service": "orders", "method": "place"}),
     ("ticks.{symbol}", "ticks.BRK/B", {"symbol": "BRK/B"}),
     ("ticks.{symbol}", "ticks.BRK.B", None),
-    ("ticks.{symbol}", "ticks.{symbol}", {"symbol": "{symbol}"}),
     ("log-{level}", "log-warn", {"level": "warn"}),
-    ("log-{level}", "log.warn", None),
     ("v{major}-{minor}", "v1-2", {"major": "1", "minor": "2"}),
     ("v{major}-{minor}", "v1-2-3", {"major": "1-2", "minor": "3"}),
     ("{name}_v{version}.doc", "a_v1_v2.doc", {"name": "a_v1", "version": "2"}),
     ("{name}@{host}", "user@", None),
     ("a*", "a*", {}),
-    ("*.b", "a.b", None),
     ("**", "orders.17", {}),
 ]
 
@@ -56,14 +51,11 @@ def test_a_pattern_matches_what_springs_matcher_matches(
 @pytest.mark.parametrize(
     ("text", "literal"),
     [
-        ("", ""),
         ("chat", "chat"),
-        ("a..b.", "a..b."),
         ("a.{{b}}", "a.{b}"),
         ("{{{{", "{{"),
         ("}}{{", "}{"),
         ("orders.{id}", None),
-        ("{{{id}}}", None),
     ],
 )
 def test_a_route_without_parameters_has_a_literal_text(text: str, literal: str | None) -> None:
@@ -73,18 +65,6 @@ def test_a_route_without_parameters_has_a_literal_text(text: str, literal: str |
     assert pattern.text == text
     if literal is not None:
         assert (pattern.parameters, pattern.match(literal), pattern.format()) == ((), {}, literal)
-
-
-def test_doubled_braces_stand_around_a_parameter() -> None:
-    pattern = parse("{{{id}}}.x")
-
-    assert pattern.parameters == ("id",)
-    assert pattern.match("{17}.x") == {"id": "17"}
-    assert pattern.format(id="17") == "{17}.x"
-
-
-def test_parameters_are_named_in_their_order() -> None:
-    assert parse("{z}.{y}-{x}.w.{v}").parameters == ("z", "y", "x", "v")
 
 
 @pytest.mark.parametrize(
@@ -97,15 +77,11 @@ def test_parameters_are_named_in_their_order() -> None:
         ("x.{}", 2, "a parameter needs a name"),
         ("x.{1st}", 2, "'1st' is no identifier"),
         ("x.{id:int}", 2, "'id:int' is no identifier"),
-        ("x.{ id}", 2, "' id' is no identifier"),
-        ("x.{a.b}", 2, "'a.b' is no identifier"),
         ("x.{class}", 2, "'class' is no identifier"),
         ("{id}.{id}", 5, "there are two parameters 'id'"),
         ("{a}{b}", 3, "there is no text between two parameters"),
-        ("x.y{a}{b}", 6, "there is no text between two parameters"),
         ("orders.**", 7, "'**' is a route by itself, and no part of a longer one"),
         ("**.place", 0, "'**' is a route by itself"),
-        ("***", 0, "'**' is a route by itself"),
         ("{id}.a**b", 6, "'**' is a route by itself"),
     ],
 )
@@ -134,10 +110,6 @@ def test_a_value_is_a_text() -> None:
 
     with pytest.raises(TypeError, match=re.escape("route 'orders.{id}': 'id' is int, not a str")):
         parse("orders.{id}").format(id=number)
-
-
-def test_a_parameter_may_have_any_name_of_pythons() -> None:
-    assert parse("{self}.{values}").format(self="a", values="b") == "a.b"
 
 
 # Against plain regular expressions
@@ -189,11 +161,6 @@ def test_what_is_formatted_matches_with_the_same_values(text: str, data: st.Data
         return
 
     assert pattern.match(route) == values
-
-
-@given(st.text().filter(lambda route: "**" not in route))
-def test_any_text_is_a_literal_once_its_braces_are_doubled(route: str) -> None:
-    assert parse(escaped(route)).literal == route
 
 
 @given(st.text("ab{}."))
@@ -292,7 +259,6 @@ def test_a_catch_all_follows_a_dot_only(prefix: str) -> None:
     [
         ("orders.{id}", "orders.{number}", "route 'orders.{number}' matches the same as 'orders.{id}'"),
         ("orders", "orders", "route 'orders' matches the same as 'orders'"),
-        ("a.{{", "a.{{", "route 'a.{{' matches the same as 'a.{{'"),
         ("{a}.x", "y.{b}", "routes 'y.{b}' and '{a}.x' both match 'y.x', and neither is more specific"),
         ("a{x}", "{x}b", "routes '{x}b' and 'a{x}' both match 'axb', and neither is more specific"),
         ("a{x}-{y}", "{x}_{y}b", "routes '{x}_{y}b' and 'a{x}-{y}' both match 'ax_x-xb', and neither is more specific"),
@@ -383,35 +349,3 @@ def test_a_route_of_64_kib_is_found_or_not_at_once(route: str) -> None:
     table = table_of("orders.{a}-{b}-{c}-{d}-{e}-{f}-{g}-{h}-x", "{a}.{b}.{c}.{d}", "{{{a}}}", "{a}a{b}a{c}a{d}b")
 
     assert seconds_of(table, route) < 0.02
-
-
-def test_thousands_of_patterns_take_no_longer_than_one() -> None:
-    numbers = range(4000)
-    table = table_of(
-        *(f"orders.{{id}}.action{number}" for number in numbers),
-        *(f"service{number}.{{id}}" for number in numbers),
-        *(f"user-{{name}}-{number:04}" for number in range(500)),
-    )
-
-    for route, expected in {
-        "orders.17.action3999": {"id": "17"},
-        "service3999.x": {"id": "x"},
-        "user-ann-0499": {"name": "ann"},
-    }.items():
-        found = table.find(route)
-        assert found is not None
-        assert found[1] == expected
-        assert seconds_of(table, route) < 0.001
-
-
-def test_patterns_of_many_parameters_are_searched_without_repetition() -> None:
-    every = ["{a}", "x{a}", "xx{a}"]
-    table: PatternTable[str] = PatternTable()
-    for number, shapes in enumerate(itertools.product(every, repeat=4)):
-        text = ".".join(shape.replace("a", f"a{place}") for place, shape in enumerate(shapes))
-        try:
-            table.add(parse(f"{text}.{number}"), text)
-        except ValueError:
-            pytest.fail("the last segment tells them apart")
-
-    assert seconds_of(table, "xxx.xxx.xxx.xxx.none") < 0.01

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import re
-import uuid
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responder
-from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
-from rsocket_trio.services import Receiving, current_call
+from rsocket_trio import Channel, Outgoing, Payload, Rejected, Responder
+from rsocket_trio.services import current_call
 from rsocket_trio.testing import connected_pair
-from tests.missing import require
 
 
 def parameters(request: Payload) -> str:
@@ -61,94 +56,6 @@ async def test_handlers_of_payloads_find_the_parameters_in_their_call(autojump_c
     assert told == ["{'a': '1'}"]
 
 
-async def test_typed_handlers_of_every_interaction_take_parameters_by_name(autojump_clock: object) -> None:
-    require(None if find_spec("msgspec") else "msgspec is not installed")
-    responder = Responder()
-    told: list[Any] = []
-
-    @responder.request_response("sum.{first}.{second}")
-    async def add(second: int, first: int) -> int:
-        return first - second
-
-    @responder.request_stream("ticks.{symbol}")
-    async def ticks(symbol: str, since: float = 0.0) -> AsyncIterator[list[Any]]:
-        yield [symbol, since]
-
-    @responder.request_channel("offers.{symbol}")
-    async def offers(symbol: str, items: Receiving[int]) -> AsyncIterator[str]:
-        async for item in items:
-            yield f"{symbol} {item}"
-
-    @responder.fire_and_forget("note.{number}")
-    async def note(number: int, text: str) -> None:
-        told.append((number, text))
-
-    async with connected_pair(responder) as (client, _):
-        assert await client.request_response(route="sum.7.2", reply=int) == 5
-        async with client.request_stream(b"2.5", route="ticks.ACME") as stream:
-            assert [item.data async for item in stream] == [b'["ACME",2.5]']
-        async with client.request_channel(b"1", route="offers.ACME") as both:
-            await both.send(b"2")
-            await both.send_eof()
-            assert [item.data async for item in both] == [b"ACME 1", b"ACME 2"]
-        await client.fire_and_forget("hello", route="note.3")
-        await client.ping()
-    assert told == [(3, "hello")]
-
-
-class Side(enum.Enum):
-    """A type with a few texts."""
-
-    BUY = "buy"
-    SELL = "sell"
-
-
-IDENTITY = uuid.UUID(int=5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
-        (str, "17", "17"),
-        (int, "17", 17),
-        (float, "1e3", 1000.0),
-        (bool, "true", True),
-        (Side, "sell", Side.SELL),
-        (Literal["a", "b"], "b", "b"),
-        (uuid.UUID, str(IDENTITY), IDENTITY),
-        (int | None, "17", 17),
-        (int, "x", "route parameter value: expected int, got str"),
-        (int, "17 ", "route parameter value: expected int, got str"),
-        (bool, "maybe", "route parameter value: expected bool, got str"),
-        (Side, "hold", "route parameter value: invalid enum value 'hold'"),
-    ],
-    ids=lambda one: getattr(one, "__name__", str(one)),
-)
-async def test_an_annotation_converts_a_parameter_or_the_handler_never_runs(
-    kind: Any, text: str, expected: Any, autojump_clock: object
-) -> None:
-    require(None if find_spec("msgspec") else "msgspec is not installed")
-    responder = Responder()
-    got: list[Any] = []
-
-    async def take(value: Any) -> bytes:
-        got.append(value)
-        return b""
-
-    take.__annotations__["value"] = kind
-    responder.request_response("take.{value}")(take)
-
-    async with connected_pair(responder) as (client, _):
-        if isinstance(expected, str) and expected.startswith("route"):
-            with pytest.raises(Invalid, match=f"^{re.escape(expected)}"):
-                await client.request_response(route=f"take.{text}")
-            assert got == []
-        else:
-            await client.request_response(route=f"take.{text}")
-            assert got == [expected]
-            assert type(got[0]) is type(expected)
-
-
 async def test_a_literal_route_comes_before_a_pattern_within_its_interaction(autojump_clock: object) -> None:
     responder = Responder()
     responder.request_response("orders.{number}")(lambda request: b"pattern")
@@ -174,24 +81,6 @@ async def test_the_braces_of_a_caller_are_text(autojump_clock: object) -> None:
         assert (await client.request_response(route="braces.{x}")).data == b"literal"
         with pytest.raises(Rejected, match=re.escape("handler for route 'braces.{{x}}'")):
             await client.request_response(route="braces.{{x}}")
-
-
-async def test_64_kib_of_braces_as_a_route_harm_no_other_request(autojump_clock: object) -> None:
-    responder = Responder()
-    for pattern in ("{a}{{{b}}}{c}", "{{{a}}}.{b}", "x{{{a}}}y"):
-        responder.request_response(pattern)(parameters)
-    responder.request_response("greet")(lambda request: b"hello")
-    braces = encode_composite([Entry(ROUTING, encode_route(*["{" * 255] * 256))])
-
-    async with connected_pair(responder) as (client, _):
-        async with client.request_stream(route="none") as stream:
-            for _ in range(3):
-                with pytest.raises(Rejected, match=re.escape("no request_response handler for route '{{{{")) as caught:
-                    await client.request_response(Payload(b"", braces))
-                assert len(str(caught.value)) < 400
-            with pytest.raises(Rejected):
-                await anext(stream)
-        assert (await client.request_response(route="greet")).data == b"hello"
 
 
 @pytest.mark.parametrize("decorator", ["request_response", "request_stream", "request_channel", "fire_and_forget"])
@@ -249,11 +138,3 @@ def test_a_parameter_of_another_name_than_that_of_the_route_is_refused() -> None
     rights: tuple[Any, ...] = (unsaid_request, kept, parameters, told.append, lambda request: request)
     for right in rights:
         Responder().request_response("orders.{number}")(right)
-
-
-def test_a_parameter_that_a_typed_handler_lacks_is_refused() -> None:
-    async def place(order: int) -> int:
-        return order
-
-    with pytest.raises(TypeError, match=r"place: no parameter number, which the route names"):
-        Responder().request_response("orders.{number}")(place)

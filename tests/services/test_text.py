@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal, NewType, Optional, Protocol
+from typing import Annotated, Any, Literal, NewType, Optional
 
-import attrs
 import msgspec
 import pydantic
 import pytest
@@ -18,15 +17,9 @@ from rsocket_trio.metadata.mimetypes_per_stream import encode_data_mime
 from rsocket_trio.services import (
     DecodeError,
     Receiving,
-    Service,
-    Stream,
     TypedChannel,
-    fire_and_forget,
-    request_channel,
-    request_response,
-    request_stream,
 )
-from tests.connection.pairs import connected_pair, settle
+from tests.connection.pairs import connected_pair
 from tests.rows import Rows
 
 MIMES = ("application/octet-stream", "application/json", "application/cbor", "text/plain", "image/png")
@@ -50,11 +43,6 @@ class Color(enum.Enum):
 
 class Word(enum.StrEnum):
     HI = "hi"
-
-
-@attrs.frozen
-class Order:
-    symbol: str
 
 
 def annotated(function: Any, **kinds: Any) -> Any:
@@ -283,130 +271,3 @@ async def test_items_of_streams_and_channels_are_texts_in_both_directions(mime: 
             await plain.send(b"B")
             await plain.send_eof()
             assert [item.data async for item in plain] == [b"a", b"b"]
-
-
-# Contracts
-
-
-class Texts(Service, Protocol, route="texts"):
-    @request_response
-    async def greet(self, name: str) -> str: ...
-    @request_response
-    async def maybe(self, name: str | None = "nobody") -> str | None: ...
-    @request_response
-    async def paint(self, color: Literal["red", "blue"]) -> Literal["red", "blue"]: ...
-    @request_response
-    async def either(self, one: str | int) -> str | int: ...
-    @request_response
-    async def order(self, order: Order | None = Order("default")) -> Order | None: ...
-    @request_response
-    async def join(self, left: str, right: str) -> str: ...
-    @request_stream
-    def letters(self, word: str) -> Stream[str]: ...
-    @request_channel
-    def upper(self) -> TypedChannel[str, str]: ...
-    @request_channel
-    def mixed(self) -> TypedChannel[str | int, str | int]: ...
-    @fire_and_forget
-    async def note(self, text: str) -> None: ...
-
-
-class OurTexts:
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-
-    async def greet(self, name: str) -> str:
-        return f"Hello {name}"
-
-    async def maybe(self, name: str | None = "nobody") -> str | None:
-        self.seen.append(name)
-        return None
-
-    async def paint(self, color: Literal["red", "blue"]) -> Literal["red", "blue"]:
-        return color
-
-    async def either(self, one: str | int) -> str | int:
-        return one
-
-    async def order(self, order: Order | None = Order("default")) -> Order | None:
-        self.seen.append(order)
-        return order
-
-    async def join(self, left: str, right: str) -> str:
-        return left + right
-
-    @request_stream
-    async def letters(self, word: str) -> AsyncIterator[str]:
-        for letter in word:
-            yield letter
-
-    @request_channel
-    async def upper(self, words: Receiving[str]) -> AsyncIterator[str]:
-        async for word in words:
-            yield word.upper()
-
-    @request_channel
-    async def mixed(self, items: Receiving[str | int]) -> AsyncIterator[str | int]:
-        async for item in items:
-            yield item
-
-    async def note(self, text: str) -> None:
-        self.seen.append(text)
-
-
-@pytest.mark.parametrize("mime", MIMES[:3])
-async def test_texts_of_a_contract_are_the_payload_and_other_types_are_objects(mime: str) -> None:
-    responder, ours = Responder(), OurTexts()
-    responder.serve_as(Texts, ours)
-    async with connected_pair(responder, data_mime=mime) as pair:
-        texts = pair.client.remote(Texts)
-        assert await texts.greet("Ada") == "Hello Ada"
-        assert await pair.client.request_response("Ada", route="texts.greet", reply=str) == "Hello Ada"
-        assert await texts.greet(Word.HI) == "Hello hi"
-        assert await texts.paint("red") == "red"
-        assert [await texts.either("1"), await texts.either(1)] == ["1", 1]
-        assert await texts.join("a", "b") == "ab"
-        async with texts.letters("ab") as letters:
-            assert [letter async for letter in letters] == ["a", "b"]
-        async with texts.upper() as upper, texts.mixed() as mixed:
-            await upper.send_many(["a", Word.HI])
-            await upper.send_eof()
-            await mixed.send_many(["1", 1])
-            await mixed.send_eof()
-            assert [word async for word in upper] == ["A", "HI"]
-            assert [item async for item in mixed] == ["1", 1]
-        await texts.note("noted")
-        await settle()
-        assert ours.seen == ["noted"]
-
-
-async def test_nothing_is_one_thing_where_text_is_the_payload_and_two_where_an_object_is() -> None:
-    responder, ours = Responder(), OurTexts()
-    responder.serve_as(Texts, ours)
-    async with connected_pair(responder) as pair:
-        texts = pair.client.remote(Texts)
-        for answer in (await texts.maybe(), await texts.maybe(None), await texts.maybe("")):
-            assert answer is None
-        assert ours.seen == ["nobody"] * 3
-        assert await texts.order() == Order("default")
-        assert await texts.order(None) is None
-        assert ours.seen[3:] == [Order("default"), None]
-
-
-# What is no text
-
-
-async def test_a_request_with_an_enum_is_one_with_an_object() -> None:
-    responder = Responder()
-
-    @responder.request_response("color")
-    async def color(color: Color) -> Color:
-        return color
-
-    @responder.request_response("word")
-    async def word(word: Word) -> Word:
-        return word
-
-    async with connected_pair(responder) as pair:
-        assert await pair.client.request_response(Color.RED, route="color", reply=Color) is Color.RED
-        assert await pair.client.request_response(Word.HI, route="word", reply=Word) is Word.HI

@@ -15,16 +15,12 @@ from rsocket_trio import (
     Outgoing,
     Payload,
     Responder,
-    connect_forever,
-    current_connection,
     open_connection,
-    serve,
 )
-from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, Trace, ZipkinTrace, encode_composite, encode_zipkin
+from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, Trace, ZipkinTrace, encode_composite
 from rsocket_trio.services import Bearer, Call, Receiving, current_call
-from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
-from tests.services.interactions import INTERACTIONS, ask, every_interaction
+from tests.services.interactions import INTERACTIONS, ask, every_interaction, served
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
@@ -75,13 +71,26 @@ class Behind:
         async with connected_pair(self.responder, **options) as pair:
             yield pair.client
 
+    @asynccontextmanager
+    async def in_front(self) -> AsyncIterator[tuple[Connection, Connection]]:
+        """A connection to a server that asks this one for each request, and its connection to this one."""
+        front = Responder()
+        front.authenticate(lambda credentials, where: "ada")
+        async with self.connected() as onwards:
+
+            @front.request_response
+            async def forward(request: Payload) -> Payload:
+                return await onwards.request_response()
+
+            async with connected_pair(front) as pair:
+                yield pair.client, onwards
+
 
 # Reading
 
 
 @every_interaction
-@pytest.mark.parametrize("form", ["typed", "bytes"])
-async def test_the_trace_is_readable_in_handlers_and_interceptors(interaction: str, form: str) -> None:
+async def test_the_trace_is_readable_in_handlers_and_interceptors(interaction: str) -> None:
     seen: list[Trace | None] = []
     responder = Responder()
 
@@ -94,72 +103,27 @@ async def test_the_trace_is_readable_in_handlers_and_interceptors(interaction: s
     def note() -> None:
         seen.append(current_call().trace)
 
-    if form == "typed":
+    @responder.request_response
+    async def respond(number: int) -> int:
+        note()
+        return number
 
-        @responder.request_response
-        async def respond(number: int) -> int:
-            note()
-            return number
+    responder.fire_and_forget(lambda request: note())
 
-        @responder.fire_and_forget
-        def forget(number: int) -> None:
-            note()
+    @responder.request_stream
+    async def push(request: Payload, out: Outgoing) -> None:
+        note()
 
-        @responder.request_stream
-        async def stream(number: int) -> AsyncIterator[int]:
-            note()
-            yield number
-
-        @responder.request_channel
-        async def channel(numbers: Receiving[int]) -> AsyncIterator[int]:
-            note()
-            yield 1
-    else:
-
-        @responder.request_response
-        def answer(request: Payload) -> bytes:
-            note()
-            return b""
-
-        responder.fire_and_forget(lambda request: note())
-
-        @responder.request_stream
-        async def push(request: Payload, out: Outgoing) -> None:
-            note()
-
-        @responder.request_channel
-        async def converse(channel: Channel) -> None:
-            note()
+    @responder.request_channel
+    async def channel(numbers: Receiving[int]) -> AsyncIterator[int]:
+        note()
+        yield 1
 
     async with connected_pair(responder) as pair:
         await ask(pair.client, interaction, Payload(b"1", WHOLE))
         await settle()
 
     assert seen == [READ] * 3
-
-
-@pytest.mark.parametrize("route", ["plain", "async"])
-async def test_a_trace_makes_the_call_known_to_handlers_of_bytes(route: str) -> None:
-    seen: list[Trace | None] = []
-    responder = Responder()
-
-    @responder.request_response("plain")
-    def plain(request: Payload) -> bytes:
-        seen.append(current_call().trace)
-        return b""
-
-    @responder.request_response("async")
-    async def waits(request: Payload) -> bytes:
-        await trio.lowlevel.checkpoint()
-        seen.append(current_call().trace)
-        return b""
-
-    async with connected_pair(responder) as pair:
-        await pair.client.request_response(Payload(b"", PARENT_ENTRY), route=route)
-        await pair.client.request_response(Payload(b"", BAGGAGE_ENTRY), route=route)
-
-    assert seen == [Trace(traceparent=TRACEPARENT), Trace(baggage="tier=pro")]
-    assert READ.trace_id == TRACE_ID
 
 
 async def test_interceptors_of_the_client_read_and_write_it() -> None:
@@ -179,22 +143,6 @@ async def test_interceptors_of_the_client_read_and_write_it() -> None:
 
     assert seen == [Trace(traceparent=TRACEPARENT), Trace(traceparent=OTHER), None, Trace(traceparent=OTHER)]
     assert behind.got == [PARENT_ENTRY.replace(TRACEPARENT.encode(), OTHER.encode())] * 2
-
-
-async def test_a_trace_may_be_the_whole_metadata() -> None:
-    seen: list[Trace | None] = []
-    responder = Responder()
-
-    @responder.request_response
-    def note(request: Payload) -> bytes:
-        seen.append(current_call().trace)
-        return b""
-
-    assert READ.zipkin is not None
-    async with connected_pair(responder, metadata_mime="message/x.rsocket.tracing-zipkin.v0") as pair:
-        await pair.client.request_response(Payload(b"", encode_zipkin(READ.zipkin)))
-
-    assert seen == [Trace(zipkin=READ.zipkin)]
 
 
 MALFORMED = {
@@ -230,18 +178,11 @@ async def test_a_malformed_trace_is_none_and_goes_no_further(metadata: bytes) ->
 
 async def test_what_is_sound_beside_what_is_malformed_goes_on() -> None:
     behind = Behind()
-    responder = Responder()
-    async with behind.connected() as onwards:
-
-        @responder.request_response
-        async def forward(request: Payload) -> Payload:
-            return await onwards.request_response()
-
-        async with connected_pair(responder) as pair:
-            broken = MALFORMED["cut short"] + MALFORMED["not UTF-8"]
-            await pair.client.request_response(Payload(b"", broken + PARENT_ENTRY))
-            twice = PARENT_ENTRY + PARENT_ENTRY.replace(TRACEPARENT.encode(), OTHER.encode())
-            await pair.client.request_response(Payload(b"", twice))
+    async with behind.in_front() as (client, _):
+        broken = MALFORMED["cut short"] + MALFORMED["not UTF-8"]
+        await client.request_response(Payload(b"", broken + PARENT_ENTRY))
+        twice = PARENT_ENTRY + PARENT_ENTRY.replace(TRACEPARENT.encode(), OTHER.encode())
+        await client.request_response(Payload(b"", twice))
 
     assert behind.got == [PARENT_ENTRY] * 2, "of several the first one counts"
 
@@ -282,81 +223,6 @@ async def test_calls_of_every_handler_carry_its_trace_on_as_it_came(interaction:
             await settle()
 
     assert behind.got == [WHOLE, None]
-
-
-@every_interaction
-async def test_calls_of_typed_handlers_carry_it_on(interaction: str) -> None:
-    behind = Behind()
-    responder = Responder()
-    async with behind.connected() as onwards:
-
-        @responder.request_response("a.{id}")
-        async def respond(id: str) -> str:
-            await ask(onwards, interaction)
-            return id
-
-        @responder.request_stream("a.{id}")
-        async def stream(id: str) -> AsyncIterator[str]:
-            await ask(onwards, interaction)
-            yield id
-
-        async with connected_pair(responder) as pair:
-            await ask(pair.client, "request_response", Payload(b"", WHOLE), route="a.b")
-            await ask(pair.client, "request_stream", Payload(b"", WHOLE), route="a.b")
-
-    assert behind.got == [WHOLE, WHOLE]
-
-
-async def test_calls_over_the_same_connection_carry_it_on() -> None:
-    behind = Behind()
-    responder = Responder()
-
-    @responder.request_response
-    async def back(request: Payload) -> Payload:
-        return await current_connection().request_response()
-
-    async with connected_pair(responder, behind.responder) as pair:
-        await pair.client.request_response(Payload(b"", WHOLE))
-
-    assert behind.got == [WHOLE]
-
-
-async def test_tasks_of_a_handler_carry_it_on() -> None:
-    behind = Behind()
-    responder = Responder()
-    async with behind.connected() as onwards:
-
-        @responder.request_response
-        async def spread(request: Payload) -> bytes:
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(onwards.request_response)
-            return b""
-
-        async with connected_pair(responder) as pair:
-            await pair.client.request_response(Payload(b"", PARENT_ENTRY))
-
-    assert behind.got == [PARENT_ENTRY] * 3
-
-
-async def test_calls_of_a_reconnecting_client_carry_it_on() -> None:
-    behind = Behind()
-    responder = Responder()
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, behind.responder, "memory://behind")
-        async with connect_forever(uri) as onwards:
-
-            @responder.request_response
-            async def forward(request: Payload) -> Payload:
-                async with onwards.request_stream() as items:
-                    assert len([item async for item in items]) == 1
-                return await onwards.request_response()
-
-            async with connected_pair(responder) as pair:
-                await pair.client.request_response(Payload(b"", PARENT_ENTRY))
-        nursery.cancel_scope.cancel()
-
-    assert behind.got == [PARENT_ENTRY] * 2
 
 
 async def test_handlers_at_the_same_time_keep_their_traces_apart() -> None:
@@ -405,38 +271,12 @@ async def test_entries_of_the_caller_win() -> None:
 
 async def test_nothing_else_of_a_request_is_passed_on() -> None:
     behind = Behind()
-    responder = Responder()
-    responder.authenticate(lambda credentials, where: "ada")
     deadline = b"\x21message/x.rsocket-trio.deadline.v0\x00\x00\x04\x00\x00\xff\xff"
     own = encode_composite([Entry("application/x.own", b"mine")])
-    async with behind.connected() as onwards:
-
-        @responder.request_response("forward")
-        async def forward(request: Payload) -> Payload:
-            return await onwards.request_response()
-
-        async with connected_pair(responder) as pair:
-            request = Payload(b"", own + deadline + PARENT_ENTRY)
-            await pair.client.request_response(request, route="forward", auth=Bearer("token"))
+    async with behind.in_front() as (client, _):
+        await client.request_response(Payload(b"", own + deadline + PARENT_ENTRY), auth=Bearer("token"))
 
     assert behind.got == [PARENT_ENTRY]
-
-
-async def test_the_route_of_the_next_call_comes_first() -> None:
-    async with raw.client(raw.RS10, metadata_mime=COMPOSITE_METADATA) as (onwards, peer):
-        responder = Responder()
-
-        @responder.request_response
-        async def forward(request: Payload) -> bytes:
-            await onwards.fire_and_forget(b"data", route="price")
-            return b""
-
-        async with connected_pair(responder) as pair:
-            await pair.client.request_response(Payload(b"", PARENT_ENTRY))
-        frame = await peer.receive()
-
-    metadata = b"\xfe\x00\x00\x06\x05price" + PARENT_ENTRY
-    assert frame.body == raw.sized(metadata) + b"data"
 
 
 # And no further
@@ -444,62 +284,13 @@ async def test_the_route_of_the_next_call_comes_first() -> None:
 
 async def test_calls_outside_of_handlers_carry_nothing() -> None:
     behind = Behind()
-    responder = Responder()
-    async with behind.connected() as onwards:
-
-        @responder.request_response
-        async def forward(request: Payload) -> Payload:
-            return await onwards.request_response()
-
-        async with connected_pair(responder) as pair:
-            await pair.client.request_response(Payload(b"", WHOLE))
-            await onwards.request_response()
-            for _ in range(3):
-                await pair.client.request_response()
+    async with behind.in_front() as (client, onwards):
+        await client.request_response(Payload(b"", WHOLE))
+        await onwards.request_response()
+        for _ in range(3):
+            await client.request_response()
 
     assert behind.got == [WHOLE, None, None, None, None]
-
-
-async def test_handlers_of_a_connection_that_a_traced_handler_opens_have_no_trace() -> None:
-    behind, other, responder = Behind(), Responder(), Responder()
-
-    @other.request_response
-    async def back(request: Payload) -> Payload:
-        return await current_connection().request_response(route="inner")
-
-    async with behind.connected() as onwards, trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, other, "memory://other")
-        inner = Responder()
-
-        @inner.request_response("inner")
-        async def call_on(request: Payload) -> Payload:
-            return await onwards.request_response()
-
-        @responder.request_response
-        async def forward(request: Payload) -> Payload:
-            async with open_connection(uri, responder=inner) as connection:
-                # Not from the handler's task: this request has no trace.
-                return await _untraced(connection)
-
-        async with connected_pair(responder) as pair:
-            await pair.client.request_response(Payload(b"", PARENT_ENTRY))
-        nursery.cancel_scope.cancel()
-
-    assert behind.got == [None]
-
-
-async def _untraced(connection: Connection) -> Payload:
-    """Make a request in a context of its own."""
-    answers: list[Payload] = []
-    done = trio.Event()
-
-    async def ask_it() -> None:
-        answers.append(await connection.request_response())
-        done.set()
-
-    trio.lowlevel.spawn_system_task(ask_it)
-    await done.wait()
-    return answers[0]
 
 
 @pytest.mark.parametrize(
@@ -507,17 +298,14 @@ async def _untraced(connection: Connection) -> Payload:
 )
 async def test_connections_without_composite_metadata_carry_no_trace(options: dict[str, Any]) -> None:
     behind, responder = Behind(), Responder()
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, behind.responder, "memory://behind")
-        async with open_connection(uri, **options) as onwards:
+    async with served(behind.responder) as uri, open_connection(uri, **options) as onwards:
 
-            @responder.request_response
-            async def forward(request: Payload) -> Payload:
-                return await onwards.request_response(b"data")
+        @responder.request_response
+        async def forward(request: Payload) -> Payload:
+            return await onwards.request_response(b"data")
 
-            async with connected_pair(responder) as pair:
-                await pair.client.request_response(Payload(b"", WHOLE))
-        nursery.cancel_scope.cancel()
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response(Payload(b"", WHOLE))
 
     assert behind.got == [None]
 

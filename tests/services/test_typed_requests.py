@@ -20,12 +20,10 @@ from rsocket_trio import (
     ReconnectingClient,
     Responder,
     connect_forever,
-    serve,
 )
 from rsocket_trio.services import DecodeError, Receiving
-from tests.connection.pairs import connected_pair, settle
-
-URI = "memory://typed-requests"
+from tests.connection.pairs import connected_pair
+from tests.services.interactions import served
 
 
 @attrs.frozen
@@ -110,20 +108,8 @@ async def test_every_interaction_takes_and_gives_objects(dialect: str) -> None:
 
 
 async def test_a_client_that_reconnects_takes_and_gives_objects(autojump_clock: trio.testing.MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, typed_responder(), URI)
-        async with connect_forever(URI) as client:
-            await use(client)
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_subscription_takes_an_object() -> None:
-    options: dict[str, Any] = {"dialect": "reactivesocket/0.1", "metadata_mime": "message/x.rsocket.routing.v0"}
-    async with connected_pair(typed_responder(), **options) as pair:
-        async with pair.client.request_subscription(ORDER, route="prices") as prices:
-            assert (await anext(aiter(prices))).data == b"3"
-        await settle()
-        assert pair.server.faults.handler_errors == 0
+    async with served(typed_responder()) as uri, connect_forever(uri) as client:
+        await use(client)
 
 
 @pytest.mark.parametrize(
@@ -187,40 +173,6 @@ async def test_an_answer_that_does_not_fit_is_a_value_error_with_the_path(answer
     assert str(caught.value) == text
 
 
-async def test_metadata_of_the_application_travels_beside_the_entries_of_a_typed_request() -> None:
-    responder = Responder()
-    seen: list[bytes] = []
-
-    @responder.request_response("keep")
-    async def keep(order: Order, request: Payload) -> int:
-        seen.append(request.metadata or b"")
-        return order.amount
-
-    async with connected_pair(responder) as pair:
-        own = b"\x06x/mine1\x00\x00\x04mine"
-        request = Payload(b'{"symbol":"a","amount":2}', own)
-        assert await pair.client.request_response(request, route="keep", reply=int) == 2
-    assert own in seen[0]
-
-
-async def test_a_cancelled_typed_request_is_cancelled_at_the_server(autojump_clock: trio.testing.MockClock) -> None:
-    responder = Responder()
-    ended: list[str] = []
-
-    @responder.request_response("sleep")
-    async def sleep(order: Order) -> Order:
-        try:
-            await trio.sleep_forever()
-        finally:
-            ended.append(order.symbol)
-
-    async with connected_pair(responder) as pair:
-        with trio.move_on_after(1):
-            await pair.client.request_response(ORDER, route="sleep", reply=Order)
-        await settle()
-        assert ended == ["ACME"]
-
-
 # Without the extra
 
 
@@ -230,33 +182,6 @@ def run(program: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_a_program_of_bytes_loads_no_codec() -> None:
-    program = """
-    import sys
-    import trio
-    import rsocket_trio.services
-    from rsocket_trio import Payload, Responder, open_connection, serve
-
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
-    async def main():
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve, responder, "memory://bytes")
-            async with open_connection("memory://bytes") as connection:
-                print((await connection.request_response(b"a")).data)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-    print([name for name in ("msgspec", "cbor2", "pydantic") if name in sys.modules])
-    """
-
-    assert run(program) == ["b'a'", "[]"]
 
 
 def test_a_contract_of_bytes_needs_no_codec_on_either_end() -> None:
