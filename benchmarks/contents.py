@@ -15,6 +15,7 @@ from benchmarks import (
     aeron,
     aims,
     analytics,
+    between,
     compared,
     comparing,
     dialects,
@@ -84,6 +85,7 @@ SECTIONS = (
     Section("resume",       lambda asked: resume.main(asked.repeat),                compared.resumption),
     Section("oob",          lambda asked: oob.main(),                               sections.streamux),
     Section("workers",      lambda asked: workers.main(min(asked.repeat, 3)),       sections.processes),
+    Section("between",      lambda asked: between.main(asked.repeat),               between.written),
     Section("micro",        lambda asked: micro.main(),                             sections.pieces),
     Section("interpreters", lambda asked: interpreters.main(asked.repeat),          sections.interpreters),
 )
