@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,13 +21,10 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.client.options import DIALECT, KEEPALIVE
-from rsocket_trio.connection.connection import INITIAL_REQUEST_N, Requester
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import known_quirks
 from rsocket_trio.transports.memory import memory_pair
-from rsocket_trio.values import Unsaid
 
 OLD = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
 """The names of those that speak 0.1."""
@@ -92,43 +87,6 @@ async def test_the_setup_is_what_the_peer_understands(autojump_clock: object, na
     async with asking(peer=name) as (connection, heard):
         assert connection.dialect == "reactivesocket/0.1"
         assert await heard.next() == bytes.fromhex(SETUPS[name])
-
-
-QUIRKS = {
-    "java-0.2.2": "channel_slot length_on_messages low_setup_flags metadata_push_on_streams version_0_0",
-    "java-0.5.2": "channel_slot client_ids_odd low_setup_flags",
-    "js-3": "client_ids_odd length_on_messages",
-    "js-1": "length_on_messages",
-    "go-2016": "client_ids_odd version_0_0",
-    "python-2017": "",
-    PYTHON: "",
-    KOTLIN: "whole_requests",
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_quirks_of_each_are_those_that_it_needs(name: str) -> None:
-    assert " ".join(sorted(PEERS[name].quirks)) == QUIRKS[name]
-
-
-@pytest.mark.parametrize("name", OLD)
-async def test_a_lease_is_asked_for_where_the_peer_reads_it(autojump_clock: object, name: str) -> None:
-    async with asking(peer=name, lease=True) as (_, heard):
-        flags = (await heard.next())[2:4]
-
-    assert flags == bytes.fromhex("2020" if name.startswith("java") else "2000")
-
-
-async def test_metadata_that_java_pushes_on_an_id_of_its_own_is_heard(autojump_clock: object) -> None:
-    heard: list[bytes] = []
-    responder = Responder()
-    responder.metadata_push(heard.append)
-    ours, theirs = trio.testing.memory_stream_pair()
-    async with open_connection_over(theirs, peer="java-0.2.2", responder=responder):
-        await ours.send_all(bytes.fromhex("00000014 000d 4000 00000005 00000008 6d657461"))
-        await trio.sleep(1)
-    await trio.aclose_forcefully(ours)
-    assert heard == [b"meta"]
 
 
 @pytest.mark.parametrize("name", OLD)
@@ -207,14 +165,6 @@ async def asking_in_24_bits(**terms: Any) -> AsyncIterator[tuple[Connection, Fra
     await trio.aclose_forcefully(ours)
 
 
-@pytest.mark.parametrize("name", [PYTHON, KOTLIN])
-async def test_the_largest_request_of_one_frame_is_not_cut(autojump_clock: object, name: str) -> None:
-    async with asking_in_24_bits(peer=name) as (connection, frames, _):
-        await connection.fire_and_forget(bytes(LARGEST - 6))
-        request = await frames.next()
-        assert (request[:6].hex(), len(request)) == ("000000011400", LARGEST)
-
-
 async def test_what_python_gets_above_one_frame_is_cut(autojump_clock: object) -> None:
     async with asking_in_24_bits(peer=PYTHON) as (connection, frames, _):
         await connection.fire_and_forget(bytes(LARGEST - 5))
@@ -238,30 +188,6 @@ async def test_a_request_to_kotlin_is_whole_or_refused_here_and_the_connection_g
         assert (await frames.next())[4:6].hex() == "2400"  # CANCEL
         await connection.fire_and_forget(bytes(100_000))
         assert len(await frames.next()) == 6 + 100_000
-
-
-async def test_items_and_answers_to_kotlin_are_cut_where_the_caller_says(autojump_clock: object) -> None:
-    responder = Responder()
-    responder.request_response(lambda request: bytes(100))
-    terms = {"peer": KOTLIN, "fragment_size": 64, "responder": responder}
-    async with asking_in_24_bits(**terms) as (connection, frames, back):
-        await back.send_all(bytes.fromhex("000006 00000002 1000"))
-        assert [(await frames.next())[:6].hex() for _ in range(2)] == ["0000000228a0", "000000022860"]
-        async with connection.request_channel(b"", initial_request_n=1) as channel:
-            await frames.next()
-            await back.send_all(bytes.fromhex("00000a 00000001 2000 00000001"))
-            await channel.send(bytes(100))
-            assert [(await frames.next())[:6].hex() for _ in range(2)] == ["0000000128a0", "000000012820"]
-
-
-async def test_a_channel_of_java_has_its_slot(autojump_clock: object) -> None:
-    for name in ("java-0.2.2", "java-0.5.2"):
-        async with asking(peer=name) as (connection, heard):
-            await heard.next()
-            async with connection.request_channel(b"", initial_request_n=1) as channel:
-                opening = await heard.next()
-                await channel.send_eof()
-                assert (await heard.next())[8:] == bytes(4), opening
 
 
 async def test_what_the_caller_gives_wins(autojump_clock: object) -> None:
@@ -313,10 +239,6 @@ async def test_a_name_that_nobody_has_and_another_dialect_are_refused(terms: dic
     theirs.close()
 
 
-async def test_a_server_needs_no_name() -> None:
-    assert "peer" not in inspect.signature(serve).parameters
-
-
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "memory://peers", "h2://127.0.0.1:0"])
 async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str) -> None:
     responder = Responder()
@@ -351,25 +273,3 @@ async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str)
             async with connect_forever(uri, peer="js-3") as client:
                 assert (await client.request_response(b"x")).data == b"x"
             nursery.cancel_scope.cancel()
-
-
-def test_what_nobody_gave_shows_and_equals_the_documented_default() -> None:
-    of = inspect.signature(open_connection).parameters
-    shown = {name: repr(of[name].default) for name in ("dialect", "fragment_size", "keepalive")}
-
-    assert shown["dialect"] == "'rsocket/1.0'"
-    assert shown["fragment_size"] == "65536"
-    assert eval(shown["keepalive"]) == of["keepalive"].default == Keepalive(20, 90)
-    assert Keepalive(20, 90) == KEEPALIVE
-    assert hash(KEEPALIVE) == hash(Keepalive(20, 90))
-    assert (
-        INITIAL_REQUEST_N == inspect.signature(Requester.request_stream).parameters["initial_request_n"].default == 256
-    )
-
-
-@pytest.mark.parametrize("default", [DIALECT, KEEPALIVE, INITIAL_REQUEST_N], ids=repr)
-def test_what_nobody_gave_is_known_as_such_in_another_process_too(default: object) -> None:
-    copy = pickle.loads(pickle.dumps(default))
-
-    assert copy == default
-    assert isinstance(copy, Unsaid)

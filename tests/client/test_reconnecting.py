@@ -1,8 +1,7 @@
-"""A client that outlives its connections: its states, and everything that connections can do."""
+"""A client that outlives its connections: its states, its tries, and everything that connections can do."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
@@ -14,23 +13,14 @@ import rsocket_trio
 from rsocket_trio import (
     Backoff,
     Connection,
-    Payload,
-    Responder,
     ResumeOptions,
     RSocketError,
-    Setup,
     connect_forever,
-    current_connection,
-    open_connection,
     serve,
 )
-from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import Requester
 from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.rsocket.frames import ExtensionEntry
-from rsocket_trio.transports.memory import listen_memory
-from tests.client.reconnecting import EXACT, URI, Told, busy_responder, service
-from tests.conformance import raw
+from tests.client.reconnecting import DELAYS, EXACT, URI, Told, busy_responder, service
 from tests.connection.pairs import connected_pair, settle
 
 # What the state is
@@ -109,120 +99,7 @@ async def test_a_session_is_resumed_first_and_a_new_one_begun_when_that_fails(au
     assert told.states == ["connecting", "connected", "lost", "connecting", "connected", "closed"]
 
 
-async def test_what_a_session_hears_that_would_go_on_is_no_refusal_of_a_new_one(autojump_clock: MockClock) -> None:
-    told = Told()
-    resume = ResumeOptions()
-    async with (
-        service(resume=resume) as running,
-        connect_forever(URI, backoff=EXACT, resume=resume, on_state=told) as client,
-    ):
-        await client.ping()
-        running.crash()
-        await settle()
-        listener = listen_memory("service")
-        transport = await listener.accept()
-        assert raw.parsed((await transport.receive())[0]).type == raw.RESUME
-        await transport.send([raw.error(0, raw.REJECTED_SETUP, b"not you")])
-        await listener.aclose()
-        await running.start(resume=resume)
-        await settle()
-        assert (await client.request_response(b"x")).data == b"done x"
-        transport.close()
-
-    assert told.states == ["connecting", "connected", "lost", "connecting", "connected", "closed"]
-
-
-async def test_the_server_asks_the_client_over_each_connection(autojump_clock: MockClock) -> None:
-    near, far = Responder(), Responder()
-
-    @near.request_response
-    def name(request: Payload) -> str:
-        return "client"
-
-    @far.request_response
-    async def greet(request: Payload) -> str:
-        return f"hello {(await current_connection().request_response()).text}"
-
-    async with service(far) as running, connect_forever(URI, responder=near) as client:
-        for _ in range(2):
-            assert (await client.request_response()).text == "hello client"
-            running.cut()
-            await settle()
-
-
-async def test_terms_that_can_be_read_once_only_serve_every_connection(autojump_clock: MockClock) -> None:
-    seen: list[tuple[Any, ...]] = []
-    responder = busy_responder([])
-
-    @responder.setup
-    def remember(setup: Setup, connection: Connection) -> None:
-        seen.append(setup.extension_entries)
-
-    entries = iter([ExtensionEntry("org.example/hello", True, False, 0, b"hi")])
-    async with (
-        service(responder) as running,
-        connect_forever(URI, dialect="rsocket/2.0-draft", extension_entries=entries) as client,
-    ):
-        await client.request_response()
-        running.cut()
-        await settle()
-        await client.request_response()
-
-    assert len(seen) == 2
-    assert seen[0] == seen[1] != ()
-
-
-async def test_over_tcp_a_server_is_found_again_where_it_was() -> None:
-    states: list[str] = []
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            servers = await nursery.start(run_server, "tcp://127.0.0.1:0")
-            uri = servers.uri
-            async with connect_forever(
-                uri, backoff=Backoff(first_delay=0.01, longest_delay=0.02), on_state=states.append
-            ) as client:
-                connection = await client.connected()
-                assert (await client.request_response(b"1")).data == b"done 1"
-                servers.scope.cancel()
-                await servers.gone.wait()
-                await connection.wait_closed()
-                async with trio.open_nursery() as waiting:
-                    waiting.start_soon(client.request_response, b"2")
-                    await nursery.start(run_server, uri)
-            nursery.cancel_scope.cancel()
-
-    assert [state for state in states if state != "connecting"] == ["connected", "lost", "connected", "closed"]
-
-
-class Running:
-    """A server in a scope of its own."""
-
-    def __init__(self) -> None:
-        self.uri = ""
-        self.scope = trio.CancelScope()
-        self.gone = trio.Event()
-
-
-async def run_server(uri: str, *, task_status: trio.TaskStatus[Running]) -> None:
-    running = Running()
-    with running.scope:
-        async with trio.open_nursery() as nursery:
-            [running.uri] = await nursery.start(serve, busy_responder([]), [uri])
-            task_status.started(running)
-    running.gone.set()
-
-
 # What the types say, and what a connection says of its end
-
-
-def test_the_named_arguments_are_those_of_a_connection() -> None:
-    def keywords(function: object) -> set[str]:
-        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-        return {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
-
-    assert set(ConnectionOptions.__annotations__) == keywords(open_connection)
-    assert keywords(Connection.request_response) == {"route", "extension_entries", "reply", "auth", "metadata"}
-    assert keywords(Connection.request_stream) - keywords(Connection.request_channel) == {"pushes"}
 
 
 def test_every_request_of_a_connection_is_one_of_the_client() -> None:
@@ -253,3 +130,51 @@ async def test_a_connection_says_why_it_is_over(autojump_clock: MockClock) -> No
 
     assert [str(reason) for reason in reasons] == ["the peer closed the transport, and no frame ever came"] * 3
     assert len({id(reason) for reason in reasons}) == 3
+
+
+# When it tries again
+
+
+async def test_pauses_double_up_to_the_longest(autojump_clock: MockClock) -> None:
+    told = Told()
+    with trio.move_on_after(sum(DELAYS) + 1):
+        async with connect_forever(URI, backoff=EXACT, on_state=told):
+            await trio.sleep_forever()
+
+    assert told.tries[0] == 0
+    assert told.pauses == DELAYS
+    assert told.states == ["connecting"] * 10 + ["closed"]
+
+
+@pytest.mark.parametrize("field", ["first_delay", "longest_delay", "jitter"])
+def test_a_retry_is_checked_when_it_is_made(field: str) -> None:
+    wrong: Any = "soon"
+    with pytest.raises(ValueError, match=rf"Backoff\.{field} of -1"):
+        Backoff(**{field: -1})
+    with pytest.raises(TypeError, match=rf"Backoff\.{field} is a number"):
+        Backoff(**{field: wrong})
+
+
+async def test_a_server_that_hangs_up_at_once_is_not_hammered(autojump_clock: MockClock) -> None:
+    told = Told()
+    async with service() as running, connect_forever(URI, backoff=EXACT, on_state=told):
+        for pause in (0.0, *DELAYS[:5]):
+            await trio.sleep(pause)
+            await settle()
+            running.cut()
+        await settle()
+
+    assert told.pauses == DELAYS[:5]
+
+
+async def test_after_a_connection_that_held_the_pauses_begin_anew(autojump_clock: MockClock) -> None:
+    told = Told()
+    async with service() as running, connect_forever(URI, backoff=EXACT, on_state=told) as client:
+        for held in (1, 1, 11, 10):
+            await client.connected()
+            await trio.sleep(held)
+            running.cut()
+            await settle()
+        await client.connected()
+
+    assert told.pauses == [1.1, 1.2, 11.1, 10.2]

@@ -9,7 +9,6 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ConnectionLost,
-    Payload,
     ReconnectingClient,
     RSocketError,
     Unsupported,
@@ -72,32 +71,6 @@ async def test_without_waiting_a_call_fails_at_once_and_says_why(autojump_clock:
     assert asked == [b"x"]
 
 
-async def test_a_call_in_the_moment_of_the_loss_hears_of_it_at_once(autojump_clock: MockClock) -> None:
-    heard: list[str] = []
-
-    def ask_in_that_moment(status: str) -> None:
-        assert client.connection is None
-        nursery.start_soon(ask)
-
-    async def ask() -> None:
-        with pytest.raises(ConnectionLost) as error:
-            await client.request_response()
-        heard.append(str(error.value))
-
-    async with service() as running, connect_forever(URI, backoff=EXACT, wait=False) as client:
-        for _ in range(10):  # either task may run first
-            connection = await client.connected()
-            connection.on_state(ask_in_that_moment)
-            await settle()
-            began = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                running.cut()
-                await settle()
-            assert trio.current_time() == began
-
-    assert heard == ["no connection: the peer closed the transport, and no frame ever came"] * 10
-
-
 # What is in progress
 
 
@@ -129,19 +102,6 @@ async def test_a_call_in_progress_fails_and_is_not_repeated(call: str, autojump_
     assert running.served == 2
 
 
-async def test_a_stream_fails_behind_what_came_and_the_next_one_is_new(autojump_clock: MockClock) -> None:
-    seen: list[str] = []
-    async with service() as running, connect_forever(URI, backoff=EXACT) as client:
-        for _ in range(3):
-            async with client.request_stream(initial_request_n=8) as items:
-                seen += [(await anext(items)).text, (await anext(items)).text]
-                running.cut()
-                with pytest.raises(ConnectionLost):
-                    await anext(items)
-
-    assert seen == ["1", "2"] * 3
-
-
 async def test_every_call_reaches_the_connection_of_the_moment(autojump_clock: MockClock) -> None:
     asked: list[bytes] = []
     async with service(busy_responder(asked)) as running, connect_forever(URI, backoff=EXACT) as client:
@@ -159,11 +119,3 @@ async def test_every_call_reaches_the_connection_of_the_moment(autojump_clock: M
                 pass
 
     assert asked == [b"note", b"push", b"channel"] * 2
-
-
-async def test_pushed_metadata_and_subscriptions_work_where_the_dialect_has_them(autojump_clock: MockClock) -> None:
-    async with service(), connect_forever(URI, dialect="reactivesocket/0.0") as client:
-        async with client.request_subscription(initial_request_n=3, pushes=True) as items:
-            assert await anext(items) == Payload(b"1")
-        async with client.request_stream(pushes=True) as items:
-            assert await anext(items) == Payload(b"1")

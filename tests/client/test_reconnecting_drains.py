@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, ConnectionLost, RejectedSetup, Responder, Setup, connect_forever
+from rsocket_trio import Connection, Responder, Setup, connect_forever
 from tests.client.reconnecting import EXACT, URI, Told, busy_responder, service
 from tests.connection.pairs import settle
 
@@ -56,48 +56,6 @@ async def test_open_streams_stay_with_a_connection_that_drains_and_new_calls_go_
         del first
 
 
-async def test_without_waiting_a_call_hears_that_the_last_one_drains(autojump_clock: MockClock) -> None:
-    accepted: list[Connection] = []
-    heard: list[str] = []
-
-    async def ask_at(state: str) -> None:
-        if state == "draining":
-            with pytest.raises(ConnectionLost, match="no connection: the last one drains"):
-                await client.request_response(b"x")
-            heard.append(state)
-
-    async with (
-        service(remembering(accepted)),
-        trio.open_nursery() as nursery,
-        connect_forever(
-            URI, backoff=EXACT, wait=False, on_state=lambda state: nursery.start_soon(ask_at, state)
-        ) as client,
-    ):
-        await client.connected()
-        async with client.request_stream() as items:
-            await anext(items)
-            nursery.start_soon(partial(accepted[0].drain, grace=5, announce=True))
-            await settle()
-            assert heard == ["draining"]
-            assert (await client.request_response(b"x")).data == b"done x"
-        accepted.clear()
-
-
-async def test_a_connection_that_its_user_drains_is_followed_by_a_new_one_as_well(autojump_clock: MockClock) -> None:
-    async with (
-        service() as running,
-        connect_forever(URI, backoff=EXACT) as client,
-        trio.open_nursery() as nursery,
-        client.request_stream() as items,
-    ):
-        await anext(items)
-        nursery.start_soon((await client.connected()).drain)
-        await settle()
-        assert (await client.request_response(b"x")).data == b"done x"
-        assert (await anext(items)).data == b"2"
-        assert running.served == 2
-
-
 async def test_a_server_that_takes_nobody_any_more_is_not_hammered(autojump_clock: MockClock) -> None:
     responder, told = busy_responder([]), Told()
 
@@ -131,28 +89,3 @@ async def test_what_drains_ends_with_the_block(autojump_clock: MockClock) -> Non
         assert [connection.status for connection in accepted] == ["closed", "closed"]
         accepted.clear()
         nursery.cancel_scope.cancel()
-
-
-async def test_a_connection_that_drains_outlives_the_refusal_of_the_next(autojump_clock: MockClock) -> None:
-    accepted: list[Connection] = []
-    responder = busy_responder([])
-
-    @responder.setup
-    def meet(setup: Setup, connection: Connection) -> None:
-        if accepted:
-            raise RejectedSetup("one is enough")
-        accepted.append(connection)
-
-    async with (
-        service(responder),
-        connect_forever(URI, backoff=EXACT) as client,
-        trio.open_nursery() as nursery,
-        client.request_stream() as items,
-    ):
-        await anext(items)
-        nursery.start_soon(partial(accepted[0].drain, grace=5, announce=True))
-        await settle()
-        with pytest.raises(RejectedSetup, match="one is enough"):
-            await client.request_response(b"x")
-        assert (await anext(items)).data == b"2"
-        accepted.clear()

@@ -17,21 +17,17 @@ from rsocket_trio import (
     ConnectionClosed,
     ConnectionLost,
     InvalidSetup,
-    Keepalive,
-    NegotiationFailed,
     ReconnectingClient,
     RejectedSetup,
     Responder,
     ResumeOptions,
     RSocketError,
     Setup,
-    StreamuxOptions,
-    Unsupported,
     UnsupportedSetup,
     connect_forever,
     serve,
 )
-from rsocket_trio.connection.protocols import ALL, STREAMUX
+from rsocket_trio.connection.protocols import STREAMUX
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import CALLS, EXACT, URI, Service, Told, busy_responder, next_item, request, service
 from tests.connection.pairs import settle
@@ -76,65 +72,6 @@ async def test_a_refusal_ends_it(
     assert [record.levelno for record in caplog.records if "not tried again" in record.message] == [logging.WARNING]
 
 
-async def test_a_refusal_reaches_those_who_wait_for_a_connection(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.setup
-    def gate(setup: Setup, connection: Connection) -> None:
-        raise RejectedSetup("not you")
-
-    async def ask(call: Callable[[ReconnectingClient], Awaitable[None]]) -> None:
-        with pytest.raises(RejectedSetup, match="not you"):
-            await call(client)
-
-    async with connect_forever(URI, backoff=EXACT) as client, trio.open_nursery() as nursery:
-        for name in ("request", "stream", "channel"):
-            nursery.start_soon(ask, CALLS[name])
-        await trio.sleep(1)
-        async with service(responder):
-            await trio.sleep(5)
-
-
-async def test_peers_that_share_no_terms_do_not_try_again(autojump_clock: MockClock) -> None:
-    told = Told()
-    options = StreamuxOptions(min_len=15, max_len=20)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: serve(
-                Responder(), [URI], streamux=StreamuxOptions(max_len=10, rec_len=10), task_status=task_status
-            )
-        )
-        async with connect_forever(URI, dialect=STREAMUX, streamux=options, on_state=told) as client:
-            with pytest.raises(NegotiationFailed):
-                await client.connected()
-        nursery.cancel_scope.cancel()
-
-    assert told.states == ["connecting", "closed"]
-
-
-@pytest.mark.parametrize(
-    ("terms", "error"),
-    [
-        ({"dialect": "rsocket/9"}, ValueError),
-        ({"strict": True}, Unsupported),
-        ({"limits": 5}, TypeError),
-        ({"quirks": ["none"]}, ValueError),
-        ({"headers": [("a", "b")]}, ValueError),
-    ],
-    ids=repr,
-)
-async def test_terms_that_cannot_be_said_end_it(terms: Any, error: type[Exception], autojump_clock: MockClock) -> None:
-    told = Told()
-    async with connect_forever(URI, on_state=told, **terms) as client:
-        with pytest.raises(error):
-            await client.connected()
-        with pytest.raises(error) as again:
-            await client.request_response()
-        assert again.value is not client._ended
-
-    assert told.states == ["connecting", "closed"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
@@ -150,32 +87,6 @@ async def test_what_can_be_told_at_once_is_told_at_once(arguments: Any, error: t
     with pytest.raises(error, match=match):
         async with connect_forever(**{"uri": URI} | arguments):
             raise AssertionError("the block has begun")
-
-
-@pytest.mark.parametrize("dialect", [dialect for dialect in ALL if dialect != STREAMUX])
-async def test_a_refusal_that_takes_longer_than_signs_of_life_is_one_still(
-    dialect: str, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-
-    @responder.setup
-    async def consider(setup: Setup, connection: Connection) -> None:
-        await trio.sleep(7)
-        raise RejectedSetup("not you")
-
-    told = Told()
-    async with (
-        service(responder) as running,
-        connect_forever(
-            URI, dialect=dialect, backoff=EXACT, keepalive=Keepalive(interval=1, max_lifetime=30), on_state=told
-        ) as client,
-    ):
-        with pytest.raises(RejectedSetup, match="not you"):
-            await client.request_response()
-        await trio.sleep(60)
-
-    assert told.states == ["connecting", "connected", "closed"]
-    assert running.served == 1
 
 
 # The block
@@ -260,8 +171,10 @@ async def test_the_users_own_error_leaves_the_block_alone(
     assert caught.value is error
 
 
-@pytest.mark.parametrize("state", ["connecting", "connected", "lost", "closed"])
-@pytest.mark.parametrize("kind", [KeyError, ConnectionLost, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("connecting", KeyError), ("connected", ConnectionLost), ("lost", KeyboardInterrupt), ("closed", ValueError)],
+)
 async def test_what_the_listener_raises_ends_the_block_and_leaves_it_alone(
     kind: type[BaseException], state: str, autojump_clock: MockClock
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -68,14 +66,6 @@ async def test_a_setup_is_made_for_each_connection(autojump_clock: MockClock, ki
     assert heard == [Payload(b"token %d" % number, b"metadata %d" % number) for number in (1, 2, 3)]
 
 
-async def test_anything_that_a_setup_can_be_may_be_made(autojump_clock: MockClock) -> None:
-    heard: list[Payload] = []
-    async with service(listening(heard)), connect_forever(URI, setup=lambda: "text") as client:
-        await client.request_response(b"x")
-
-    assert heard == [Payload("text")]
-
-
 async def test_headers_are_made_for_each_connection() -> None:
     heard: list[str | None] = []
     made = iter(range(10))
@@ -120,20 +110,6 @@ async def test_a_token_that_cannot_be_had_now_is_a_try_that_failed(
     assert len(heard) == 1
 
 
-async def test_a_token_that_takes_too_long_is_a_try_that_failed(autojump_clock: MockClock) -> None:
-    waits = [100.0, 0.0]
-
-    async def token() -> bytes:
-        await trio.sleep(waits.pop(0))
-        return b"token"
-
-    told = Told()
-    async with service(), connect_forever(URI, backoff=EXACT, setup=token, on_state=told) as client:
-        assert (await client.request_response(b"x")).data == b"done x"
-
-    assert told.pauses == [10.1]
-
-
 @pytest.mark.parametrize("error", [KeyError, ValueError, TypeError, RejectedSetup])
 @pytest.mark.parametrize("later", [False, True])
 async def test_a_fault_of_the_function_leaves_the_block_as_itself(
@@ -151,14 +127,6 @@ async def test_a_fault_of_the_function_leaves_the_block_as_itself(
                 await trio.sleep_forever()
 
     assert caught.value is own
-
-
-async def test_what_is_no_setup_leaves_the_block_as_well(autojump_clock: MockClock) -> None:
-    wrong: Any = lambda: 5  # noqa: E731
-    async with service():
-        with pytest.raises(TypeError, match="int"):
-            async with connect_forever(URI, setup=wrong):
-                await trio.sleep_forever()
 
 
 async def test_a_session_that_is_resumed_says_no_setup(autojump_clock: MockClock) -> None:

@@ -101,15 +101,6 @@ async def test_items_beyond_the_credit_wait_for_their_reader(autojump_clock: obj
 
 
 @either
-async def test_credit_is_granted_as_to_anybody_else(autojump_clock: object, role: Any) -> None:
-    async with role() as end:
-        await end.peer.send(*[payload(1, b"x")] * 10)
-        for _ in range(3):
-            await anext(end.items)
-            await end.peer.expect(request_n(1, 1))
-
-
-@either
 async def test_above_the_inbox_reading_pauses_and_nothing_is_lost(autojump_clock: object, role: Any) -> None:
     async with role(limits=Limits(inbox_size=100 * KIB)) as end:
         stock = end.connection._engine.receive_budget
@@ -125,21 +116,6 @@ async def test_above_the_inbox_reading_pauses_and_nothing_is_lost(autojump_clock
         assert got == [b"%d" % (number % 10) for number in range(1000)]
         await expect_answer(end.peer)
         assert stock.size == 0
-
-
-@either
-async def test_a_peer_that_is_not_read_is_not_silent(autojump_clock: object, role: Any) -> None:
-    times = Keepalive(interval=5, max_lifetime=10)
-    async with role(limits=Limits(inbox_size=10 * KIB, silence=90), keepalive=times) as end:
-        for _ in range(18):
-            await end.peer.send(payload(1, bytes(1000)))
-            await settle()
-        await end.peer.send(payload(1, b"last"), complete(1))
-        for _ in range(4):
-            await trio.sleep(60)
-            await anext(end.items)
-        assert end.connection.status == "open"
-        assert [len(item.data) async for item in end.items][-1] == 4
 
 
 @either

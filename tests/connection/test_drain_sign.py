@@ -1,17 +1,19 @@
-"""A connection whose peer drains: from the first sign on nothing new is sent, and what is open goes on."""
+"""A connection whose peer drains: after the first sign nothing new is sent, and what crosses the end is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Call, Connection, ConnectionClosed, ConnectionLost, Drained, Payload, Rejected, Responder
+from rsocket_trio import Canceled, Connection, ConnectionClosed, Drained, Payload, Rejected, Responder
+from rsocket_trio.connection.connection import PEER_CLOSE_TIMEOUT
 from tests.connection.pairs import Pair, connected_pair, echo_responder, settle
+from tests.connection.resuming import each
+from tests.connection.resuming import pair as resumable_pair
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "rsocket/2.0-draft")
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -118,48 +120,6 @@ async def test_requests_without_an_answer_are_served_until_the_grace_is_over(
     assert sorted(got) == [b"note"] * 3 + [b"push"] * 3
 
 
-async def test_a_peer_that_dies_while_it_drains_is_lost(autojump_clock: MockClock) -> None:
-    async with connected_pair(echo_responder()) as pair, trio.open_nursery() as nursery:
-
-        async def work() -> None:
-            with pytest.raises(ConnectionLost):
-                await pair.client.request_response(b"x", route="never")
-
-        nursery.start_soon(work)
-        await settle()
-        nursery.start_soon(partial(pair.server.drain, grace=5))
-        await settle()
-        await pair.server_wire.aclose()
-        await settle()
-        assert pair.client.status == "closed"
-        with pytest.raises(ConnectionLost):
-            await pair.client.request_response(b"x")
-
-
-async def test_requests_that_a_setup_handler_holds_are_refused_once_it_returns(autojump_clock: MockClock) -> None:
-    responder = echo_responder()
-    let_in = trio.Event()
-
-    @responder.setup
-    async def consider(*_: object) -> None:
-        await let_in.wait()
-
-    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
-
-        async def ask() -> None:
-            with pytest.raises(Drained, match="no new requests"):
-                await pair.client.request_response(b"x")
-
-        nursery.start_soon(ask)
-        await settle()
-        nursery.start_soon(partial(pair.server.drain, grace=5))
-        await trio.sleep(2)
-        assert pair.server.status == "draining"
-        let_in.set()
-        await settle()
-        assert pair.server.status == "closed"
-
-
 async def test_a_forwarder_says_in_other_words_that_its_own_server_drains(autojump_clock: MockClock) -> None:
     forwarder = Responder()
     async with connected_pair(echo_responder()) as behind:
@@ -174,21 +134,6 @@ async def test_a_forwarder_says_in_other_words_that_its_own_server_drains(autoju
                 await front.client.request_response(b"x")
             assert type(refused.value) is Rejected
             assert (behind.client.status, front.client.status) == ("draining", "open")
-
-
-async def test_an_interceptor_cannot_give_the_sign(autojump_clock: MockClock) -> None:
-    responder = echo_responder()
-
-    @responder.around
-    def refuse(call: Call) -> AbstractAsyncContextManager[None]:
-        raise Drained("no new requests: the connection is closing")
-
-    async with connected_pair(responder) as pair, pair.client.request_stream(b"x") as items:
-        for call in (pair.client.request_response, items.receive_batch):
-            with pytest.raises(Rejected, match="another connection is closing") as refused:
-                await call()
-            assert type(refused.value) is Rejected
-        assert pair.client.status == "open"
 
 
 async def test_a_request_that_waited_to_be_written_did_not_run(autojump_clock: MockClock) -> None:
@@ -208,3 +153,58 @@ async def test_a_request_that_waited_to_be_written_did_not_run(autojump_clock: M
         await pair.server.drain()
         await settle()
         assert heard == {b"written, perhaps": ConnectionClosed, b"waits behind it": Drained}
+
+
+# Requests that cross the end
+
+
+async def outcome(connection: Connection, route: str | None = None) -> str:
+    """Return what a request comes to."""
+    try:
+        return (await connection.request_response(b"answer", route=route)).text
+    except (Rejected, Canceled, ConnectionClosed) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+async def test_a_request_that_crosses_the_end_of_the_grace_period_is_rejected(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair, trio.open_nursery() as nursery:
+        heard: list[str] = []
+
+        async def ask(route: str | None = None) -> None:
+            heard.append(await outcome(pair.client, route))
+
+        nursery.start_soon(ask, "never")
+        await settle()
+        pair.client_wire.hold()
+        nursery.start_soon(ask)
+        nursery.start_soon(partial(pair.server.drain, grace=3))
+        await trio.sleep(3.1)
+        assert heard == ["Canceled: the connection is closing"]
+        pair.client_wire.release()
+        await settle()
+
+        assert heard[1:] == ["Drained: no new requests: the connection is closing"]
+        assert isinstance(await pair.server.wait_closed(), ConnectionClosed)
+
+
+async def test_a_peer_that_does_not_close_is_refused_for_a_second(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        pair.client_wire.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outcome, pair.client)
+            await settle()
+            await pair.server.drain()
+            assert trio.current_time() == pytest.approx(PEER_CLOSE_TIMEOUT)
+            assert pair.server.status == "closed"
+
+
+@each
+async def test_a_session_that_drained_does_not_wait_for_its_client_to_come_back(
+    dialect: str, autojump_clock: MockClock
+) -> None:
+    async with resumable_pair(echo_responder(), dialect) as both:
+        await both.client.request_response(b"x")
+        await both.server.drain()
+
+        assert both.server.status == "closed"
+        assert trio.current_time() < PEER_CLOSE_TIMEOUT

@@ -19,10 +19,7 @@ from rsocket_trio import (
     LocalProtocolError,
     Payload,
     Rejected,
-    RejectedSetup,
     Responder,
-    Setup,
-    Unsupported,
     UnsupportedSetup,
     current_connection,
     open_connection_over,
@@ -33,7 +30,6 @@ from rsocket_trio.rsocket.extensions.payloads import Complexity
 from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, ExtensionEntry
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
-from tests.each_row import each_row
 
 DRAFT = "rsocket/2.0-draft"
 OCTETS = "application/octet-stream"
@@ -101,22 +97,6 @@ async def test_an_entry_of_setup_is_seen_and_granted_or_not(autojump_clock: Mock
     assert seen == [("SETUP", b"may I?", DRAFT)]
 
 
-@each_row(("fault", "text"), [(RejectedSetup("no"), "no"), (ZeroDivisionError(), "internal error")])
-async def test_a_hook_may_refuse_the_setup_and_its_faults_refuse_it_too(
-    autojump_clock: MockClock, fault: Exception, text: str
-) -> None:
-    responder = Responder()
-
-    @responder.extension_entry("x.app")
-    def hook(point: str, content: object) -> None:
-        raise fault
-
-    with pytest.raises(RejectedSetup, match=text):
-        async with connected_pair(responder, dialect=DRAFT, extension_entries=[ASKING]):
-            raise AssertionError
-    fault.__traceback__ = None
-
-
 @clause("RSX-SETUP-03", "RSX-OK-02")
 async def test_who_waits_for_setup_ok_hears_of_a_refusal_a_loss_or_its_deadline(autojump_clock: MockClock) -> None:
     with pytest.raises(UnsupportedSetup, match="lease"):
@@ -128,47 +108,6 @@ async def test_who_waits_for_setup_ok_hears_of_a_refusal_a_loss_or_its_deadline(
             async with open_connection_over(theirs, dialect=DRAFT, lease=True, keepalive=Keepalive(1, 30)):
                 raise AssertionError
         await ours.aclose()
-
-
-@clause("RSX-MIME-01", "RSX-MIME-02", "RSX-MIME-04")
-@each_row(("said", "seen"), [("application/json", "application/json"), (0x66, 0x66), ("a/b", "a/b")], ids=repr)
-async def test_mime_numbers_that_are_known_are_texts_to_the_application(
-    autojump_clock: MockClock, said: Any, seen: object
-) -> None:
-    heard: list[object] = []
-    responder = Responder()
-
-    @responder.setup
-    def gate(setup: Setup, connection: object) -> None:
-        heard.append(setup.data_mime)
-
-    async with connected_pair(responder, dialect=DRAFT, data_mime=said):
-        assert heard == [seen]
-
-
-async def test_what_our_setup_cannot_say_is_refused_before_it_is_sent() -> None:
-    _, theirs = trio.testing.memory_stream_pair()
-    for wrong, told in (({"extension_entries": [ASKING, ASKING]}, "there twice"), ({"data_mime": ""}, "data_mime")):
-        with pytest.raises(ValueError, match=told):
-            async with open_connection_over(theirs, dialect=DRAFT, **wrong):
-                raise AssertionError
-
-
-@each_row("dialect", ["rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "reactivesocket/0.0"])
-async def test_other_dialects_have_no_entries(autojump_clock: MockClock, dialect: str) -> None:
-    _, theirs = trio.testing.memory_stream_pair()
-    with pytest.raises(Unsupported, match="no extension entries"):
-        async with open_connection_over(theirs, dialect=dialect, extension_entries=[ASKING]):
-            raise AssertionError
-    async with connected_pair(dialect=dialect) as pair:
-        for call in (pair.client.request_response, pair.client.fire_and_forget):
-            with pytest.raises(Unsupported, match="no extension entries"):
-                await call(b"", extension_entries=[ASKING])
-        with pytest.raises(Unsupported, match="no extension entries"):
-            async with pair.client.request_stream(extension_entries=[ASKING]):
-                raise AssertionError
-        with pytest.raises(Unsupported, match="no extension entries"):
-            await pair.client.send_entries([ASKING])
 
 
 # Requests and EXT
@@ -293,19 +232,3 @@ async def test_a_payload_brings_its_mime_types_in_both_directions(autojump_clock
     assert seen == [(5, None), (b"x" * 100, "a/b", 0x66), (b"y", None, None), (b"z", None, "")]
     typed = [frame for frame in pair.client_said.of(raw.PAYLOAD) if frame.flags & 0x018]
     assert len(typed) == 2  # a type stands on the first fragment only
-
-
-@clause("RSX-MIME-05")
-async def test_metadata_is_read_and_a_route_written_in_the_payloads_own_type(autojump_clock: MockClock) -> None:
-    responder, _ = seeing()
-    routing = "message/x.rsocket.routing.v0"
-
-    @responder.request_response("a")
-    def routed(asked: Payload) -> bytes:
-        return b"routed"
-
-    async with connected_pair(responder, dialect=DRAFT, metadata_mime=OCTETS) as pair:
-        asked = Payload(b"x", metadata_mime=routing)
-        assert (await pair.client.request_response(asked, route="a")).data == b"routed"
-        plain = Payload(b"x", b"\x01a", metadata_mime="")
-        assert await pair.client.request_response(plain) == plain

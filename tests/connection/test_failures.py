@@ -1,13 +1,11 @@
-"""Failures of handlers are heard: a traceback for each new one, a line a minute for repeats, ``on_error`` for all."""
+"""Failures of handlers are heard: a traceback for each new one, ``on_error`` for all."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import partial
 from typing import Any
 
 import attrs
@@ -19,29 +17,24 @@ from rsocket_trio import (
     ApplicationError,
     Call,
     Canceled,
-    Channel,
     Connection,
     ConnectionLost,
     Invalid,
     Lease,
-    Outgoing,
     Payload,
     Rejected,
     RejectedSetup,
     Responder,
     RSocketError,
     Setup,
-    StreamuxOptions,
     current_connection,
     open_connection,
     serve,
 )
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.testing import connected_pair as simulated_pair
-from tests.connection.pairs import Pair, connected_pair, settle
+from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
-
-MINUTE = 60
 
 
 @pytest.fixture
@@ -107,61 +100,6 @@ async def test_a_second_and_different_failure_of_a_handler_has_its_traceback_too
 
     assert [str(error) for error in logged.tracebacks] == ["b'key'", "one", "another", "at once"]
     assert logged.lines == []
-
-
-async def test_the_same_line_reached_from_another_handler_is_a_failure_of_that(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-
-    def look_up(request: Payload) -> bytes:
-        raise KeyError("nowhere")
-
-    @responder.request_response("first")
-    def first(request: Payload) -> bytes:
-        return look_up(request)
-
-    @responder.request_response("second")
-    def second(request: Payload) -> bytes:
-        return look_up(request)
-
-    async with connected_pair(responder) as pair:
-        for route in ("first", "second"):
-            await ask(pair.client, route=route, times=2)
-
-    assert len(logged.tracebacks) == 2
-
-
-async def test_one_function_that_fails_in_another_is_told_by_both_lines(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-
-    def parse(data: bytes) -> bytes:
-        if data == b"x":
-            raise ValueError("x")
-        raise ValueError("no x")
-
-    @responder.request_response
-    def look(request: Payload) -> bytes:
-        return parse(request.data)
-
-    async with connected_pair(responder) as pair:
-        await ask(pair.client, b"x", times=2)
-        await ask(pair.client, b"y", times=2)
-
-    assert [str(error) for error in logged.tracebacks] == ["x", "no x"]
-
-
-async def test_repeats_are_one_line_a_minute_with_their_number(logged: Logged, autojump_clock: MockClock) -> None:
-    async with connected_pair(failing()) as pair:
-        await ask(pair.client, b"key", times=100)
-        await trio.sleep(MINUTE)
-        assert (len(logged.tracebacks), logged.lines) == (1, [])
-        await ask(pair.client, b"key", times=100)
-        (line,) = logged.lines
-        assert line.startswith("failed again, 100 times: handler failing.<locals>.either of request_response, KeyError")
-    assert len(logged.tracebacks) == 1
 
 
 async def test_the_connections_of_a_server_share_their_log_and_its_end_tells_the_rest(
@@ -289,49 +227,12 @@ def boom(*_: object) -> Any:
     raise ValueError("boom")
 
 
-def every_kind() -> Responder:
-    """Handlers of every kind, all of which fail."""
-    responder = Responder()
-
-    @responder.request_response("async")
-    async def respond(request: Payload) -> bytes:
-        boom()
-        return b""
-
-    @responder.request_response("plain")
-    def respond_at_once(request: Payload) -> bytes:
-        boom()
-        return b""
-
-    @responder.request_response("no payload")
-    def respond_with_nothing(request: Payload) -> bytes:
-        return object()  # type: ignore[return-value]
-
-    @responder.request_stream("generator")
-    async def generate(request: Payload) -> AsyncIterator[bytes]:
-        boom()
-        yield b""
-
-    @responder.request_stream("push")
-    async def push(request: Payload, out: Outgoing) -> None:
-        boom()
-
-    @responder.request_channel("channel")
-    async def converse(channel: Channel) -> None:
-        boom()
-
-    @responder.fire_and_forget("async")
-    async def forget(request: Payload) -> None:
-        boom()
-
-    @responder.fire_and_forget("plain")
-    def forget_at_once(request: Payload) -> None:
-        boom()
-
-    return responder
+async def boom_later(*_: object) -> Any:
+    """The same, as an async handler."""
+    boom()
 
 
-Ask = Callable[[Connection], Awaitable[object]]
+Ask = Callable[[Connection, str], Awaitable[object]]
 
 
 async def first_of(connection: Connection, route: str) -> object:
@@ -344,149 +245,70 @@ async def first_said(connection: Connection, route: str) -> object:
         return await anext(channel)
 
 
-@pytest.mark.parametrize(
-    ("request_one", "route", "interaction", "kind"),
-    [
-        (lambda one: one.request_response(route="async"), "async", "request_response", ValueError),
-        (lambda one: one.request_response(route="plain"), "plain", "request_response", ValueError),
-        (lambda one: one.request_response(route="no payload"), "no payload", "request_response", TypeError),
-        (lambda one: first_of(one, "generator"), "generator", "request_stream", ValueError),
-        (lambda one: first_of(one, "push"), "push", "request_stream", ValueError),
-        (lambda one: first_said(one, "channel"), "channel", "request_channel", ValueError),
-        (lambda one: one.fire_and_forget(route="async"), "async", "fire_and_forget", ValueError),
-        (lambda one: one.fire_and_forget(route="plain"), "plain", "fire_and_forget", ValueError),
-    ],
-)
+FORMS: list[tuple[str, str, Ask]] = [
+    ("async", "request_response", lambda one, route: one.request_response(route=route)),
+    ("plain", "request_response", lambda one, route: one.request_response(route=route)),
+    ("generator", "request_stream", first_of),
+    ("channel", "request_channel", first_said),
+    ("note", "fire_and_forget", lambda one, route: one.fire_and_forget(route=route)),
+]
+
+
 async def test_a_failure_of_any_request_handler_is_logged_counted_and_reported(
-    request_one: Ask, route: str, interaction: str, kind: type, logged: Logged, autojump_clock: MockClock
+    logged: Logged, autojump_clock: MockClock
 ) -> None:
-    responder = every_kind()
-    heard: list[tuple[Exception, Call]] = []
-    responder.on_error(lambda error, call: heard.append((error, call)))
+    responder = Responder()
+    heard: list[tuple[str | None, str, Connection]] = []
+    responder.on_error(lambda error, call: heard.append((call.route, call.interaction, call.connection)))
+    responder.request_response("async")(boom_later)
+    responder.request_response("plain")(boom)
+    responder.request_channel("channel")(boom_later)
+    responder.fire_and_forget("note")(boom_later)
+
+    @responder.request_stream("generator")
+    async def generate(request: Payload) -> AsyncIterator[bytes]:
+        boom()
+        yield b""
+
     async with connected_pair(responder) as pair:
-        for _ in range(3):
+        for route, _, request_one in FORMS * 3:
             try:
-                await request_one(pair.client)
+                await request_one(pair.client, route)
             except ApplicationError as told:
                 assert told.text == "internal error"  # noqa: PT017
             await settle()
-        assert pair.server.faults.handler_errors == 3
-
-        assert len(heard) == 3
-        for error, call in heard:
-            assert type(error) is kind
-            assert error.__traceback__ is not None
-            assert (call.route, call.interaction, call.connection) == (route, interaction, pair.server)
-    assert [type(error) for error in logged.tracebacks] == [kind]
+        assert pair.server.faults.handler_errors == 3 * len(FORMS)
+        assert heard == [(route, interaction, pair.server) for route, interaction, _ in FORMS] * 3
+    heard.clear()
+    assert [str(error) for error in logged.tracebacks] == ["boom"] * len(FORMS)
 
 
-async def test_a_failure_of_a_subscription_is_reported(autojump_clock: MockClock) -> None:
+async def test_a_failure_of_any_other_function_of_the_application_is_reported(
+    logged: Logged, autojump_clock: MockClock
+) -> None:
     responder = Responder()
     heard: list[tuple[str | None, str]] = []
     responder.on_error(lambda error, call: heard.append((call.route, call.interaction)))
-
-    @responder.request_subscription
-    async def prices(request: Payload) -> AsyncIterator[bytes]:
-        yield b"1"
-        boom()
-
-    async with (
-        connected_pair(responder, dialect="reactivesocket/0.1") as pair,
-        pair.client.request_subscription() as items,
-    ):
-        await anext(items)
-        with pytest.raises(ApplicationError):
-            await anext(items)
-    assert heard == [(None, "request_subscription")]
-
-
-@pytest.mark.parametrize("decorated", [boom, functools.partial(trio.sleep, -1)])
-async def test_a_failure_of_pushed_metadata_is_reported(
-    decorated: Callable[..., object], logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[Call] = []
-    responder.on_error(lambda error, call: heard.append(call))
-    if decorated is boom:
-        responder.metadata_push(boom)
-    else:
-
-        @responder.metadata_push
-        async def take(metadata: bytes) -> None:
-            boom()
-
-    async with connected_pair(responder) as pair:
-        await pair.client.metadata_push(b"x")
-        await pair.client.ping()
-        await settle()
-        assert [(call.route, call.interaction) for call in heard] == [(None, "metadata_push")]
-        assert pair.server.faults.handler_errors == 1
-    assert len(logged.tracebacks) == 1
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_failure_of_the_setup_handler_is_reported(
-    is_async: bool, logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[Call] = []
-    responder.on_error(lambda error, call: heard.append(call))
-
-    async def meet(setup: Setup, connection: Connection) -> None:
-        boom()
-
-    responder.setup(meet if is_async else boom)
-    async with connected_pair(responder) as pair:
-        with pytest.raises(RejectedSetup, match="internal error"):
-            await pair.client.request_response()
-    assert [(call.route, call.interaction) for call in heard] == [(None, "setup")]
-    assert len(logged.tracebacks) == 1
-
-
-async def test_a_refusal_by_the_setup_handler_is_no_failure(logged: Logged, autojump_clock: MockClock) -> None:
-    responder = Responder()
-    heard: list[Call] = []
-    responder.on_error(lambda error, call: heard.append(call))
-
-    @responder.setup
-    async def refuse(setup: Setup, connection: Connection) -> None:
-        raise RejectedSetup("not you")
-
-    async with connected_pair(responder) as pair:
-        with pytest.raises(RejectedSetup, match="not you"):
-            await pair.client.request_response()
-    assert (heard, logged.tracebacks) == ([], [])
-
-
-async def test_a_failure_of_a_lease_policy_is_reported(logged: Logged, autojump_clock: MockClock) -> None:
-    responder = failing()
-    heard: list[Call] = []
-    responder.on_error(lambda error, call: heard.append(call))
+    responder.metadata_push(boom)
+    responder.extension(7)(boom)
 
     @responder.lease
     async def permits(setup: Setup) -> AsyncIterator[Lease]:
         yield Lease(1, 10)
         boom()
 
-    async with connected_pair(responder, lease=True) as pair:
-        await settle()
-        assert pair.server.faults.handler_errors == 1
-    assert [(call.route, call.interaction) for call in heard] == [(None, "lease")]
-    assert len(logged.tracebacks) == 1
-
-
-async def test_failures_of_extensions_are_reported(logged: Logged, autojump_clock: MockClock) -> None:
-    responder = Responder()
-    heard: list[str] = []
-    responder.on_error(lambda error, call: heard.append(call.interaction))
-    responder.extension(7)(boom)
-    responder.extension(8)(lambda stream_id, body: trio.sleep(1))  # type: ignore[type-var]  # noqa: ASYNC105
-    async with connected_pair(responder) as pair:
+    async with connected_pair(responder, responder, lease=True) as pair:
+        pair.client.on_state(boom)
+        await pair.client.metadata_push(b"x")
         await pair.client.send_extension(7, b"x")
-        await pair.client.send_extension(8, b"x")
         await pair.client.ping()
-    assert heard == ["extension", "extension"]
-    assert "returned coroutine, not nothing: it is a plain function" in str(logged.tracebacks[1])
+        assert pair.server.faults.handler_errors == 3
+    responder.setup(boom)
+    async with connected_pair(responder) as pair:
+        with pytest.raises(RejectedSetup, match="internal error"):
+            await pair.client.request_response()
+    kinds = ["extension", "lease", "lease", "metadata_push", "on_state", "setup"]
+    assert sorted(heard, key=lambda one: one[1]) == [(None, kind) for kind in kinds]
 
 
 async def test_a_failure_of_an_entrys_hook_is_the_hooks(logged: Logged, autojump_clock: MockClock) -> None:
@@ -513,188 +335,7 @@ async def test_a_failure_of_an_entrys_hook_is_the_hooks(logged: Logged, autojump
     assert len(logged.tracebacks) == 2
 
 
-async def test_a_failure_of_a_function_that_is_told_of_states_is_reported(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[str] = []
-    responder.on_error(lambda error, call: heard.append(call.interaction))
-    for _ in range(2):
-        async with connected_pair(client_responder=responder) as pair:
-            pair.client.on_state(boom)
-    assert heard == ["on_state"] * 2
-
-
-async def test_a_failing_handler_of_streamux_is_heard_before_the_session_ends(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[tuple[str | None, str]] = []
-    responder.on_error(lambda error, call: heard.append((call.route, call.interaction)))
-    responder.request_response(boom)
-    streamux = StreamuxOptions(requests="whole", encode_error=lambda error: b"sorry")
-    async with trio.open_nursery() as nursery:
-        serving = partial(serve, responder, "memory://mux", streamux=streamux)
-        await nursery.start(lambda task_status: serving(task_status=task_status))
-        async with open_connection("memory://mux", dialect="streamux/1") as connection:
-            assert (await connection.request_response(b"x")).data == b"sorry"
-        nursery.cancel_scope.cancel()
-    assert heard == [(None, "request_response")]
-    assert len(logged.tracebacks) == 1
-
-
-async def test_a_failing_encoder_of_streamux_is_heard_once_with_its_traceback(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[tuple[str, str]] = []
-    responder.on_error(lambda error, call: heard.append((str(error), call.interaction)))
-    responder.request_response(boom)
-
-    def encode(error: Exception) -> bytes:
-        raise KeyError("no word")
-
-    streamux = StreamuxOptions(requests="whole", encode_error=encode)
-    async with trio.open_nursery() as nursery:
-        serving = partial(serve, responder, "memory://mux", streamux=streamux)
-        await nursery.start(lambda task_status: serving(task_status=task_status))
-        for _ in range(3):
-            async with open_connection("memory://mux", dialect="streamux/1") as connection:
-                with pytest.raises(ConnectionLost):
-                    await connection.request_response(b"x")
-        nursery.cancel_scope.cancel()
-    assert heard == [("boom", "request_response"), ("'no word'", "encode_error")] * 3
-    assert [str(error) for error in logged.tracebacks] == ["boom", "'no word'"]
-
-
-async def test_what_fails_beside_a_cancel_is_reported_and_a_chosen_error_is_not(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-    heard: list[Exception] = []
-    responder.on_error(lambda error, call: heard.append(error))
-
-    @responder.request_response
-    async def fail(request: Payload) -> bytes:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise Rejected("no") if request.data else ValueError("while dying")
-
-    async with connected_pair(responder) as pair:
-        for data in (b"", b"x"):
-            with trio.move_on_after(1):
-                await pair.client.request_response(data)
-        await settle()
-    assert [type(error) for error in heard] == [ExceptionGroup]
-    assert len(logged.tracebacks) == 1
-
-
-async def die_badly() -> None:
-    """Fail while being cancelled, beside another task that is."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.sleep_forever)
-        try:
-            await trio.sleep_forever()
-        finally:
-            raise ValueError("while dying")
-
-
-def dying() -> Responder:
-    """Handlers that fail when they are cancelled."""
-    responder = Responder()
-
-    @responder.request_response
-    @responder.fire_and_forget
-    async def answer(request: Payload) -> Any:
-        await die_badly()
-
-    @responder.request_stream
-    async def generate(request: Payload) -> AsyncIterator[bytes]:
-        yield b"first"
-        await die_badly()
-
-    @responder.metadata_push
-    async def take(metadata: bytes) -> None:
-        await die_badly()
-
-    return responder
-
-
-async def quietly(request_one: Ask, connection: Connection) -> None:
-    try:
-        await request_one(connection)
-    except RSocketError:
-        return
-
-
-async def all_of(connection: Connection) -> None:
-    async with connection.request_stream() as items:
-        async for _ in items:
-            pass
-
-
-@pytest.mark.parametrize("asks", ["client", "server"])
-@pytest.mark.parametrize(
-    "request_one",
-    [
-        lambda one: one.request_response(),
-        all_of,
-        lambda one: one.fire_and_forget(),
-        lambda one: one.metadata_push(b"x"),
-    ],
-    ids=["request", "stream", "forgotten", "pushed"],
-)
-async def test_what_fails_beside_the_end_of_the_connection_is_reported_and_leaves_no_other_way(
-    request_one: Ask, asks: str, logged: Logged, autojump_clock: MockClock
-) -> None:
-    responder = dying()
-    heard: list[Exception] = []
-    responder.on_error(lambda error, call: heard.append(error))
-    served = {"responder": responder} if asks == "client" else {"client_responder": responder}
-    async with connected_pair(**served) as pair, trio.open_nursery() as nursery:  # type: ignore[arg-type]
-        nursery.start_soon(quietly, request_one, pair.client if asks == "client" else pair.server)
-        await settle()
-        pair.client._leave()
-    assert [type(error) for error in heard] == [ExceptionGroup]
-    assert len(logged.tracebacks) == 1
-
-
-async def test_a_setup_handler_and_a_lease_policy_that_fail_beside_the_end_are_reported(
-    logged: Logged, autojump_clock: MockClock
-) -> None:
-    heard: list[str] = []
-    for name in ("setup", "lease"):
-        responder = Responder()
-        responder.on_error(lambda error, call: heard.append(call.interaction))
-        if name == "setup":
-
-            @responder.setup
-            async def meet(setup: Setup, connection: Connection) -> None:
-                await die_badly()
-        else:
-
-            @responder.lease
-            async def permits(setup: Setup) -> AsyncIterator[Lease]:
-                yield Lease(1, 10)
-                await die_badly()
-
-        async with connected_pair(responder, lease=name == "lease"):
-            await settle()
-    assert heard == ["setup", "lease"]
-
-
 # The functions of on_error
-
-
-async def failing_pair_asks(responder: Responder, times: int = 1) -> Pair:
-    responder.request_response(boom)
-    async with connected_pair(responder) as pair:
-        await ask(pair.client, times=times)
-        await settle()
-        return pair
 
 
 async def test_what_on_error_raises_is_logged_and_swallowed_and_others_are_told(
@@ -719,43 +360,7 @@ async def test_what_on_error_raises_is_logged_and_swallowed_and_others_are_told(
     assert sorted(str(error) for error in logged.tracebacks) == ["boom", "no network"]
 
 
-async def test_what_fails_when_the_connection_ends_is_reported_as_well(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    heard: list[str] = []
-
-    responder.on_error(lambda error, call: heard.append(str(error)))
-
-    @responder.request_response
-    async def clean_up_badly(request: Payload) -> bytes:
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled:
-            raise ValueError("bad day") from None
-
-    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
-        nursery.start_soon(pair.client.request_response)
-        await settle()
-        nursery.cancel_scope.cancel()
-    assert heard == ["bad day"]
-
-
-async def test_what_a_function_of_on_error_returns_is_not_awaited(logged: Logged, autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    async def send(error: Exception) -> None:
-        raise AssertionError
-
-    responder.on_error(lambda error, call: send(error))
-    await failing_pair_asks(responder)
-    (_, error) = logged.tracebacks
-    assert str(error).endswith("returned coroutine, not nothing: it is a plain function")
-
-
-async def report_later(error: Exception, call: Call) -> None:
-    """Is async, which functions of ``on_error`` must not be."""
-
-
-@each_row("function", [lambda error: None, lambda: None, boom.__class__, report_later, 7])
+@each_row("function", [lambda error: None, lambda: None, boom.__class__, boom_later, 7])
 def test_a_function_of_on_error_is_plain_and_takes_the_error_and_the_call(function: object) -> None:
     with pytest.raises(TypeError, match="on_error"):
         Responder().on_error(function)  # type: ignore[type-var]

@@ -129,31 +129,3 @@ async def test_nothing_is_left_of_a_connection_whose_stream_raised_what_it_may_n
                     assert (server.sessions.waiting, len(server.sessions)) == (0, 0)
         nursery.cancel_scope.cancel()
     assert "a fault of the stream" in caplog.text
-
-
-async def test_who_waits_outside_of_the_block_hears_of_a_fault_as_well(autojump_clock: MockClock) -> None:
-    _, here = trio.testing.memory_stream_pair()
-    broken = Broken(here)
-    heard: list[Exception] = []
-
-    async def fail() -> None:
-        async with open_connection_over(broken) as connection:
-
-            async def ask() -> None:
-                with pytest.raises(ConnectionLost, match="failed on this side"):
-                    await connection.request_response(b"x")
-
-            async def wait() -> None:
-                heard.append(await connection.wait_closed())
-
-            nursery.start_soon(ask)
-            nursery.start_soon(wait)
-            await settle()
-            broken.fail()
-            await trio.sleep_forever()
-
-    with trio.fail_after(1):
-        async with trio.open_nursery() as nursery:
-            with pytest.raises(OSError, match="a fault of the stream"):
-                await fail()
-    assert [type(error) for error in heard] == [ConnectionLost]

@@ -1,4 +1,4 @@
-"""What a connection costs while nothing happens: tasks, memory, and nothing kept once it is over."""
+"""What a connection costs while nothing happens: tasks and memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, Limits, Payload, Responder, ResumeOptions, open_connection, serve
+from rsocket_trio import Limits, Payload, Responder
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import settle
-from tests.each_row import each_row
 
 CONNECTIONS = 50
 LIFETIME = 90
@@ -153,47 +152,3 @@ async def test_a_stream_that_waits_for_credit_is_small(autojump_clock: MockClock
             tracemalloc.stop()
 
     assert grown / count <= STREAM_BYTES
-
-
-async def test_nothing_that_each_connection_has_keeps_a_dictionary_of_attributes(autojump_clock: MockClock) -> None:
-    async with served(1, echoing()):
-        gc.collect()
-        before = {id(one) for one in gc.get_objects()}
-        async with served(1, echoing()):
-            made = {type(one) for one in gc.get_objects() if id(one) not in before}
-            with_dictionary = {
-                kind.__name__ for kind in made if kind.__module__.startswith("rsocket_trio.") and kind.__dictoffset__
-            }
-
-    # Those of the server as a whole, of its responder, and of records that the application may extend.
-    assert with_dictionary <= {"Responder", "RSocketServer", "Server", "Connection"}
-
-
-@each_row("side", ["client", "server"])
-async def test_who_keeps_a_connection_that_is_over_keeps_no_frame_of_it(side: str, autojump_clock: MockClock) -> None:
-    kept: list[Connection] = []
-    responder = echoing()
-
-    @responder.setup
-    async def meet(setup: object, connection: Connection) -> None:
-        if side == "server":
-            kept.append(connection)
-
-    options = ResumeOptions(store_bytes=1_000_000)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: serve(responder, "memory://here", resume=options, task_status=task_status)
-        )
-        async with open_connection("memory://here", resume=options) as connection:
-            if side == "client":
-                kept.append(connection)
-            await connection.request_response(bytes(50_000))
-            store = kept[0]._engine.session.outbox.store  # type: ignore[attr-defined]
-            assert store.size >= 50_000
-        await kept[0].wait_closed()
-        await trio.sleep(5)
-        nursery.cancel_scope.cancel()
-
-    assert kept[0]._engine.session.outbox.store is None  # type: ignore[attr-defined]
-    assert kept[0]._engine.session.outbox.size == 0
-    kept.clear()

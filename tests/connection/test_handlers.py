@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -16,12 +15,9 @@ from rsocket_trio import (
     Channel,
     Connection,
     Limits,
-    Outgoing,
     Payload,
-    Rejected,
     Responder,
     Setup,
-    current_connection,
 )
 from rsocket_trio.connection.sender import ITEMS_PER_TURN
 from rsocket_trio.payload import PayloadLike, as_payload
@@ -45,27 +41,6 @@ async def test_a_timeout_around_yields_ends_the_block_and_the_handler_goes_on(au
 
     async with connected_pair(responder) as pair, pair.client.request_stream() as items:
         assert [item.data async for item in items] == [b"tick"] * 3 + [b"last word"]
-
-
-async def test_a_timeout_around_a_yield_that_waits_for_credit_ends_the_block_and_the_handler_goes_on(
-    autojump_clock: MockClock,
-) -> None:
-    responder = Responder()
-
-    @responder.request_stream
-    async def ticks(request: Payload) -> AsyncIterator[bytes]:
-        with trio.move_on_after(2.5):
-            while True:
-                yield b"tick"
-        yield b"last word"
-
-    async with (
-        connected_pair(responder) as pair,
-        pair.client.request_stream(initial_request_n=2, refill=False) as items,
-    ):
-        await trio.sleep(5)
-        items.request_n(5)
-        assert [item.data async for item in items] == [b"tick"] * 2 + [b"last word"]
 
 
 async def test_a_nursery_around_yields_whose_task_fails_raises_that_and_no_generator_exit(
@@ -126,41 +101,6 @@ async def test_a_nursery_around_yields_ends_quietly_when_the_peer_cancels(
     assert caplog.records == []
 
 
-async def test_a_shielded_clean_up_runs_when_the_peer_cancels(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    ended: list[str] = []
-
-    @responder.request_stream
-    async def ticks(request: Payload) -> AsyncIterator[bytes]:
-        try:
-            while True:
-                yield b"tick"
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.sleep(1)
-                ended.append("clean")
-
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(initial_request_n=1) as items:
-            await anext(items)
-        await trio.sleep(2)
-        assert ended == ["clean"]
-
-
-async def test_a_send_that_failed_is_caught_at_its_yield(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_stream
-    async def ticks(request: Payload) -> AsyncIterator[object]:
-        try:
-            yield object()
-        except TypeError:
-            yield b"a payload"
-
-    async with connected_pair(responder) as pair, pair.client.request_stream() as items:
-        assert [item.data async for item in items] == [b"a payload"]
-
-
 # Forms
 
 
@@ -200,22 +140,6 @@ async def test_a_yield_of_something_else_raises_there_and_the_stream_goes_on(aut
     assert "stream: object can't be encoded as application/json" in got[2]
 
 
-async def test_a_scope_that_a_handler_cancels_ends_its_block_at_the_next_yield(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_stream
-    async def stream(request: Payload) -> AsyncIterator[bytes]:
-        with trio.CancelScope() as scope:
-            for number in range(10):
-                if number == 5:
-                    scope.cancel()
-                yield b"%d" % number
-        yield b"end"
-
-    async with connected_pair(responder) as pair, pair.client.request_stream(b"") as items:
-        assert [item.data async for item in items] == [b"0", b"1", b"2", b"3", b"4", b"end"]
-
-
 async def test_a_handler_that_never_waits_lets_others_run(autojump_clock: MockClock) -> None:
     made = 0
     seen: list[int] = []
@@ -242,23 +166,6 @@ async def test_a_handler_that_never_waits_lets_others_run(autojump_clock: MockCl
         assert len([item async for item in items]) == 2000
 
     assert max(later - earlier for earlier, later in pairwise(seen)) <= 2 * ITEMS_PER_TURN
-
-
-async def test_a_push_handler_sends_through_its_outgoing_side(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    rooms: list[int] = []
-
-    @responder.request_stream
-    async def ticks(request: Payload, out: Outgoing) -> None:
-        rooms.append(out.room)
-        async with trio.open_nursery() as nursery:
-            for number in range(6):
-                nursery.start_soon(out.send, b"%d" % number)
-
-    async with connected_pair(responder) as pair, pair.client.request_stream(initial_request_n=4) as items:
-        assert sorted([item.data async for item in items]) == [b"%d" % number for number in range(6)]
-
-    assert rooms == [4]
 
 
 async def test_each_yield_waits_for_credit(autojump_clock: MockClock) -> None:
@@ -358,51 +265,6 @@ async def test_a_cancel_hits_its_own_request_only(before: bool, autojump_clock: 
     assert ended == [b"3"]
 
 
-async def test_a_pooled_task_serves_each_request_once(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    served: list[bytes] = []
-
-    @responder.request_response
-    async def one(request: Payload) -> bytes:
-        served.append(request.data)
-        await trio.sleep(0 if len(served) % 3 else 1)
-        if len(served) % 5 == 0:
-            raise ApplicationError("now and then")
-        return request.data
-
-    async def ask(connection: Connection, number: int) -> None:
-        with trio.move_on_after(0.5 if number % 2 else 10):
-            try:
-                await connection.request_response(b"%d" % number)
-            except ApplicationError:
-                return
-
-    async with connected_pair(responder) as pair:
-        for start in range(0, 300, 50):
-            async with trio.open_nursery() as nursery:
-                for number in range(start, start + 50):
-                    nursery.start_soon(ask, pair.client, number)
-
-    assert sorted(served) == sorted(b"%d" % number for number in range(300))
-
-
-async def test_a_handler_that_clings_to_its_life_is_no_trouble_to_the_next(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def cling(request: Payload) -> bytes:
-        with trio.CancelScope(shield=True):
-            await trio.sleep(2)
-        return b"late"
-
-    async with raw.server(raw.RS10, responder) as peer:
-        await peer.send(raw.ask(1))
-        await settle()
-        await peer.send(raw.cancel(1), raw.ask(3))
-        got = await peer.receive()
-        assert (got.stream_id, got.body) == (3, b"late")
-
-
 async def test_a_handler_that_fails_while_it_is_cancelled_is_logged_and_harms_nobody(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
@@ -425,28 +287,6 @@ async def test_a_handler_that_fails_while_it_is_cancelled_is_logged_and_harms_no
 
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "while dying" in caplog.text
-
-
-async def test_a_lost_connection_is_no_failure_of_the_handler_that_meets_it(
-    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def call_back(request: Payload) -> bytes:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(current_connection().request_response)
-            with trio.CancelScope(shield=True):
-                await trio.sleep(1)
-        return b""
-
-    async with raw.server(raw.RS10, responder) as peer:
-        await peer.send(raw.ask(1))
-        assert (await peer.receive()).type == raw.REQUEST_RESPONSE
-        await peer.stream.aclose()
-        await trio.sleep(2)
-
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # The receive task never waits for a handler.
@@ -474,23 +314,6 @@ async def test_a_stuck_handler_delays_no_keepalive(autojump_clock: MockClock) ->
         await trio.sleep(31)
         await peer.send(raw.ask(1), raw.RS10.push(b"x"))
         await peer.expect_alive(b"beside handlers")
-
-
-async def test_a_plain_function_answers_within_the_read_that_brought_its_request(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    def upper(request: Payload) -> bytes:
-        return request.data.upper()
-
-    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
-        for number in range(40):
-            nursery.start_soon(pair.client.request_response, b"%d" % number)
-
-    assert len(pair.server_said.of(raw.PAYLOAD)) == 40
-    # What is queued in one tick goes out in one write, on either side.
-    assert pair.client_wire.said.writes == 2
-    assert pair.server_wire.said.writes == 1
 
 
 async def test_an_inline_answer_above_the_outbox_mark_waits_and_the_reader_does_not(autojump_clock: MockClock) -> None:
@@ -525,91 +348,15 @@ async def test_an_inline_answer_above_the_outbox_mark_waits_and_the_reader_does_
     assert done == [600_000] * 8
 
 
-async def test_the_handler_of_a_forgotten_request_may_fail_and_nobody_is_told(
-    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
+async def test_a_waiting_task_keeps_no_call_alive(autojump_clock: MockClock) -> None:
     responder = Responder()
-
-    @responder.fire_and_forget
-    async def fail(request: Payload) -> None:
-        raise ApplicationError("nobody hears")
-
-    @responder.fire_and_forget("inline")
-    def fail_at_once(request: Payload) -> None:
-        raise ValueError("nobody hears")
-
-    async with connected_pair(responder) as pair:
-        await pair.client.fire_and_forget()
-        await pair.client.fire_and_forget(route="inline")
-        await pair.client.fire_and_forget(route="unknown")
-        await pair.client.ping()
-        assert pair.server.faults.dropped == 1
-
-    assert pair.server_said.names == ["KEEPALIVE"]
-    assert "fail_at_once" in caplog.text
-
-
-async def test_a_waiting_task_keeps_no_request_alive(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    alive: list[int] = []
 
     @responder.request_response
-    async def one(request: Payload) -> bytes:
-        return b"answer"
-
-    @responder.request_response("count")
-    def count(request: Payload) -> bytes:
-        alive.append(payloads_with(b"marked"))
-        return b""
-
-    async with connected_pair(responder) as pair:
-        await pair.client.request_response(b"marked in a request" + bytes(100))
-        await settle()
-        await pair.client.request_response(route="count")
-        with trio.move_on_after(1):
-            await pair.client.request_response(b"marked and cancelled" + bytes(100))
-        await settle()
-        await pair.client.request_response(route="count")
-
-    assert alive == [0, 0]
-
-
-@each_row("route", ["typed", "by.number", "stream", "guarded"])
-async def test_a_waiting_task_keeps_no_call_alive(route: str, autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response("typed")
     async def typed(text: str) -> str:
         return "answer"
 
-    @responder.request_response("by.{name}")
-    async def by_name(name: str) -> str:
-        return name
-
-    @responder.authenticate
-    def nobody(credentials: object, where: object) -> None:
-        return
-
-    @responder.request_response("guarded", requires=lambda user, call: True)
-    async def guarded(request: Payload) -> bytes:
-        raise AssertionError
-
-    @responder.request_stream("stream")
-    async def stream(text: str) -> AsyncIterator[str]:
-        yield text
-
     async with connected_pair(responder, data_mime="text/plain") as pair:
-        marked = b"marked in a call" + bytes(100)
-
-        async def ask() -> None:
-            if route == "stream":
-                async with pair.client.request_stream(marked, route=route) as items:
-                    assert len([item async for item in items]) == 1
-            else:
-                with contextlib.suppress(Rejected):
-                    await pair.client.request_response(marked, route=route)
-
-        await ask()
+        await pair.client.request_response(b"marked in a call" + bytes(100))
         await settle()
         assert payloads_with(b"marked") == 0
 
@@ -619,17 +366,3 @@ def payloads_with(beginning: bytes) -> int:
     import gc
 
     return sum(type(one) is Payload and one.data.startswith(beginning) for one in gc.get_objects())
-
-
-async def test_an_extension_that_is_known_is_handed_over_as_it_is(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    seen: list[tuple[int, bytes]] = []
-
-    @responder.extension(77)
-    def take(stream_id: int, body: bytes) -> None:
-        seen.append((stream_id, body))
-
-    async with raw.server(raw.RS10, responder) as peer:
-        await peer.send(raw.ext(77, raw.sized(b"m") + b"x", flags=raw.M), raw.ext(77, b"", stream_id=8))
-        await peer.expect_alive()
-    assert seen == [(0, raw.sized(b"m") + b"x"), (8, b"")]

@@ -7,7 +7,6 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, Responder, open_connection_over
-from rsocket_trio.connection.link import READ_AFTER_BREAK_TIMEOUT
 from tests.conformance import raw
 from tests.connection.pairs import Recorded, connected_pair, settle
 
@@ -103,32 +102,6 @@ async def test_what_the_peer_said_before_a_write_failed_is_still_read(autojump_c
                 await connection.request_response()
 
 
-async def test_a_peer_that_says_nothing_more_is_not_waited_for_once_writing_failed(autojump_clock: MockClock) -> None:
-    ours, _ = trio.testing.memory_stream_pair()
-    wire = Breaking(ours)
-    async with open_connection_over(wire) as connection:
-        await settle()
-        wire.breaks = True
-        began = trio.current_time()
-        with pytest.raises(ConnectionLost, match="no carrier"):
-            await connection.request_response()
-        assert trio.current_time() - began == READ_AFTER_BREAK_TIMEOUT
-
-
-async def test_nothing_overtakes_the_setup(autojump_clock: MockClock) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    async with (
-        open_connection_over(theirs, responder=Responder(), lease=True) as connection,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(connection.ping)
-        await settle()
-        peer = raw.RawPeer(ours)
-        assert [(await peer.receive()).type for _ in range(3)] == [raw.SETUP, raw.LEASE, raw.KEEPALIVE]
-        nursery.cancel_scope.cancel()
-    await ours.aclose()
-
-
 async def test_a_peer_that_floods_with_keepalives_and_does_not_read_is_not_read_from(
     autojump_clock: MockClock,
 ) -> None:
@@ -143,23 +116,6 @@ async def test_a_peer_that_floods_with_keepalives_and_does_not_read_is_not_read_
         pair.server_wire.release()
         await settle()
         assert pair.server_said.count(raw.KEEPALIVE) == 200
-
-
-async def test_to_ask_how_long_reading_stalls_changes_nothing(autojump_clock: MockClock) -> None:
-    async with connected_pair() as pair:
-        await settle()
-        link, frame = pair.server._engine.link, raw.prefixed(raw.keepalive(b"whole"))
-        await pair.client_wire._stream.send_all(frame[:5])
-        await settle()
-        now = trio.current_time()
-        assert [link.stalled_for(now), link.stalled_for(now + 100)] == [0, 0]  # nothing was observed yet
-        link.observe_progress(now)
-        assert [link.stalled_for(now + 10), link.stalled_for(now + 20), link.stalled_for(now + 10)] == [10, 20, 10]
-        link.observe_progress(now + 10)
-        assert link.stalled_for(now + 20) == 20
-        await pair.client_wire._stream.send_all(frame[5:])
-        await settle()
-        assert link.stalled_for(now + 30) == 0
 
 
 async def test_what_comes_after_the_end_is_ignored(autojump_clock: MockClock) -> None:
@@ -184,3 +140,21 @@ async def test_the_peers_close_after_a_drain_is_no_loss(autojump_clock: MockCloc
         await peer.receive()
         await peer.send(raw.error(0, raw.CONNECTION_CLOSE))
         await peer.stream.aclose()
+
+
+async def test_what_waits_is_counted_and_is_read_by_the_answer_of_a_ping_behind_it(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[int] = []
+    responder.fire_and_forget("log")(lambda request: got.append(len(request.data)))
+
+    async with connected_pair(responder) as pair:
+        client = pair.client
+        assert client.unsent == 0
+        for _ in range(3):
+            await client.fire_and_forget(Payload(bytes(500_000)), route="log")
+        assert client.unsent > 500_000
+        while client.unsent:
+            await client.ping()
+        await client.ping()
+
+        assert got == [500_000] * 3

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -19,11 +17,9 @@ from rsocket_trio import (
     Payload,
     Responder,
     open_connection,
-    open_connection_over,
     serve,
 )
 from rsocket_trio.connection.link import CLOSE_TIMEOUT, DIRECT_WRITES
-from rsocket_trio.transports.memory import MemoryTransport, connect_memory
 from tests.conformance import raw
 from tests.each_row import each_row
 
@@ -109,30 +105,6 @@ async def test_where_both_sides_take_turns_no_send_task_is_needed() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_frame_in_turn_is_written_without_the_send_task_that_waits() -> None:
-    steps = Counter[str]()
-
-    class Steps(trio.abc.Instrument):
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            steps[task.name.rpartition(".")[2]] += 1
-
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
-        async with open_connection(uri) as connection:
-            async with trio.open_nursery() as asking:
-                for _ in range(4 * DIRECT_WRITES):
-                    asking.start_soon(connection.request_response, b"together")
-            await connection.request_response(b"the first in turn may find the send task at work")
-            await wait_all_tasks_blocked()
-            counted = Steps()
-            trio.lowlevel.add_instrument(counted)
-            for _ in range(DIRECT_WRITES):
-                await connection.request_response(b"?")
-            trio.lowlevel.remove_instrument(counted)
-        nursery.cancel_scope.cancel()
-    assert steps["_send"] == 0
-
-
 async def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole() -> None:
     responder = Responder()
     large = bytes(range(256)) * 32768
@@ -182,25 +154,4 @@ async def test_reading_that_pauses_for_answers_goes_on_when_they_were_written_at
             await trio.sleep(0.1)
             asking.start_soon(connection.request_response, bytes(600))
         assert trio.current_time() < limits.silence
-        nursery.cancel_scope.cancel()
-
-
-class Own:
-    """An application's own transport, of an interface that it took from an earlier version."""
-
-    is_message_based = True
-
-    def __init__(self, inner: MemoryTransport) -> None:
-        self.handshake = inner.handshake
-        for name in ("use_framing", "peek", "send", "receive", "finish", "cut", "aclose"):
-            setattr(self, name, getattr(inner, name))
-        self.mid_frame = False
-
-
-async def test_a_transport_that_knows_nothing_of_writing_at_once_serves_as_before() -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, echoing(), "memory://own"))
-        own: Any = Own(await connect_memory("own"))
-        async with open_connection_over(own) as connection:
-            assert (await connection.request_response(b"hi")).data == b"hi"
         nursery.cancel_scope.cancel()

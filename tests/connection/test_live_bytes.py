@@ -8,8 +8,7 @@ import attrs
 import trio
 import trio.testing
 
-from rsocket_trio import Channel, Limits, Payload, Responder
-from rsocket_trio.mux.retransmission import GRACE, Shared
+from rsocket_trio import Payload, Responder
 from tests.conformance.raw import (
     KEEPALIVE,
     RS02,
@@ -21,10 +20,8 @@ from tests.conformance.raw import (
     Wire,
     ask,
     cancel,
-    channel,
     keepalive,
     payload,
-    request_n,
     stream,
 )
 from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
@@ -101,18 +98,6 @@ async def test_senders_of_the_session_that_keeps_most_wait_and_others_do_not(aut
         assert (await greedy.peer.receive()).type == KEEPALIVE
 
 
-async def test_senders_go_on_once_their_client_says_how_far_it_got(autojump_clock: object) -> None:
-    async with server(RS10, endless(), OPTIONS) as harbour:
-        reader = Reader(await begin(harbour, RS10))
-        await reader.peer.send(stream(1, ENDLESS))
-        for turn in range(1, 4):
-            before = reader.came
-            await reader.read()
-            assert 0.8 * LIVE < reader.came - before <= LIVE
-            assert reader.asked == turn
-            await reader.say()
-
-
 @each_row("how", ["says how far it got", "leaves", "is cut off", "ends"])
 async def test_senders_go_on_once_another_session_keeps_less(how: str, autojump_clock: object) -> None:
     async with server(RS10, endless(), OPTIONS) as harbour:
@@ -154,57 +139,6 @@ async def test_however_many_there_are_they_keep_no_more_together(autojump_clock:
         assert min(reader.came for reader in readers) >= LIVE
 
 
-async def test_a_session_counts_only_while_its_client_is_connected(autojump_clock: object) -> None:
-    async with server(RS10, endless(), OPTIONS, limits=Limits(outbox_size=100_000)) as harbour:
-        first = Reader(await begin(harbour, RS10, b"1"))
-        await first.peer.send(stream(1, ENDLESS))
-        await first.read()
-        kept = first.came
-        await cut(first.peer)
-
-        second = Reader(await begin(harbour, RS10, b"2"))
-        await second.peer.send(stream(1, 300))
-        await second.read()
-        assert second.came == 300 * FRAME
-
-        back = Reader(await harbour.peer())
-        await back.peer.send(resume(RS10, b"1"))
-        await back.peer.expect(resume_ok(len(stream(1, ENDLESS))))
-        await back.read()
-        assert kept < back.came < kept + 110_000  # all of it again, and what was queued meanwhile
-
-        third = Reader(await begin(harbour, RS10, b"3"))
-        await third.peer.send(stream(1, 300))
-        await third.read()
-        assert third.came == FRAME
-        await back.peer.send(cancel(1))
-        await back.say()
-        await third.read()
-        assert third.came == 300 * FRAME
-
-
-async def test_items_without_bytes_that_nobody_reads_count_while_their_client_is_away(autojump_clock: object) -> None:
-    responder = Responder()
-
-    @responder.request_channel
-    async def deaf(channel: Channel) -> None:
-        await trio.sleep_forever()
-
-    async with server(RS10, responder, with_options(sessions_bytes=100_000)) as harbour:
-        sent = [channel(1, 1), *[payload(1)] * 200]
-        for token in (b"first", b"second"):
-            peer = await begin(harbour, RS10, token)
-            await peer.send(sent[0])
-            await peer.expect(request_n(1, 256))
-            await peer.send(*sent[1:], keepalive())
-            assert (await peer.receive()).type == KEEPALIVE
-            await cut(peer)
-        await expect_refused(harbour, resume(RS10, b"first"))
-        peer = await harbour.peer()
-        await peer.send(resume(RS10, b"second", got=len(request_n(1, 256))))
-        await peer.expect(resume_ok(sum(map(len, sent))))
-
-
 @each_row("wire", [RS10, RS02], ids=["1.0", "0.2"])
 @each_row("size, kept", [(49_000, True), (51_000, False)])
 async def test_a_token_counts_while_its_client_is_away(
@@ -225,44 +159,6 @@ async def test_a_token_counts_while_its_client_is_away(
         peer = await harbour.peer()
         await peer.send(resume(wire, second))
         await peer.expect(resume_ok(0))
-
-
-async def test_a_setup_counts_while_its_client_is_away(autojump_clock: object) -> None:
-    async with server(RS10, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
-        for token in (b"first", b"second"):
-            peer = await begin(harbour, RS10, token, data=bytes(51_000))
-            await peer.expect_alive()
-            await cut(peer)
-        await expect_refused(harbour, resume(RS10, b"first"))
-        peer = await harbour.peer()
-        await peer.send(resume(RS10, b"second"))
-        await peer.expect(resume_ok(0))
-
-
-async def test_large_items_wait_until_there_is_room_for_them(autojump_clock: object) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def answer(request: Payload) -> bytes:
-        return bytes(int(request.data))
-
-    async with server(RS10, responder, OPTIONS) as harbour:
-        readers = [Reader(await begin(harbour, RS10, token)) for token in (b"1", b"2", b"3", b"4", b"5")]
-        for reader in readers[:4]:
-            await reader.peer.send(ask(1, b"300000"))
-            await reader.read()
-        assert [reader.came > 300_000 for reader in readers] == [True, True, True, False, False]
-        # One that never fits does not wait for it.
-        await readers[4].peer.send(ask(1, b"%d" % (LIVE + 1)))
-        await readers[4].read()
-        assert readers[4].came > LIVE
-        await readers[4].say()
-        await readers[3].read()
-        assert readers[3].came == 0
-
-        await readers[0].say()
-        await readers[3].read()
-        assert readers[3].came > 300_000
 
 
 async def test_pieces_of_payloads_that_are_not_whole_count_while_their_client_is_away(autojump_clock: object) -> None:
@@ -310,19 +206,3 @@ async def test_who_would_rather_give_up_than_stall_gives_up_here_as_well(autojum
         assert (reader.came, reader.asked) == (5_000 * FRAME, 1)
         await cut(reader.peer)
         await expect_refused(harbour, resume(RS10))
-
-
-def test_a_session_that_keeps_nothing_never_waits() -> None:
-    shared = Shared(1, lambda function: function())
-    shared.changed(10_000)
-
-    assert shared.admits(0)
-    assert not shared.admits(1)
-
-
-def test_what_a_connection_costs_anyhow_may_be_kept_whatever_others_do() -> None:
-    shared = Shared(256 * 2**20, lambda function: function())
-    shared.changed(300 * 2**20)
-
-    assert shared.admits(GRACE - 1)
-    assert not shared.admits(GRACE)

@@ -10,9 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder
-from tests.conformance import old_frames, raw
+from tests.conformance import raw
 from tests.conformance.raw import (
-    APPLICATION_ERROR,
     CONNECTION_ERROR,
     RS10,
     F,
@@ -23,7 +22,6 @@ from tests.conformance.raw import (
     complete,
     error,
     settle,
-    setup,
     stream,
 )
 from tests.each_row import each_row
@@ -105,16 +103,6 @@ async def test_at_a_client_with_nothing_open(
     assert served.levels == [logging.INFO]
 
 
-async def test_in_0_1_too(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    served = Served(caplog)
-    async with raw.server(old_frames.RS01, served.responder) as peer:
-        await settle()
-        await peer.send(old_frames.RS01.error(0, CONNECTION_ERROR, b"Disposed"))
-        await settle()
-        assert served.connections[0].faults.peer_faults == 0
-    assert served.levels == [logging.INFO]
-
-
 OPEN: dict[str, list[bytes]] = {
     "a request": [ask(1, b"wait")],
     "a request in the same read": [ask(1, b"x"), DISPOSED],
@@ -138,45 +126,3 @@ async def test_with_a_stream_open_it_is_a_fault(
         await settle()
         assert served.connections[0].faults.peer_faults == 1
     assert served.levels == [logging.WARNING]
-
-
-async def test_a_callers_own_request_is_open_too(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    served = Served(caplog)
-
-    async def ask_for(connection: Connection) -> None:
-        with pytest.raises(ConnectionLost, match="Disposed"):
-            await connection.request_response(b"x")
-
-    async with raw.client(RS10) as (connection, peer), trio.open_nursery() as nursery:
-        nursery.start_soon(ask_for, connection)
-        await peer.receive()
-        await peer.send(DISPOSED)
-        await connection.wait_closed()
-        assert connection.faults.peer_faults == 1
-    assert served.levels == [logging.WARNING]
-
-
-@each_row("code", [APPLICATION_ERROR, 0x999])
-async def test_any_other_code_is_a_fault(
-    code: int, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = Served(caplog)
-    async with raw.server(RS10, served.responder) as peer:
-        await settle()
-        await peer.send(error(0, code, b"?"))
-        await settle()
-        assert served.connections[0].faults.peer_faults == 1
-    assert served.levels == [logging.WARNING]
-
-
-async def test_a_request_that_waits_for_the_setup_handler_counts_as_open(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = Served(caplog, decided=trio.Event())
-    for frames, level in (([ask(1, b"x")], logging.WARNING), ([], logging.INFO)):
-        async with raw.bare_server(RS10, served.responder) as peer:
-            await peer.send(setup(), *frames)
-            await settle()
-            await peer.send(DISPOSED)
-            await settle()
-        assert served.levels[-1] == level

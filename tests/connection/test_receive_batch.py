@@ -11,10 +11,7 @@ from trio.testing import MockClock
 from rsocket_trio import (
     ApplicationError,
     Channel,
-    Limits,
     LocalProtocolError,
-    MetadataPush,
-    Outgoing,
     Payload,
     Responder,
     StreamuxOptions,
@@ -59,30 +56,6 @@ async def test_batches_are_the_items_in_order_and_the_end_is_an_empty_one(
     assert sum(pair.client_said.credit) in range(600 - initial, 600 + 1)
 
 
-async def test_a_batch_is_everything_that_has_come(autojump_clock: MockClock) -> None:
-    async with (
-        connected_pair(counting()) as pair,
-        pair.client.request_stream(b"100", initial_request_n=40, refill=False) as items,
-    ):
-        await settle()
-        first = await items.receive_batch()
-        items.request_n(1)
-        second = await items.receive_batch()
-
-    assert [len(first), len(second)] == [40, 1]
-
-
-async def test_batches_and_single_items_may_be_mixed(autojump_clock: MockClock) -> None:
-    async with connected_pair(counting()) as pair, pair.client.request_stream(b"20") as items:
-        await settle()
-        head = await anext(items)
-        rest = await items.receive_batch()
-        with pytest.raises(StopAsyncIteration):
-            await anext(items)
-
-    assert [payload.data for payload in (head, *rest)] == [b"%d" % number for number in range(20)]
-
-
 async def test_an_error_comes_behind_the_items_before_it(autojump_clock: MockClock) -> None:
     async with connected_pair(counting()) as pair, pair.client.request_stream(route="failing") as items:
         await settle()
@@ -107,47 +80,6 @@ async def test_a_second_reader_is_refused(autojump_clock: MockClock) -> None:
             await items.receive_batch()
 
 
-async def test_a_batch_makes_room_for_the_credit_of_others(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_stream
-    async def bulk(request: Payload) -> AsyncIterator[bytes]:
-        for _ in range(100):
-            yield bytes(1000)
-
-    async with (
-        connected_pair(responder, limits=Limits(inbox_size=20_000)) as pair,
-        pair.client.request_stream(initial_request_n=40, refill=False) as idle,
-        pair.client.request_stream(initial_request_n=8) as busy,
-    ):
-        await settle()
-        for _ in range(8):
-            await anext(busy)
-        assert pair.client_said.credit == []
-        assert len(await idle.receive_batch()) == 40
-        await settle()
-        assert sum(pair.client_said.credit) >= 8
-
-
-async def test_pushes_stand_in_their_places_and_take_no_credit(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_stream
-    async def pushing(request: Payload, out: Outgoing) -> None:
-        for number in range(4):
-            await out.metadata_push(b"push %d" % number)
-            await out.send(b"item %d" % number)
-
-    async with connected_pair(responder, dialect="reactivesocket/0.0") as pair:
-        got: list[Payload | MetadataPush] = []
-        async with pair.client.request_stream(initial_request_n=2, pushes=True) as items:
-            while batch := await items.receive_batch():
-                got += batch
-
-    assert [isinstance(one, MetadataPush) for one in got] == [True, False] * 4
-    assert sum(pair.client_said.credit) <= 4
-
-
 async def test_what_a_batch_took_waits_no_more_and_its_budget_is_free_again(autojump_clock: MockClock) -> None:
     responder = Responder()
     sizes: list[int] = []
@@ -165,27 +97,3 @@ async def test_what_a_batch_took_waits_no_more_and_its_budget_is_free_again(auto
             await trio.sleep(1)
 
     assert sum(sizes) == 50_000
-
-
-async def test_two_who_wait_for_a_batch_are_one_too_many(autojump_clock: MockClock) -> None:
-    refused: list[trio.BusyResourceError] = []
-
-    async with (
-        connected_pair(counting()) as pair,
-        pair.client.request_stream(b"9", initial_request_n=1, refill=False) as items,
-    ):
-        await anext(items)
-
-        async def wait() -> None:
-            try:
-                await items.receive_batch()
-            except trio.BusyResourceError as error:
-                refused.append(error)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            nursery.start_soon(wait)
-            await settle()
-            assert len(refused) == 1
-            nursery.cancel_scope.cancel()
-    refused.clear()

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import random
 
-import attrs
 import pytest
 import trio
 import trio.testing
 
 from rsocket_trio import (
-    ApplicationError,
     ConnectionLost,
     Limits,
     Payload,
     Responder,
-    Unsupported,
 )
 from rsocket_trio.rsocket.extensions.payloads import Resumable
 from tests.connection.resuming import (
-    CLIENTS,
-    OPTIONS,
-    SERVERS,
     Book,
     Network,
     each,
@@ -91,33 +85,6 @@ async def test_nothing_is_lost_and_nothing_comes_twice_wherever_links_break(
 
 
 @each
-async def test_an_answer_a_failure_and_a_note_come_across_a_break(autojump_clock: object, dialect: str) -> None:
-    book = Book()
-    async with pair(book.responder, dialect) as both, trio.open_nursery() as nursery:
-        answers: list[object] = []
-
-        async def ask(data: bytes) -> None:
-            try:
-                answers.append((await both.client.request_response(data)).data)
-            except ApplicationError as error:
-                answers.append(str(error))
-
-        both.network.link.deaf = {CLIENTS, SERVERS}
-        for data in (b"one", b"fail"):
-            nursery.start_soon(ask, data)
-        await both.client.fire_and_forget(b"noted")
-        await settle()
-        assert book.seen == []
-        await both.network.cut()
-        await trio.sleep(1)
-        assert set(book.seen) == {b"fail", b"noted", b"one", "ApplicationError"}
-        assert len(book.seen) == 4
-        assert len(answers) == 2
-        assert b"one" in answers
-        assert any("no" in str(answer) for answer in answers)
-
-
-@each
 async def test_a_handlers_call_to_its_client_comes_across_a_break(autojump_clock: object, dialect: str) -> None:
     book, mine = Book(), Responder()
 
@@ -160,50 +127,6 @@ async def test_what_is_asked_without_a_link_is_sent_over_the_next(autojump_clock
         await trio.sleep(15)
         assert answers == [b"late", *numbers(5)]
         assert sorted(map(str, book.seen)) == ["b'late'", "b'note'"]
-
-
-@each
-async def test_a_server_asks_its_client_without_a_link_as_well(autojump_clock: object, dialect: str) -> None:
-    mine = Responder()
-
-    @mine.request_response
-    async def who(request: Payload) -> Payload:
-        return request
-
-    async with pair(None, dialect, client_responder=mine) as both, trio.open_nursery() as nursery:
-        await both.network.cut(down=True)
-        assert both.server.status == "suspended"
-        answers: list[object] = []
-
-        async def ask() -> None:
-            answers.append((await both.server.request_response(b"are you there?")).data)
-
-        nursery.start_soon(ask)
-        await trio.sleep(5)
-        both.network.down = False
-        await trio.sleep(10)
-        assert answers == [b"are you there?"]
-
-
-@each
-async def test_a_ping_waits_for_the_next_link(autojump_clock: object, dialect: str) -> None:
-    async with pair(None, dialect) as both, trio.open_nursery() as nursery:
-        took: list[float] = []
-
-        async def ping() -> None:
-            took.append(await both.client.ping())
-
-        both.network.link.deaf = {CLIENTS}
-        nursery.start_soon(ping)
-        await settle()
-        await both.network.cut(down=True)
-        nursery.start_soon(ping)
-        await trio.sleep(5)
-        assert took == []
-        both.network.down = False
-        await trio.sleep(8)
-        assert len(took) == 2
-        assert all(5 <= seconds < 13 for seconds in took)
 
 
 @each
@@ -257,25 +180,6 @@ async def test_a_stream_that_is_not_to_outlive_its_transport_ends_with_it_and_th
                 pass
         assert [item.data async for item in lasting] == numbers(50)[1:]
         assert both.client_states == ["suspended", "open"]
-
-
-@each
-async def test_a_token_counts_among_what_a_server_keeps_for_an_absent_client(
-    autojump_clock: object, dialect: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for size, status in (20_000, "suspended"), (60_000, "closed"):
-        monkeypatch.setattr("rsocket_trio.connection.protocols.new_token", lambda size=size: bytes(size))
-        options = attrs.evolve(OPTIONS, sessions_bytes=50_000)
-        async with pair(Book().responder, dialect, server_options=options) as both:
-            await both.network.cut(down=True)
-            assert both.server.status == status
-
-
-async def test_other_dialects_have_no_such_mark(autojump_clock: object) -> None:
-    async with pair(Book().responder) as both:
-        with pytest.raises(Unsupported):
-            async with both.client.request_stream(b"50", extension_entries=[Resumable(False)]):
-                pass
 
 
 # Nothing is left

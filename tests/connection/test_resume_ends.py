@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import attrs
 import pytest
 import trio
 import trio.testing
 
 from rsocket_trio import (
-    Canceled,
     Connection,
     ConnectionClosed,
     RSocketError,
@@ -19,9 +17,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.transports.backlog import QUIET_TIME
 from tests.connection.resuming import (
-    CLIENTS,
     OPTIONS,
-    SERVERS,
     Book,
     Network,
     each,
@@ -68,35 +64,6 @@ async def test_leaving_without_a_link_does_not_wait_for_one(autojump_clock: obje
 
 
 @each
-async def test_leaving_while_a_link_is_being_opened_does_not_wait_for_it(autojump_clock: object, dialect: str) -> None:
-    async with pair(None, dialect, options=attrs.evolve(OPTIONS, answer_seconds=50)) as both:
-        both.network.lifetimes = [1]
-        await both.network.cut()
-        both.network.link.deaf = {CLIENTS, SERVERS}
-        await trio.sleep(0.05)
-        started = trio.current_time()
-        states = both.client_states
-        both.stop_serving()
-    assert trio.current_time() - started < 3
-    assert states[-1] == "closed"
-
-
-@each
-async def test_draining_without_a_link_waits_for_the_grace_and_ends(autojump_clock: object, dialect: str) -> None:
-    book = Book()
-    async with pair(book.responder, dialect) as both, trio.open_nursery() as nursery:
-        nursery.start_soon(swallow, both.client, b"wait")
-        await settle()
-        await both.network.cut(down=True)
-        started = trio.current_time()
-        await both.client.drain(grace=4)
-        assert trio.current_time() - started == pytest.approx(4)
-        assert both.client.status == "closed"
-        with pytest.raises(ConnectionClosed):
-            await both.client.request_response(b"x")
-
-
-@each
 async def test_a_drain_ends_well_when_the_link_comes_back_in_time(autojump_clock: object, dialect: str) -> None:
     book = Book()
     async with pair(book.responder, dialect) as both, trio.open_nursery() as nursery:
@@ -137,22 +104,6 @@ async def test_a_server_that_stops_waits_for_nobody_who_is_away(autojump_clock: 
 
 
 @each
-async def test_a_client_that_is_lost_while_its_server_drains_is_not_waited_for(
-    autojump_clock: object, dialect: str
-) -> None:
-    book = Book()
-    async with pair(book.responder, dialect, grace=40) as both, trio.open_nursery() as nursery:
-        nursery.start_soon(swallow, both.client, b"wait")
-        await settle()
-        both.stop_serving()
-        await trio.sleep(3)
-        assert (both.server.status, book.seen) == ("draining", [b"wait"])
-        await both.network.cut()
-        assert (both.server.status, book.seen) == ("closed", [b"wait", "Cancelled"])
-        nursery.cancel_scope.cancel()
-
-
-@each
 async def test_a_server_that_stops_lets_a_resumed_session_finish(autojump_clock: object, dialect: str) -> None:
     book = Book()
     async with pair(book.responder, dialect) as both, trio.open_nursery() as nursery:
@@ -176,24 +127,3 @@ async def test_a_server_that_stops_lets_a_resumed_session_finish(autojump_clock:
         with pytest.raises(ConnectionClosed):
             await both.client.request_response(b"x")
         assert len(both.network.links) == 2
-
-
-@each
-async def test_what_is_open_when_a_server_leaves_is_cancelled(autojump_clock: object, dialect: str) -> None:
-    book = Book()
-    async with pair(book.responder, dialect, grace=2) as both:
-        await both.network.cut()
-        await trio.sleep(1)
-        nursery_errors: list[type] = []
-
-        async def ask() -> None:
-            try:
-                await both.client.request_response(b"wait")
-            except RSocketError as error:
-                nursery_errors.append(type(error))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            await settle()
-            both.stop_serving()
-        assert nursery_errors == [Canceled]

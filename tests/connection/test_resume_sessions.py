@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, Limits, RejectedResume, RSocketError, connect_forever
+from rsocket_trio import Connection, ConnectionLost, Limits, RejectedResume, Responder
+from rsocket_trio.server.session_registry import STREAM as STREAM_BYTES
 from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE
-from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 from tests.conformance.raw import (
     CONNECTION_ERROR,
-    OPAQUE,
     REJECTED_RESUME,
     RS02,
     RS10,
-    SETUP,
-    C,
     Log,
-    N,
-    Raw,
     S,
     Wire,
     ask,
     both,
     error,
-    forget,
     keepalive,
-    parsed,
     payload,
     prefixed,
     request_n,
@@ -37,7 +29,6 @@ from tests.conformance.raw import (
     stream,
 )
 from tests.conformance.resuming import (
-    OPTIONS,
     STREAM,
     TICK,
     begin,
@@ -50,7 +41,6 @@ from tests.conformance.resuming import (
     resume_ok,
     server,
     tick,
-    token_of,
     with_options,
 )
 from tests.each_row import each_row
@@ -119,51 +109,6 @@ async def collect(connection: Any, got: list[bytes], outcome: list[str]) -> None
         outcome.append(str(lost))
 
 
-@both
-async def test_a_client_that_reconnects_goes_on_in_a_new_session(autojump_clock: object, wire: Wire) -> None:
-    listener = listen_memory("uncounted")
-
-    async def met() -> tuple[MemoryTransport, Raw]:
-        transport = await listener.accept()
-        [first, *_] = await transport.receive()
-        return transport, parsed(first)
-
-    try:
-        async with (
-            connect_forever(
-                "memory://uncounted", dialect=wire.name, resume=OPTIONS, metadata_mime=OPAQUE.decode()
-            ) as lasting,
-            trio.open_nursery() as nursery,
-        ):
-            there, first = await met()
-            token = token_of(first)
-            nursery.start_soon(swallow, lasting, b"q")
-            assert await there.receive() == [ask(1, b"q")]
-            await there.send([payload(1, b"a")])
-            await settle()
-            there.close()
-            there, first = await met()
-            assert first == parsed(resume(wire, token, got=7))
-            await there.send([resume_ok(0)])
-            assert parsed((await there.receive())[0]).error_code == CONNECTION_ERROR
-
-            there, first = await met()
-            assert first.type == SETUP
-            assert token_of(first) != token
-            nursery.start_soon(swallow, lasting, b"again")
-            assert await there.receive() == [ask(1, b"again")]
-            nursery.cancel_scope.cancel()
-    finally:
-        await listener.aclose()
-
-
-async def swallow(connection: Any, data: bytes) -> None:
-    try:
-        await connection.request_response(data)
-    except RSocketError:
-        return
-
-
 @pytest.mark.clause("RS10-RSM-23", "RS02-RSM-22")
 async def test_tokens_cannot_be_guessed(autojump_clock: object) -> None:
     tokens = set()
@@ -225,61 +170,6 @@ async def test_handlers_live_until_their_session_is_refused_for_good_and_a_repla
 
 
 @both
-@pytest.mark.clause("RS10-RSM-19", "RS02-RSM-18")
-async def test_an_answer_to_a_request_of_the_servers_shows_that_the_client_got_it(
-    autojump_clock: object, wire: Wire
-) -> None:
-    log = Log()
-
-    @log.responder.setup
-    async def meet(terms: Any, connection: Any) -> None:
-        log.seen.append(connection)
-
-    async with server(wire, log.responder) as harbour, trio.open_nursery() as nursery:
-        peer = await begin(harbour, wire)
-        await peer.expect_alive()
-        connection: Connection | None = log.seen.pop()  # type: ignore[assignment]
-        assert connection is not None
-        nursery.start_soon(connection.request_response, b"who?")
-        await peer.expect(ask(2, b"who?"))
-        await cut(peer)
-        peer = await come_back(harbour, wire, got=0, sent=0)  # nothing came of it yet
-        await peer.expect(ask(2, b"who?"))
-        await peer.send(payload(2, b"me", N | C))
-        await settle()
-        await cut(peer)
-        assert b"is below 10" in await expect_refused(harbour, resume(wire, got=0))
-        peer = await come_back(harbour, wire, got=10, sent=8)
-        assert await position_of(peer) == 8
-        connection = None
-
-
-@both
-async def test_what_the_old_transport_brings_as_the_new_one_comes_counts_once(
-    autojump_clock: object, wire: Wire
-) -> None:
-    log = Log()
-    async with server(wire, log.responder) as harbour:
-        for turn in range(40):
-            token = b"%d" % turn
-            old = await begin(harbour, wire, token)
-            new = await harbour.peer()
-            await settle()
-            note = forget(1, b"note")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(old.send, note)
-                nursery.start_soon(new.send, resume(wire, token))
-            got = await new.receive()
-            assert got in (parsed(resume_ok(0)), parsed(resume_ok(len(note))))
-            if got == parsed(resume_ok(0)):
-                await new.send(note)
-            assert await position_of(new) == len(note)
-            await settle()
-            assert log.seen == [("note", b"note", None)]
-            log.seen.clear()
-
-
-@both
 @pytest.mark.parametrize("suspended", [False, True])
 async def test_of_two_clients_with_one_token_at_once_one_goes_on(
     autojump_clock: object, wire: Wire, suspended: bool
@@ -305,17 +195,6 @@ async def test_of_two_clients_with_one_token_at_once_one_goes_on(
                 await trio.aclose_forcefully(peer.stream)
         (winner,) = alive
         assert await position_of(winner) == STREAM + 10
-
-
-@each_row("dialects", [[RS10.name], [RS10.name, RS02.name]])
-async def test_a_resume_whose_version_is_swapped_is_understood(autojump_clock: object, dialects: list[str]) -> None:
-    async with server(RS10, Log().responder, dialects=dialects) as harbour:
-        peer = await begin(harbour, RS10)
-        await peer.expect_alive()
-        await cut(peer)
-        peer = await harbour.peer()
-        await peer.send(resume(attrs.evolve(RS10, version=(0, 1))))
-        await peer.expect(resume_ok(0))
 
 
 @both
@@ -356,3 +235,62 @@ async def test_a_client_that_acknowledges_nothing_makes_a_server_keep_no_more_by
             assert connection.status == "suspended"
         await cut(peer)
     accepted.clear()
+
+
+# A session that nobody let in yet, and one that is half open
+
+
+BOUND = 5 * STREAM_BYTES
+
+
+@each_row("held", [BOUND // 2, BOUND + 1])
+async def test_what_is_held_for_it_counts_while_it_waits(autojump_clock: object, held: int) -> None:
+    log = Log()
+    log.responder.setup(never)
+    async with server(RS10, log.responder, with_options(sessions_bytes=BOUND), grace=0) as harbour:
+        peer = await begin(harbour, RS10)
+        await peer.send(ask(1, bytes(held)))
+        await settle()
+        await cut(peer)
+        if held > BOUND:
+            await expect_refused(harbour, resume(RS10))
+        else:
+            back = await harbour.peer()
+            await back.send(resume(RS10))
+            await back.expect(resume_ok(len(ask(1, bytes(held)))))
+
+
+async def never(terms: Any, connection: Any) -> None:
+    """The application never makes up its mind."""
+    await trio.sleep_forever()
+
+
+async def test_it_does_not_push_out_a_session_that_waits(autojump_clock: object) -> None:
+    async with server(RS10, Log().responder, with_options(sessions=1)) as harbour:
+        away = await begin(harbour, RS10, b"away")
+        await away.expect_alive()
+        await cut(away)
+        old = await begin(harbour, RS10, b"half-open")
+        await old.expect_alive()
+
+        for token in (b"half-open", b"away"):
+            new = await harbour.peer()
+            await new.send(resume(RS10, token))
+            await new.expect(resume_ok(0))
+        await old.expect_end()
+
+
+async def test_it_is_refused_where_the_application_leaves_when_it_hears_of_the_loss(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.setup
+    def meet(terms: Any, connection: Connection) -> None:
+        connection.on_state(lambda state: connection._leave() if state == "suspended" else None)
+
+    async with server(RS10, responder) as harbour:
+        old = await begin(harbour, RS10)
+        await old.expect_alive()
+
+        with trio.fail_after(5):
+            assert await expect_refused(harbour, resume(RS10)) == await expect_refused(harbour, resume(RS10, b"other"))
+            await old.expect_end()

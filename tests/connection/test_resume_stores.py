@@ -1,4 +1,4 @@
-"""What happens when the store of sent frames is full: stalling, or giving resumption up."""
+"""What happens when the store of sent frames is full, and what is kept once a connection is over."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ import trio.testing
 
 from rsocket_trio import (
     ConnectionLost,
-    LocalProtocolError,
     RejectedResume,
 )
-from rsocket_trio.rsocket.frames import ExtensionEntry
 from tests.connection.resuming import (
     CLIENTS,
     OPTIONS,
     SERVERS,
     Book,
-    Network,
     each,
     numbers,
     pair,
-    settle,
 )
 
 
@@ -48,21 +44,6 @@ async def test_a_full_store_stalls_its_sender_and_loses_nothing(autojump_clock: 
             if len(got) == 1500:
                 both.network.link.cut()
         assert got == numbers(3000)
-
-
-@each
-async def test_a_full_store_is_the_same_to_a_client(autojump_clock: object, dialect: str) -> None:
-    options = attrs.evolve(OPTIONS, store_bytes=1024)
-    book = Book()
-    async with pair(book.responder, dialect, options=options, fragment_size=512) as both:
-        both.network.link.deaf = {SERVERS}
-        for number in range(100):
-            await both.client.fire_and_forget(b"%04d" % number + bytes(46))
-        await trio.sleep(1)
-        assert 10 < len(book.seen) <= 1024 // 55
-        await both.network.cut()
-        await trio.sleep(1)
-        assert sorted(int(data[:4]) for data in book.seen if isinstance(data, bytes)) == list(range(100))
 
 
 @each
@@ -125,30 +106,6 @@ async def test_a_side_may_give_up_instead_of_stalling(
             await both.client.request_response(b"x")
 
 
-async def test_a_client_that_gave_up_still_says_when_it_leaves(autojump_clock: object) -> None:
-    small = attrs.evolve(OPTIONS, store_bytes=1024, give_up_when_full=True)
-    async with pair(Book().responder, options=small, server_options=OPTIONS, fragment_size=512) as both:
-        both.network.link.deaf = {SERVERS}
-        for _ in range(100):
-            await both.client.fire_and_forget(bytes(50))
-        await trio.sleep(1)
-        assert not both.client.can_resume
-        both.network.link.deaf.clear()
-        both.client._leave()
-        await trio.sleep(3)
-        assert both.server_states == ["draining", "closed"]
-
-
-async def test_entries_that_the_store_has_no_room_for_stall_nothing(autojump_clock: object) -> None:
-    options = attrs.evolve(OPTIONS, store_bytes=1024)
-    huge = [ExtensionEntry("x.app", ignore=True, payload=bytes(2000))]
-    async with pair(Book().responder, "rsocket/2.0-draft", options=options, fragment_size=1024) as both:
-        with trio.fail_after(30):
-            with pytest.raises(LocalProtocolError, match="store"):
-                await both.client.request_response(b"x", extension_entries=huge)
-            assert (await both.client.request_response(b"y")).data == b"y"
-
-
 # An end
 
 
@@ -177,46 +134,6 @@ async def test_a_connection_that_is_over_keeps_nothing_of_what_it_sent(
         await trio.sleep(6)
         assert (both.client.status, both.server.status) == ("closed", "closed")
         assert [kept(outbox) for outbox in outboxes] == [0, 0]
-
-
-@each
-async def test_a_connection_that_is_lost_while_it_sends_again_keeps_nothing_either(
-    autojump_clock: object, dialect: str
-) -> None:
-    book = Book()
-    network = Network()
-    async with (
-        pair(book.responder, dialect, network=network, options=attrs.evolve(OPTIONS, session_seconds=5)) as both,
-        both.client.request_channel(initial_request_n=3000) as channel,
-    ):
-        await settle()
-        network.link.deaf = {CLIENTS, SERVERS}
-        for _ in range(100):
-            await channel.send(b"x" * 1000)
-        # RESUME and its answer pass, and a part of what is sent again.
-        network.lifetimes = [500]
-        await network.cut()
-        await trio.sleep(0.15)
-        assert len(network.links) == 2
-        await network.cut(down=True)
-        await trio.sleep(6)
-        assert both.client.status == "closed"
-        assert kept(both.client._engine.session.outbox) == 0
-
-
-@each
-async def test_what_is_sent_again_still_goes_out_when_its_sender_leaves(autojump_clock: object, dialect: str) -> None:
-    book = Book()
-    async with pair(book.responder, dialect) as both:
-        both.network.link.deaf = {CLIENTS, SERVERS}
-        for number in range(3):
-            await both.client.fire_and_forget(b"note %d" % number)
-        await settle()
-        both.client.on_state(lambda state: both.client._leave() if state == "open" else None)
-        await both.network.cut()
-        await trio.sleep(5)
-        assert both.client.status == "closed"
-        assert sorted(map(str, book.seen)) == [f"b'note {number}'" for number in range(3)]
 
 
 def kept(outbox: Any) -> int:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import attrs
 import pytest
 import trio
 import trio_websocket
@@ -55,20 +54,6 @@ async def test_who_is_let_in_and_loses_it_at_once_pauses_longer_each_time(autoju
         assert both.client.status == "open"
 
 
-async def test_after_a_link_that_lived_pauses_begin_anew(autojump_clock: MockClock) -> None:
-    network = Watched()
-    async with pair(network=network) as both:
-        both.client.on_state(network.kill)
-        network.dying = 4
-        await network.cut()
-        await trio.sleep(30)
-        await network.cut()
-        await trio.sleep(1)
-
-        assert network.pauses[:4] == [0.1, 0.2, 0.4, 0.8]
-        assert network.dialled[6] == pytest.approx(30.1)
-
-
 async def test_links_that_carry_something_are_followed_soon(autojump_clock: MockClock) -> None:
     network = Watched()
     async with (
@@ -84,32 +69,6 @@ async def test_links_that_carry_something_are_followed_soon(autojump_clock: Mock
         assert got == numbers(300)
         assert len(network.pauses) >= 14
         assert set(network.pauses[1:]) == {0.1}
-
-
-async def test_links_that_carry_what_the_client_says_only_are_followed_soon(autojump_clock: MockClock) -> None:
-    network = Watched()
-    book = Book()
-    async with pair(book.responder, network=network) as both:
-        for number in range(10):
-            await both.client.fire_and_forget(b"note %d" % number)
-            await trio.sleep(1)
-            await network.cut()
-        await trio.sleep(1)
-
-        assert len(book.seen) == 10
-        assert max(network.pauses) < 1.5
-
-
-async def test_a_grown_pause_leaves_a_session_time_to_be_resumed(autojump_clock: MockClock) -> None:
-    network = Watched()
-    async with pair(network=network, options=attrs.evolve(OPTIONS, session_seconds=4)) as both:
-        both.client.on_state(network.kill)
-        network.dying = 12
-        await network.cut()
-        await trio.sleep(20)
-
-        assert network.pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1, 1]
-        assert both.client.status == "open"
 
 
 # What a function that opens streams may raise

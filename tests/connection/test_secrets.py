@@ -17,7 +17,6 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     Connection,
-    ConnectionLost,
     Invalid,
     Payload,
     RejectedSetup,
@@ -127,18 +126,6 @@ async def test_no_log_line_and_no_error_shows_credentials(
     assert not shows(caplog.text)
     for record in caplog.records:
         assert not shows(repr(record.args))
-
-
-@both_forms
-async def test_a_refused_setup_shows_no_credentials(
-    entry: bytes, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
-    with caplog.at_level(logging.DEBUG), pytest.raises((RejectedSetup, ConnectionLost, ExceptionGroup)) as caught:
-        async with connected(entry, b"refuse") as connection:
-            await connection.request_response(route="fail")
-
-    assert "metadata=<" in caplog.text
-    assert not shows(f"{caught.value!r} {caught.getrepr(style='native')} {caplog.text}")
 
 
 KINDS: dict[str, Any] = {"bearer": BearerAuthentication(SECRET), "simple": SimpleAuthentication("ada", SECRET)}

@@ -1,4 +1,4 @@
-"""Many items in one call: credit, room, turns of others, and what is left when it ends early."""
+"""Many items in one call: credit, and what is left when it ends early."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import (
-    ApplicationError,
     Canceled,
     Channel,
-    ConnectionLost,
-    Limits,
-    LocalProtocolError,
     Outgoing,
     Payload,
     Responder,
@@ -70,52 +66,6 @@ async def test_no_more_is_taken_than_there_is_credit_for(autojump_clock: MockClo
         assert [(await anext(items)).data for _ in range(2)] == [b"5", b"6"]
 
 
-async def test_it_waits_for_room_in_the_outbox(autojump_clock: MockClock) -> None:
-    taken: list[int] = []
-
-    def made() -> Iterator[bytes]:
-        for number in range(100):
-            taken.append(number)
-            yield bytes(10_000)
-
-    limits = Limits(outbox_size=65536)
-    async with (
-        connected_pair(sending(lambda out: out.send_many(made())), limits=limits) as pair,
-        pair.client.request_stream(b"", initial_request_n=1000) as items,
-    ):
-        await anext(items)
-        pair.server_wire.hold()
-        await trio.sleep(5)
-        # What the outbox and one write hold, and not all.
-        assert len(taken) < 30
-        pair.server_wire.release()
-        assert len([item async for item in items]) == 99
-
-
-async def test_others_run_while_many_are_sent(autojump_clock: MockClock) -> None:
-    turns = 0
-    done = trio.Event()
-
-    async def count() -> None:
-        nonlocal turns
-        while not done.is_set():
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async def send(out: Outgoing) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(count)
-            await out.send_many(numbers(2000))
-            done.set()
-
-    async with (
-        connected_pair(sending(send)) as pair,
-        pair.client.request_stream(b"", initial_request_n=10_000) as items,
-    ):
-        assert len([item async for item in items]) == 2000
-    assert turns >= 2000 // 128
-
-
 async def test_the_requester_of_a_channel_sends_many_and_the_peer_may_stop_it(autojump_clock: MockClock) -> None:
     async def take(channel: Channel) -> None:
         for _ in range(3):
@@ -126,21 +76,6 @@ async def test_the_requester_of_a_channel_sends_many_and_the_peer_may_stop_it(au
     async with connected_pair(responder) as pair, pair.client.request_channel(b"") as channel:
         with pytest.raises(Canceled):
             await channel.send_many(b"%d" % number for number in range(10**6))
-
-
-async def test_what_the_iterable_raises_comes_out_behind_what_was_sent(autojump_clock: MockClock) -> None:
-    def broken() -> Iterator[bytes]:
-        yield from numbers(3)
-        raise ApplicationError("no more of them")
-
-    async with (
-        connected_pair(sending(lambda out: out.send_many(broken()))) as pair,
-        pair.client.request_stream(b"") as items,
-    ):
-        got = [(await anext(items)).data for _ in range(3)]
-        with pytest.raises(ApplicationError, match="no more of them"):
-            await anext(items)
-    assert got == numbers(3)
 
 
 async def test_what_was_sent_before_an_error_of_the_iterable_leaves_at_once(autojump_clock: MockClock) -> None:
@@ -177,37 +112,3 @@ async def test_no_item_leaves_without_a_checkpoint(autojump_clock: MockClock) ->
     ):
         assert [item async for item in items] == []
     assert ended.is_set()
-
-
-async def test_a_lost_connection_ends_it(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_channel
-    async def take(channel: Channel) -> None:
-        await trio.sleep_forever()
-
-    async with connected_pair(responder) as pair, pair.client.request_channel(b"") as channel:
-
-        async def cut() -> None:
-            await trio.sleep(1)
-            await pair.server_wire.aclose()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cut)
-            with pytest.raises(ConnectionLost):
-                await channel.send_many(b"x" for _ in range(10**6))
-
-
-async def test_a_completed_half_takes_none(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_channel
-    async def take(channel: Channel) -> None:
-        async for _ in channel:
-            pass
-        await trio.sleep_forever()
-
-    async with connected_pair(responder) as pair, pair.client.request_channel(b"") as channel:
-        await channel.send_eof()
-        with pytest.raises(LocalProtocolError, match="completed by this side"):
-            await channel.send_many([b"x"])

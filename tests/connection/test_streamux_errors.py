@@ -16,7 +16,6 @@ from rsocket_trio import (
     ConnectionClosed,
     ConnectionLost,
     Invalid,
-    Lease,
     Limits,
     Payload,
     Rejected,
@@ -81,22 +80,6 @@ async def test_a_failed_request_is_answered_in_the_applications_words(
         assert (await pair.client.request_response(b"q")).data == answer
         assert (await pair.client.request_response(b"good")).data == b"answer"
         assert pair.server.faults.handler_errors == (b"internal" in answer)
-
-
-@each_row("responder", [Responder(), None], ids=["no handler", "routes only"])
-async def test_a_request_that_no_handler_serves_is_rejected_in_the_applications_words(
-    responder: Responder | None, autojump_clock: MockClock
-) -> None:
-    if responder is None:
-        responder = Responder()
-
-        @responder.request_response("somewhere")
-        def answer(request: Payload) -> bytes:
-            return b"never"
-
-    async with streamux_pair(responder, server=widths(4, qa=True, encode_error=in_words)) as pair:
-        assert (await pair.client.request_response(b"q")).data.startswith(b"Rejected: ")
-        assert pair.server.status == "open"
 
 
 @clause("SMX-MSG-10")
@@ -194,25 +177,6 @@ async def test_a_failure_after_a_part_of_the_answer_ends_the_connection_and_the_
     assert [(chunk.payload, chunk.termination) for chunk in pair.server_said] == [(b"part", False)]
 
 
-async def test_a_missing_handler_ends_the_connection_where_nobody_can_be_told(autojump_clock: MockClock) -> None:
-    async with streamux_pair(Responder()) as pair:
-        with pytest.raises(ConnectionLost):
-            await pair.client.request_response(b"q")
-        assert pair.server.status == "closed"
-
-
-async def test_a_callers_own_error_in_a_channel_hurts_nobody_else(autojump_clock: MockClock) -> None:
-    async def fail(pair: Pair) -> None:
-        async with pair.client.request_channel(b"one") as channel:
-            await anext(channel)
-            raise KeyError
-
-    async with streamux_pair(echoing()) as pair:
-        with pytest.raises(KeyError):
-            await fail(pair)
-        assert (await pair.client.request_response(b"q")).data == b"Q"
-
-
 # Refusing, draining
 
 
@@ -232,20 +196,6 @@ async def test_a_refused_client_sees_the_connection_close(autojump_clock: MockCl
             await pair.server.request_response(b"q")
 
     assert pair.server_said == []
-
-
-async def test_a_setup_handler_lets_requests_run_once_it_returns(autojump_clock: MockClock) -> None:
-    responder = echoing()
-
-    @responder.setup
-    async def gate(setup: Setup, connection: Connection) -> None:
-        await trio.sleep(3)
-
-    async with streamux_pair(responder) as pair:
-        start = trio.current_time()
-        assert await pair.client.ping() == 0
-        assert (await pair.client.request_response(b"q")).data == b"Q"
-        assert trio.current_time() - start == 3
 
 
 def slow() -> Responder:
@@ -278,31 +228,6 @@ async def test_draining_lets_open_requests_of_both_sides_finish(side: str, autoj
             await draining.request_response(b"0")
 
     assert answered == [b"done", b"done"]
-
-
-@each_row("encode", [None, in_words], ids=["without a word", "with a word"])
-async def test_new_requests_at_a_draining_side_are_refused(encode: Encode | None, autojump_clock: MockClock) -> None:
-    async with (
-        streamux_pair(slow(), server=widths(4, qa=True, encode_error=encode)) as pair,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(pair.client.request_response, b"3")
-        await settle()
-        nursery.start_soon(pair.server.drain)
-        await settle()
-        if encode is None:
-            with pytest.raises(ConnectionLost):  # when the drain is over
-                await pair.client.request_response(b"0")
-        else:
-            assert (await pair.client.request_response(b"0")).data.startswith(b"Rejected: no new requests")
-
-
-async def test_what_outlasts_the_grace_of_a_drain_is_cancelled(autojump_clock: MockClock) -> None:
-    async with streamux_pair(slow()) as pair, trio.open_nursery() as nursery:
-        nursery.start_soon(pair.server.drain)
-        errors = await raised_by(lambda: pair.client.request_response(b"100"))
-
-    assert [type(error) for error in errors] == [ConnectionLost]
 
 
 # FaultLog of the peer
@@ -351,20 +276,3 @@ async def test_the_end_inside_of_an_answer_is_told_to_who_waits(autojump_clock: 
     (error,) = errors
     assert type(error) is ConnectionLost
     assert f"inside a chunk of request id {asked.request_id}: 4 of 6 bytes came" in str(error)
-
-
-async def test_a_lease_policy_and_routes_are_no_obstacle(autojump_clock: MockClock) -> None:
-    responder = echoing()
-
-    @responder.lease
-    async def policy(setup: Setup) -> Any:
-        yield Lease(1, 1)
-
-    @responder.request_response("somewhere")
-    def elsewhere(request: Payload) -> bytes:
-        return b"elsewhere"
-
-    async with streamux_pair(responder) as pair:
-        for _ in range(3):
-            assert (await pair.client.request_response(b"q")).data == b"Q"
-        assert pair.client.lease is None

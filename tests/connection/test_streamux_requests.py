@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Canceled, Channel, Connection, ConnectionClosed, LocalProtocolError, Payload, Responder
+from rsocket_trio import Canceled, Channel, ConnectionClosed, LocalProtocolError, Payload, Responder
 from tests.connection.pairs import settle
-from tests.connection.streamux_pairs import Recorded, echoing, streamux_pair, widths
+from tests.connection.streamux_pairs import echoing, streamux_pair, widths
 from tests.each_row import each_row
 from tests.streamux.pairs import Chunk
 
@@ -28,11 +28,6 @@ def waiting() -> Responder:
     return responder
 
 
-async def release_soon(wire: Recorded) -> None:
-    await settle()
-    wire.release()
-
-
 # Whole messages
 
 
@@ -45,19 +40,6 @@ async def test_a_message_of_any_size_arrives_whole_both_ways(size: int, autojump
     assert answer == Payload(data[:size].upper())
     assert max(len(chunk.payload) for chunk in pair.client_said) <= 65535
     assert sum(chunk.termination for chunk in pair.client_said) == 1
-
-
-@clause("SMX-MSG-03")
-async def test_an_empty_answer_is_a_success(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    def nothing(request: Payload) -> bytes:
-        return b""
-
-    async with streamux_pair(responder) as pair:
-        assert await pair.client.request_response(b"q") == Payload()
-    assert pair.server_said[0].payload == b""
 
 
 # Channels
@@ -128,31 +110,6 @@ async def test_what_would_be_a_ping_or_a_cancel_is_a_value_error_and_the_connect
             assert [item.data async for item in channel] == [b"FIRST"]
             with pytest.raises(LocalProtocolError):
                 await channel.send(b"late")
-
-
-@each_row("clean", [True, False])
-async def test_leaving_a_channel_before_its_first_chunk_says_nothing(clean: bool, autojump_clock: MockClock) -> None:
-    async with streamux_pair(echoing(), client=widths(0)) as pair:
-        try:
-            async with pair.client.request_channel():
-                await settle()
-                if not clean:
-                    raise KeyError
-        except KeyError:
-            assert not clean
-        await settle()
-        assert pair.client_said == []
-        assert (await pair.client.request_response(b"q")).data == b"Q"
-
-
-async def test_an_id_that_a_silent_channel_had_goes_to_who_waits(autojump_clock: MockClock) -> None:
-    async with streamux_pair(echoing(), client=widths(0)) as pair, trio.open_nursery() as nursery:
-        async with pair.client.request_channel():
-            nursery.start_soon(pair.client.request_response, b"q")
-            await settle()
-            assert pair.client_said == []
-        await settle()
-        assert pair.client_said == [Chunk(pair.client_said[0].request_id, b"q", termination=True)]
 
 
 # Cancelling
@@ -231,26 +188,6 @@ async def test_with_all_ids_in_flight_requests_wait_in_order_and_may_give_up(aut
     assert sorted(answered) == served
 
 
-async def test_fewer_requests_in_flight_than_ids_may_be_allowed(autojump_clock: MockClock) -> None:
-    at_work = most = 0
-    responder = Responder()
-
-    @responder.request_response
-    async def slow(request: Payload) -> bytes:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        await trio.sleep(1)
-        at_work -= 1
-        return b"done"
-
-    async with streamux_pair(responder, client=widths(8, in_flight=3)) as pair, trio.open_nursery() as nursery:
-        for _ in range(12):
-            nursery.start_soon(pair.client.request_response, b"q")
-
-    assert most == 3
-
-
 @each_row("drains", [False, True])
 async def test_who_waits_for_an_id_hears_of_the_end(drains: bool, autojump_clock: MockClock) -> None:
     raised: list[Exception] = []
@@ -273,76 +210,4 @@ async def test_who_waits_for_an_id_hears_of_the_end(drains: bool, autojump_clock
     assert len(raised) == 3
 
 
-async def test_who_is_handed_an_id_while_the_connection_ends_hears_of_the_end(autojump_clock: MockClock) -> None:
-    # Who is answered and who is handed the id run in any order, so there are many tries.
-    for _ in range(20):
-        with trio.fail_after(60):
-            async with streamux_pair(waiting(), client=widths(0)) as pair, trio.open_nursery() as nursery:
-
-                async def leave(connection: Connection) -> None:
-                    await connection.request_response(b"now")
-                    connection._leave()
-
-                pair.server_wire.hold()
-                nursery.start_soon(leave, pair.client)
-                await settle()
-                nursery.start_soon(release_soon, pair.server_wire)
-                with pytest.raises(ConnectionClosed):
-                    await pair.client.request_response(b"now")
-
-
 # Pings
-
-
-@clause("SMX-OOB-03", "SMX-OOB-04")
-async def test_a_ping_gives_the_time_there_and_back(autojump_clock: MockClock) -> None:
-    async with streamux_pair(echoing(), client=widths(0)) as pair, trio.open_nursery() as nursery:
-        pair.server_wire.hold()
-
-        async def release() -> None:
-            await trio.sleep(2.5)
-            pair.server_wire.release()
-
-        nursery.start_soon(release)
-        assert await pair.client.ping() == 2.5
-        assert await pair.server.ping() == 0
-
-
-@clause("SMX-OOB-04")
-async def test_with_no_id_bits_a_ping_waits_until_nothing_is_in_flight(autojump_clock: MockClock) -> None:
-    order: list[str] = []
-    responder = Responder()
-
-    @responder.request_response
-    async def slow(request: Payload) -> bytes:
-        await trio.sleep(3)
-        return b"done"
-
-    async with streamux_pair(responder, client=widths(0)) as pair, trio.open_nursery() as nursery:
-
-        async def ask() -> None:
-            await pair.client.request_response(b"q")
-            order.append("answer")
-
-        async def ping() -> None:
-            assert await pair.client.ping() == 0  # the wait for an id is no part of the way
-            order.append("ping")
-
-        nursery.start_soon(ask)
-        await settle()
-        nursery.start_soon(ping)
-        await settle()
-        assert order == []
-
-    assert order == ["answer", "ping"]
-
-
-async def test_a_ping_that_was_given_up_gives_its_id_back_on_its_ack(autojump_clock: MockClock) -> None:
-    async with streamux_pair(echoing(), client=widths(0)) as pair:
-        pair.server_wire.hold()
-        with trio.move_on_after(1) as given_up:
-            await pair.client.ping()
-        assert given_up.cancelled_caught
-        pair.server_wire.release()
-        with trio.fail_after(1):
-            assert (await pair.client.request_response(b"q")).data == b"Q"

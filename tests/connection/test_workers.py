@@ -1,17 +1,21 @@
-"""Handler tasks are pooled: few stay, many may run, and none is reused while it runs."""
+"""Handler tasks are pooled: few stay, many may run, and connections begin what was asked of them in turn."""
 
 from __future__ import annotations
 
 import contextvars
 from contextlib import suppress
+from functools import partial
 
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, ConnectionClosed, Limits, Payload, Responder
+from rsocket_trio import Connection, ConnectionClosed, Limits, Payload, Responder, open_connection, serve
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
+
+number: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)
+anything: contextvars.ContextVar[object] = contextvars.ContextVar("anything", default=None)
 
 
 @each_row("idle", [0, 1, 32])
@@ -35,108 +39,6 @@ async def test_a_connection_keeps_no_more_idle_tasks_than_its_limit(idle: int, a
         assert len(tasks) == 100
         assert trio.lowlevel.current_statistics().tasks_living == before + idle
         tasks.clear()
-
-
-async def test_a_connection_keeps_no_task_for_a_single_request(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def one(request: Payload) -> Payload:
-        return request
-
-    async with connected_pair(responder) as pair:
-        await pair.client.ping()
-        before = trio.lowlevel.current_statistics().tasks_living
-        kept = []
-        for _ in range(3):
-            await pair.client.request_response()
-            await settle()
-            kept.append(trio.lowlevel.current_statistics().tasks_living - before)
-
-    assert kept == [0, 1, 1]
-
-
-async def test_requests_in_turn_share_one_task_after_the_first_and_no_context(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    tasks: set[trio.lowlevel.Task] = set()
-    seen: list[int] = []
-
-    @responder.request_response
-    async def one(request: Payload) -> bytes:
-        tasks.add(trio.lowlevel.current_task())
-        seen.append(number.get())
-        number.set(7)
-        return b""
-
-    async with connected_pair(responder) as pair:
-        for _ in range(5):
-            await pair.client.request_response()
-
-    assert len(tasks) == 2
-    assert seen == [0] * 5
-    tasks.clear()
-
-
-class Grumpy:
-    """A value that can't be compared."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("not to be compared")
-
-
-async def test_a_burst_of_handlers_that_do_not_wait_takes_few_tasks(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    tasks: set[trio.lowlevel.Task] = set()
-
-    @responder.request_response
-    async def one(request: Payload) -> bytes:
-        tasks.add(trio.lowlevel.current_task())
-        return request.data
-
-    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
-        for number in range(200):
-            nursery.start_soon(pair.client.request_response, b"%d" % number)
-
-    assert len(tasks) < 20
-    tasks.clear()
-
-
-async def test_handlers_of_a_burst_that_wait_all_wait_at_once(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def one(request: Payload) -> bytes:
-        await trio.sleep(10)
-        return request.data
-
-    async with connected_pair(responder) as pair:
-        before = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for number in range(200):
-                nursery.start_soon(pair.client.request_response, b"%d" % number)
-        assert trio.current_time() == before + 10
-
-
-async def test_handlers_of_a_burst_share_no_context(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    seen: list[int] = []
-
-    @responder.request_response
-    async def one(request: Payload) -> bytes:
-        seen.append(number.get())
-        if request.data != b"leaves it as it is":
-            number.set(7)
-            anything.set(Grumpy())
-        return b""
-
-    anything.set(Grumpy())
-    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
-        for turn in range(100):
-            nursery.start_soon(pair.client.request_response, b"leaves it as it is" if turn % 3 else b"sets it")
-
-    assert seen == [0] * 100
 
 
 async def test_a_value_that_only_equals_the_former_and_one_more_variable_stay_in_their_request(
@@ -228,5 +130,31 @@ async def test_every_call_is_a_checkpoint(autojump_clock: MockClock) -> None:
                 await call()
 
 
-number: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)
-anything: contextvars.ContextVar[object] = contextvars.ContextVar("anything", default=None)
+async def test_many_connections_that_ask_at_once_are_all_answered_and_begin_in_turn(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    running = most = 0
+
+    @responder.request_response
+    async def answer(request: Payload) -> Payload:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.lowlevel.checkpoint()
+        running -= 1
+        return request
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, responder, "memory://turns"))
+        async with trio.open_nursery() as asking:
+
+            async def ask() -> None:
+                async with open_connection("memory://turns") as connection, trio.open_nursery() as requests:
+                    for number in range(64):
+                        requests.start_soon(connection.request_response, b"%d" % number)
+
+            for _ in range(60):
+                asking.start_soon(ask)
+        nursery.cancel_scope.cancel()
+
+    assert running == 0
+    assert most < 60 * 64 / 2

@@ -41,11 +41,6 @@ def test_what_is_granted_is_what_was_used_and_nothing_is_granted_twice(size: int
     assert granted <= used
 
 
-@pytest.mark.parametrize("number", [1, 2, MAX_REQUEST_N])
-def test_a_number_that_can_be_said_is_given_back(number: int) -> None:
-    assert checked_request_n(number) == number
-
-
 @pytest.mark.parametrize("number", [0, -1, MAX_REQUEST_N + 1, 2**63])
 def test_a_number_that_cannot_be_said_is_refused_by_name(number: int) -> None:
     with pytest.raises(ValueError, match=f"request_n of {number}"):

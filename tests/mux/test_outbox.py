@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
 
@@ -122,38 +121,6 @@ def test_no_lane_waits_for_more_than_one_round() -> None:
     assert all(order[start : start + 4] == [b"0", b"1", b"2", b"3"] for start in range(0, 40, 4))
 
 
-def test_a_late_small_lane_goes_right_after_the_frame_that_is_leaving() -> None:
-    outbox = Outbox(1 << 30, lambda queue: None)
-    bulk, small = StreamQueue(), StreamQueue()
-    outbox.put(bulk, FragmentSource(iter([bytes(60_000)] * 100), 6_000_000))
-    outbox.take()
-
-    outbox.put(small, b"small")
-
-    assert b"small" in [*outbox.take(), *outbox.take()]
-
-
-def test_a_write_holds_64_kib_or_one_larger_frame() -> None:
-    rng = random.Random(7)
-    frames = numbered(rng)
-    outbox = Outbox(1 << 30, lambda queue: None)
-    for _ in range(200):
-        outbox.put(StreamQueue(), next(frames))
-    while outbox:
-        taken = outbox.take()
-        assert sum(map(len, taken)) <= WRITE_SIZE or len(taken) == 1
-
-
-def test_an_urgent_frame_overtakes_everything_and_urgent_ones_keep_their_order() -> None:
-    outbox = Outbox(1 << 30, lambda queue: None)
-    outbox.put(StreamQueue(), b"queue")
-    outbox.put_reply(b"reply")
-    outbox.put_urgent(b"first")
-    outbox.put_urgent(b"second")
-
-    assert outbox.take() == [b"first", b"second", b"reply", b"queue"]
-
-
 def test_a_frame_to_leave_last_waits_for_all_others() -> None:
     outbox = Outbox(1 << 30, lambda queue: None)
     outbox.put_final(b"last")
@@ -161,19 +128,6 @@ def test_a_frame_to_leave_last_waits_for_all_others() -> None:
     outbox.put_reply(b"reply")
 
     assert taken_one_by_one(outbox) == [b"reply", b"a", b"b", b"c", b"last"]
-
-
-def test_an_urgent_frame_that_is_needed_no_more_is_left_out() -> None:
-    class Needless:
-        def encoded(self) -> bytes | None:
-            return None
-
-    outbox = Outbox(1 << 30, lambda queue: None)
-    outbox.put_urgent(Needless())
-    outbox.put_urgent(b"needed")
-
-    assert outbox.take() == [b"needed"]
-    assert not outbox
 
 
 def test_a_lane_that_has_ended_is_drained_once_with_its_last_frame() -> None:
@@ -189,22 +143,6 @@ def test_a_lane_that_has_ended_is_drained_once_with_its_last_frame() -> None:
     outbox.take(1)
     outbox.take()
     assert drained == [queue]
-
-
-def test_a_discard_touches_one_lane_and_that_lane_can_be_used_again() -> None:
-    outbox = Outbox(1 << 30, lambda queue: None)
-    kept, dropped = StreamQueue(), StreamQueue()
-    for number in range(3):
-        outbox.put(dropped, b"dropped %d" % number)
-        outbox.put(kept, b"kept %d" % number)
-    outbox.take(1)
-
-    outbox.discard(dropped)
-    outbox.put(dropped, b"again")
-
-    left = taken_one_by_one(outbox)
-    assert sorted(map(whole, left)) == [b"again", b"kept 0", b"kept 1", b"kept 2"]
-    assert all(one < other for one, other in pairwise([whole(frame) for frame in left if frame != b"again"]))
 
 
 def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> None:
@@ -260,15 +198,6 @@ def test_an_answer_says_nothing_of_what_left_behind_the_question(behind: str) ->
     assert not heard(outbox)
 
 
-def test_what_overtook_the_question_in_its_write_is_heard_with_it() -> None:
-    outbox, asked = Outbox(1000, lambda queue: None), StreamQueue()
-    outbox.put(asked, b"ask")
-    outbox.put_urgent(b"credit")
-    assert outbox.take() == [b"credit", b"ask"]
-    outbox.on_answer(asked)
-    assert heard(outbox)
-
-
 def test_an_answer_to_a_part_says_nothing_of_the_others() -> None:
     outbox, asked = Outbox(1 << 20, lambda queue: None), StreamQueue()
     outbox.put(asked, FragmentSource(iter([b"one", b"two"]), 6))
@@ -295,3 +224,28 @@ def test_of_what_was_held_only_replies_leave_behind_a_refusal() -> None:
 
     assert outbox.take() == [b"refusal"]
     assert not outbox
+
+
+# Between the fragments of one payload
+
+
+SIZE = 10
+FIRST, SECOND, GRANT, LATER = (letter * SIZE for letter in (b"1", b"2", b"g", b"l"))
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(limit=1000, drained=lambda queue: None)
+
+
+def test_an_entry_goes_right_behind_the_fragments_that_are_leaving(outbox: Outbox) -> None:
+    queue = StreamQueue()
+    outbox.put(queue, FragmentSource(iter((FIRST, SECOND)), 2 * SIZE))
+    outbox.put(queue, LATER)
+    assert outbox.take(SIZE) == [FIRST]
+
+    assert outbox.put_behind_fragments(queue, FragmentSource(iter((GRANT,)), SIZE))
+
+    assert outbox.size == 3 * SIZE
+    assert outbox.take() == [SECOND, GRANT, LATER]
+    assert outbox.size == 0

@@ -59,17 +59,6 @@ def test_any_payload_joins_again(data: bytes, metadata: bytes | None, room: int,
     check(Payload(data, metadata), room - fixed, room)
 
 
-def test_nothing_is_copied() -> None:
-    data = bytes(100)
-
-    assert all(one.data.obj is data for one in cut(Payload(data), 30, 30))
-
-
-def test_absent_and_empty_metadata_stay_two_things() -> None:
-    assert join(cut(Payload(b"d" * 100), 20, 20)).metadata is None
-    assert join(cut(Payload(b"d" * 100, b""), 20, 20)).metadata == b""
-
-
 @pytest.mark.clause("RS10-FRAG-09")
 def test_metadata_after_data_is_refused() -> None:
     assembly = PartialPayload()

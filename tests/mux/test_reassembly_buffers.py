@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.mux import reassembly
-from rsocket_trio.mux.reassembly import PIECES, SMALL, WORTH_KEEPING, BufferPool, Reassembly
+from rsocket_trio.mux.reassembly import SMALL, WORTH_KEEPING, BufferPool, Reassembly
 
 KIB = 1024
 
@@ -71,13 +71,6 @@ def test_two_payloads_at_once_do_not_share_memory(pool: BufferPool) -> None:
     assert kept(pool) == [512 * KIB, 512 * KIB]
 
 
-def test_a_payload_that_outgrows_the_memory_is_whole_and_leaves_more(pool: BufferPool) -> None:
-    joined(bytes(WORTH_KEEPING))
-    pieces = [some(64 * KIB, index)[: 64 * KIB] for index in range(20)]
-    assert joined(*pieces) == b"".join(pieces)
-    assert max(kept(pool)) == 20 * 64 * KIB
-
-
 def test_small_payloads_leave_nothing_and_large_ones_no_more_than_the_bound(pool: BufferPool) -> None:
     joined(bytes(WORTH_KEEPING - 1))
     assert kept(pool) == []
@@ -96,37 +89,3 @@ def test_small_payloads_leave_nothing_and_large_ones_no_more_than_the_bound(pool
     assert sum(kept(pool)) <= SMALL
     joined(bytes(SMALL))
     assert kept(pool) == [SMALL]
-
-
-@pytest.mark.parametrize("first", [0, WORTH_KEEPING, SMALL])
-def test_many_pieces_and_tens_of_megabytes_are_copied_as_they_come(first: int) -> None:
-    joined(bytes(first))
-    many = [b"%d" % number for number in range(3 * PIECES)]
-    assert joined(*many) == b"".join(many)
-    large = [some(1024 * KIB, index)[: 1024 * KIB] for index in range(9)]
-    assert joined(*large, b"end") == b"".join(large) + b"end"
-
-
-def test_pieces_may_be_views_of_larger_frames() -> None:
-    frames = [b"head" + some(64 * KIB, index)[: 64 * KIB] for index in range(40)]
-    assert joined(*(memoryview(frame)[4:] for frame in frames)) == b"".join(frame[4:] for frame in frames)
-
-
-def test_memory_that_is_much_larger_than_what_is_here_is_left_to_others(pool: BufferPool) -> None:
-    joined(bytes(SMALL))
-    begun = Reassembly()
-    begun.add(bytes(SMALL // 2 - 1))
-    assert kept(pool) == [SMALL]
-    begun.add(b"x")
-    assert kept(pool) == []
-    assert begun.join() == bytes(SMALL // 2 - 1) + b"x"
-    assert kept(pool) == [SMALL]
-
-
-def test_memory_of_the_same_contents_is_not_taken_for_another(pool: BufferPool) -> None:
-    memories = [memoryview(bytearray(WORTH_KEEPING)) for _ in range(3)]
-    for memory in memories:
-        pool.give(memory)
-    taken = [pool.take(WORTH_KEEPING) for _ in range(4)]
-    assert sorted(map(id, taken[:3])) == sorted(map(id, memories))
-    assert taken[3] is None

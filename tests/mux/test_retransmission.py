@@ -16,61 +16,6 @@ from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 BEAT = b"how far are you?"
 
 
-def store_of(*frames: bytes, limit: int = 1000) -> FrameStore:
-    store = FrameStore(limit)
-    for frame in frames:
-        store.append(frame)
-    return store
-
-
-def test_positions_count_the_bytes_of_what_left() -> None:
-    store = store_of(b"abc", b"de", b"f")
-
-    assert (store.first, store.position, store.size, store.room) == (0, 6, 6, 994)
-    assert store.kept() == [b"abc", b"de", b"f"]
-
-
-def test_what_the_peer_has_is_not_kept() -> None:
-    store = store_of(b"abc", b"de", b"f", limit=6)
-    store.trim(5)
-
-    assert (store.first, store.position, store.size, store.room) == (5, 6, 1, 5)
-    assert store.kept() == [b"f"]
-    store.trim(6)
-    assert (store.first, store.position, store.room, store.kept()) == (6, 6, 6, [])
-
-
-def test_a_position_inside_a_frame_leaves_that_frame_whole() -> None:
-    store = store_of(b"abc", b"de", b"f")
-    store.trim(4)
-
-    assert (store.first, store.kept()) == (3, [b"de", b"f"])
-
-
-@pytest.mark.parametrize("position", [-1, 0, 2, 3, 7, 2**63])
-def test_a_position_that_is_old_or_was_never_reached_trims_nothing(position: int) -> None:
-    store = store_of(b"abc", b"de", b"f")
-    store.trim(3)
-    store.trim(position)
-
-    assert (store.first, store.kept()) == (3, [b"de", b"f"])
-
-
-def test_only_positions_at_the_beginning_of_a_frame_that_is_kept_or_comes_next_are_served() -> None:
-    store = store_of(b"abc", b"de", b"f")
-    store.trim(3)
-
-    assert [position for position in range(-1, 9) if store.serves(position)] == [3, 5, 6]
-
-
-def test_an_empty_store_serves_the_position_that_it_stands_at() -> None:
-    store = store_of(b"abc")
-    store.trim(3)
-
-    assert [position for position in range(6) if store.serves(position)] == [3]
-    assert (store.size, store.kept()) == (0, [])
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_a_store_behaves_like_a_plain_list(seed: int) -> None:
     rng = random.Random(seed)
@@ -246,40 +191,6 @@ def test_whatever_is_cut_and_confirmed_the_peer_gets_each_frame_once_in_the_orde
     assert set(walk.others) - walk.discarded <= set(walk.others_arrived)
 
 
-def test_nothing_is_kept_before_retaining_begins_and_nothing_with_none() -> None:
-    outbox = RetainingOutbox(1 << 30, lambda queue: None, tracked, lambda: BEAT, lambda: True)
-    outbox.put(StreamQueue(), b"Tracked")
-    outbox.put_signal(b"signal")
-
-    assert taken(outbox) == [b"signal", b"Tracked"]
-    assert outbox.store is None
-    assert not outbox
-
-
-def test_a_frame_that_the_store_has_no_room_for_waits_until_there_is() -> None:
-    outbox, store = retaining(100)
-    for number in range(3):
-        outbox.put(StreamQueue(), b"T%d" % number + bytes(58))
-
-    assert taken(outbox) == [b"T0" + bytes(58), BEAT]
-    assert taken(outbox) == []
-    assert outbox
-    store.trim(60)
-    assert taken(outbox) == [b"T1" + bytes(58)]
-    assert store.size == 60
-
-
-def test_what_has_no_position_is_not_kept() -> None:
-    outbox, store = retaining(100)
-    outbox.put(StreamQueue(), b"untracked")
-    outbox.put(StreamQueue(), b"Tracked")
-    outbox.put_urgent(b"urgent")
-    outbox.put_reply(b"reply")
-
-    assert len(taken(outbox)) == 4
-    assert store.kept() == [b"Tracked"]
-
-
 @pytest.mark.parametrize("limit", [100, 10 * WRITE_SIZE])
 def test_signals_and_answers_without_a_position_leave_although_the_store_is_full(limit: int) -> None:
     outbox, store = retaining(limit)
@@ -297,17 +208,6 @@ def test_signals_and_answers_without_a_position_leave_although_the_store_is_full
     assert taken(outbox) == [b"Treply", b"Twaits"]
 
 
-def test_what_has_no_position_does_not_wait_for_room_that_it_does_not_need() -> None:
-    outbox, store = retaining(100)
-    pushes, items = StreamQueue(), StreamQueue()
-    outbox.put(pushes, b"a push that is longer than the store" * 9)
-    outbox.put(items, b"T" * 100)
-
-    assert taken(outbox) == [b"a push that is longer than the store" * 9]
-    assert taken(outbox) == [b"T" * 100, BEAT]
-    assert (store.size, outbox.size, bool(outbox)) == (100, 0, False)
-
-
 def test_a_store_that_is_half_full_asks_once_until_it_is_answered() -> None:
     outbox, _ = retaining(100)
     queue = StreamQueue()
@@ -318,16 +218,6 @@ def test_a_store_that_is_half_full_asks_once_until_it_is_answered() -> None:
         if number == 5:
             outbox.asked = False  # answered, and nothing of it was new
     assert asked == [False, False, False, False, True, False, True, False]
-
-
-def test_half_full_is_asked_anew_over_another_link() -> None:
-    outbox, _ = retaining(100)
-    outbox.put(StreamQueue(), b"T" * 60)
-    assert taken(outbox) == [b"T" * 60, BEAT]
-    outbox.send_again(None)
-
-    assert taken(outbox) == [b"T" * 60, BEAT]
-    assert taken(outbox) == []
 
 
 def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() -> None:
@@ -353,19 +243,6 @@ def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() 
     assert (outbox.reply_size, outbox.reply_frames) == (0, 0)
 
 
-def test_a_link_that_is_lost_while_frames_are_sent_again_loses_none() -> None:
-    outbox, store = retaining(1000)
-    for frame in (b"T1", b"T2", b"T3"):
-        outbox.put(StreamQueue(), frame)
-    taken(outbox)
-    outbox.send_again(b"first")
-    assert taken(outbox, 8) == [b"first", b"T1", b"T2"]
-    outbox.send_again(b"second")
-
-    assert taken(outbox) == [b"second", b"T1", b"T2", b"T3"]
-    assert store.size == 6
-
-
 def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> None:
     asked = []
 
@@ -387,15 +264,6 @@ def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> N
     assert asked == [60]
 
 
-def test_an_empty_outbox_gives_nothing_up() -> None:
-    outbox, store = retaining(100, overflow=lambda: pytest.fail("asked"))
-    outbox.put(StreamQueue(), b"T" * 100)
-    taken(outbox)
-
-    assert taken(outbox) == []
-    assert store.size == 100
-
-
 def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:
     outbox, _ = retaining(100)
     outbox.hold()
@@ -405,19 +273,6 @@ def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:
 
     outbox.release(b"first")
     assert taken(outbox) == [b"first", b"signal", b"Tracked"]
-
-
-def test_what_was_held_is_forgotten_beside_replies() -> None:
-    outbox, _ = retaining(100)
-    outbox.hold()
-    outbox.put_signal(b"signal")
-    outbox.put_urgent(b"urgent")
-    outbox.put(StreamQueue(), b"Tracked")
-    outbox.put_reply(b"refusal")
-    outbox.drop_held()
-
-    assert taken(outbox) == [b"refusal"]
-    assert not outbox
 
 
 def test_the_last_word_waits_for_what_is_sent_again() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,13 +13,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio import (
-    ConnectionLost,
     RejectedSetup,
     Responder,
     ResumeOptions,
     Setup,
-    open_connection,
-    open_connection_over,
     serve,
     serve_stream,
 )
@@ -100,14 +96,6 @@ async def test_a_client_that_closes_is_closed_at_once(why: str, autojump_clock: 
         assert await end_of(client) == 0
 
 
-async def test_a_client_that_breaks_off_ends_the_wait(autojump_clock: MockClock) -> None:
-    began = trio.current_time()
-    async with refused(SETUP) as client:
-        client.send_stream.close()
-        client.receive_stream.close()
-    assert trio.current_time() == began
-
-
 async def test_nothing_that_comes_meanwhile_is_served_or_answered(autojump_clock: MockClock) -> None:
     meanwhile = raw.prefixed(raw.ask(1, b"x"), raw.forget(3, b"y"), raw.RS10.push(b"z"), raw.setup())
     async with refused(SETUP + meanwhile) as client:
@@ -125,24 +113,6 @@ async def test_a_client_that_goes_on_sending_is_not_read_without_end(
         await client.send_all(raw.prefixed(*[frame] * number))
         assert await end_of(client) == 0
         await client.aclose()
-
-
-async def test_broken_frames_end_the_wait(autojump_clock: MockClock) -> None:
-    async with refused(SETUP) as client:
-        await client.send_all(b"\0\0\1\0")
-        assert await end_of(client) == 0
-        await client.aclose()
-
-
-async def test_a_client_of_streamux_which_has_no_error_is_closed_at_once(autojump_clock: MockClock) -> None:
-    near, far = trio.testing.memory_stream_pair()
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, refusing(), far, dialects=["streamux/1"]))
-        with pytest.raises(ConnectionLost):
-            async with open_connection_over(near, dialect="streamux/1") as connection:
-                await connection.request_response(b"x")
-        assert trio.current_time() == began
 
 
 async def ask_to_serve(transport: Transport) -> None:
@@ -195,16 +165,3 @@ async def test_a_server_that_leaves_waits_no_longer_than_its_refused_clients(aut
             nursery.cancel_scope.cancel()
         assert trio.current_time() - began <= 1
         clients.cancel_scope.cancel()
-
-
-@each_row("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "h2://127.0.0.1:0"])
-async def test_a_client_of_ours_hears_its_refusal_at_once(uri: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, refusing(), uri)
-        began = trio.current_time()
-        with pytest.raises(RejectedSetup, match="not you"):
-            async with open_connection(uri) as connection:
-                await connection.request_response(b"x")
-        assert trio.current_time() - began < 5
-        nursery.cancel_scope.cancel()
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

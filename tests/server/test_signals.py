@@ -29,9 +29,9 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.server.options import ServeOptions
-from rsocket_trio.server.signals import STOP, Stop
+from rsocket_trio.server.signals import STOP
 from tests.cli.test_serve import until_it_drains
-from tests.each_row import each_row, whole
+from tests.each_row import whole
 from tests.programs import Running, program
 
 APP = """
@@ -247,17 +247,6 @@ def test_what_cannot_be_served_travels_as_it_is_and_handlers_of_signals_are_as_b
     assert [signal.getsignal(number) for number in STOP] == before
 
 
-async def test_handlers_of_signals_are_as_before_once_served() -> None:
-    before = [signal.getsignal(number) for number in STOP]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, Responder(), "memory://restored", signals=True))
-        during = [signal.getsignal(number) for number in STOP]
-        nursery.cancel_scope.cancel()
-
-    assert [signal.getsignal(number) for number in STOP] == before
-    assert not set(during) & set(before)
-
-
 async def test_a_signal_is_for_every_server_of_the_program() -> None:
     before = [signal.getsignal(number) for number in STOP]
     async with trio.open_nursery() as nursery:
@@ -266,22 +255,6 @@ async def test_a_signal_is_for_every_server_of_the_program() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert [signal.getsignal(number) for number in STOP] == before
-
-
-def test_a_signal_that_comes_before_the_loop_runs_ends_it_at_once() -> None:
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        trio.run(stop.run, trio.sleep_forever)
-
-
-async def test_a_server_that_is_stopped_while_it_starts_reports_no_uris(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forever(*arguments: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await trio.sleep_forever()
-
-    monkeypatch.setattr("rsocket_trio.server.serve._open", forever)
-    async with trio.open_nursery() as nursery:
-        assert await nursery.start(partial(serve, Responder(), "memory://never", signals=True)) == []
 
 
 class StopAtOnce(logging.Handler):
@@ -340,27 +313,7 @@ def test_run_says_where_it_listens_with_the_ports_that_it_bound(
 
 
 # fmt: off
-COLLECTIONS = [
-    # thresholds of the application  while it serves
-    ((700, 10, 10),                  (10_000, 10, 10)),
-    ((500, 5, 5),                    (500, 5, 5)),
-]
 # fmt: on
-
-
-@each_row(("own", "during"), COLLECTIONS)
-def test_run_collects_rarely_while_it_serves_unless_the_application_has_a_wish(
-    own: tuple[int, int, int], during: tuple[int, int, int], at_once: StopAtOnce
-) -> None:
-    before = gc.get_threshold()
-    at_once.lines.clear()
-    gc.set_threshold(*own)
-    try:
-        run(Responder(), ["memory://one", "memory://two"])
-        assert gc.get_threshold() == own
-    finally:
-        gc.set_threshold(*before)
-    assert at_once.thresholds == during
 
 
 def test_run_takes_what_serve_takes() -> None:

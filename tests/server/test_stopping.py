@@ -18,10 +18,8 @@ from rsocket_trio import (
     ConnectionClosed,
     Rejected,
     Responder,
-    Setup,
     open_connection,
     open_connection_over,
-    serve,
     serve_stream,
 )
 from rsocket_trio.connection.connection import ADMISSION_TIMEOUT
@@ -29,8 +27,7 @@ from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
-from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.listen import BoundListener, Inherited, open_listeners
 from tests.conformance import raw
 from tests.connection.pairs import echo_responder
 from tests.each_row import each_row
@@ -38,10 +35,6 @@ from tests.each_row import each_row
 WAITING = 40
 """Clients that wait: more than are taken in a row."""
 GRACE = 5.0
-UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
 
 
 async def outcome(connection: Connection) -> str:
@@ -120,28 +113,6 @@ async def test_clients_that_wait_when_a_server_stops_are_accepted_and_answered(s
     assert set(outcomes) <= {"answer", "Rejected"}
 
 
-async def test_clients_that_wait_at_a_listener_of_the_applications_own_are_answered() -> None:
-    (own,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    host, port = own.socket.getsockname()
-    outcomes: list[str] = []
-
-    async def listeners() -> list[ListenerAdapter]:
-        return [ListenerAdapter(own)]
-
-    async def ask() -> None:
-        async with open_connection(f"tcp://{host}:{port}") as connection:
-            outcomes.append(await outcome(connection))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(WAITING):
-            nursery.start_soon(ask)
-        await wait_all_tasks_blocked()
-        await stop_at_once(listeners)
-
-    assert len(outcomes) == WAITING
-    assert set(outcomes) <= {"answer", "Rejected"}
-
-
 async def test_a_worker_that_retires_leaves_those_that_wait_to_the_others() -> None:
     (bound,) = await open_listeners(["tcp://127.0.0.1:0"])
     endpoint, (descriptor,) = bound.to_inherit().endpoint, bound.to_inherit().descriptors
@@ -198,33 +169,6 @@ async def test_a_client_that_stays_silent_is_closed_when_the_grace_period_is_ove
         begun = trio.current_time()
         assert await peer.stream.receive_some() == b""
         assert trio.current_time() == pytest.approx(begun + seconds)
-
-
-async def test_requests_that_wait_to_be_let_in_are_rejected(autojump_clock: MockClock) -> None:
-    responder = echo_responder()
-
-    @responder.setup
-    async def gate(setup: Setup, connection: Connection) -> None:
-        await trio.sleep(3)
-
-    async with bare(responder) as (peer, server):
-        await peer.send(raw.setup(), raw.ask(1))
-        await wait_all_tasks_blocked()
-        server.cancel()
-        await peer.expect_error(1, raw.REJECTED)
-        assert trio.current_time() == pytest.approx(3)
-
-
-async def test_a_handshake_that_is_under_way_when_a_server_stops_is_finished() -> None:
-    async with stoppable(partial(serve, echo_responder(), "ws://127.0.0.1:0")) as ((uri,), server):
-        stream = await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port)
-        await stream.send_all(UPGRADE[:40])
-        await wait_all_tasks_blocked()
-        server.cancel()
-        await wait_all_tasks_blocked()
-        await stream.send_all(UPGRADE[40:])
-        assert (await stream.receive_some()).startswith(b"HTTP/1.1 101 ")
-        await stream.aclose()
 
 
 # The server's own tasks

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from functools import partial
-from typing import Any
 
 import pytest
 
-from rsocket_trio import Limits, Responder
-from rsocket_trio.server.processes.messages import StartMessage, check_workers, decode_run, encode_run, receive_start
+from rsocket_trio import Responder
+from rsocket_trio.server.processes.messages import StartMessage, check_workers, encode_run, receive_start
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
 from tests.each_row import each_row
@@ -43,16 +42,6 @@ def test_what_cannot_be_served_is_refused(
 ) -> None:
     with pytest.raises(kind, match=said):
         check_workers(workers, name, schemes, resumes=resumes)
-
-
-def test_one_worker_may_let_clients_resume() -> None:
-    check_workers(1, "app:responder", ["tcp"], resumes=True)
-
-
-def test_terms_arrive_as_they_were() -> None:
-    again: Any = decode_run(encode_run(partial(run, Limits(frame_size=70_000))))
-
-    assert (again.func, again.args) == (run, (Limits(frame_size=70_000),))
 
 
 def test_terms_of_the_main_script_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

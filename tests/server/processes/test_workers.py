@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import ssl
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +28,8 @@ from rsocket_trio import (
 )
 from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.processes import supervisor
-from rsocket_trio.server.processes.messages import RETIRE_DELAY, StartMessage
+from rsocket_trio.server.processes.messages import RETIRE_DELAY
+from rsocket_trio.server.processes.supervisor import _hangups
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.error_text import NO_FRAME
 from rsocket_trio.transports.listen import BoundListener, open_listeners
@@ -146,11 +148,8 @@ async def test_each_worker_makes_its_own_tls_and_collects_rarely(by_scheme: bool
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context is a function"),
     ({"ssl_context": {"tls": ssl.create_default_context()}}, TypeError, "ssl_context is a function"),
-    ({"workers": 0},                                ValueError, "at least 1"),
-    ({"responder": Responder()},                    TypeError, "the responder is named"),
     ({"responder": "absent_module:responder"},      ValueError, "no module named 'absent_module'"),
     ({"quirks": ["odd"]},                           ValueError, "odd"),
-    ({"uris": ["memory://x"]},                      ValueError, "within one process"),
     ({"ssl_context": lambda: None},                 ValueError, "terms are sent to other processes"),
 ]
 # fmt: on
@@ -176,15 +175,6 @@ async def test_a_worker_that_does_not_get_to_serve_is_given_up(
     monkeypatch.setattr(supervisor, "START_TIMEOUT", 0.1)
     with trio.fail_after(PATIENCE), pytest.raises(ChildProcessError, match=r"did not serve within 0\.1 seconds"):
         await serve(f"{module}:responder", "tcp://127.0.0.1:0", workers=1)
-
-
-async def test_a_worker_that_has_no_orders_yet_ends_at_once_when_nobody_wants_it_any_more() -> None:
-    began = trio.current_time()
-    async with supervisor.open_child(StartMessage("app:responder", (), PATIENCE, b"")) as unwanted:
-        pass
-
-    assert unwanted.end == "SIGKILL"
-    assert trio.current_time() - began < PATIENCE
 
 
 async def test_a_listener_of_the_applications_own_cannot_be_shared(module: str) -> None:
@@ -229,3 +219,19 @@ async def test_a_server_that_retires_accepts_no_more_but_serves_on_before_it_dra
             assert (await silent.request_response(b"first word")).data == b"first word"
             assert isinstance(await connection.wait_closed(), ConnectionClosed)
             assert trio.current_time() == pytest.approx(began + RETIRE_DELAY)
+
+
+async def test_a_hangup_that_nobody_acted_on_is_forgotten() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    async with _hangups():
+        signal.raise_signal(signal.SIGHUP)
+
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+async def test_a_hangup_is_heard() -> None:
+    async with _hangups() as hangups:
+        signal.raise_signal(signal.SIGHUP)
+        async for number in hangups:
+            assert number == signal.SIGHUP
+            break
