@@ -17,8 +17,7 @@ from pathlib import Path
 
 import trio
 
-from rsocket_trio.replay import Ledger, Log
-from rsocket_trio.replay import database as database_module
+from rsocket_trio.replay import Ledger, Log, sqlite_log
 from rsocket_trio.replay.elements import Element, Pack, arrow
 
 ROWS = 20
@@ -52,7 +51,7 @@ def content(*words: object) -> list[Element]:
 
 async def append(path: Path, name: str) -> None:
     """Append to two partitions from several tasks until killed; now and then drop what is old."""
-    database_module.CHECKPOINT_BYTES, database_module.WAL_BYTES = 2**17, 2**19  # so that it happens often
+    sqlite_log.CHECKPOINT_BYTES, sqlite_log.WAL_BYTES = 2**17, 2**19  # so that it happens often
 
     async def run(log: Log, task: int) -> None:
         number = 0
@@ -74,7 +73,7 @@ async def append(path: Path, name: str) -> None:
 
 async def commit(path: Path, name: str, first: str) -> None:
     """Commit batches of two attempts from ``first`` on, which may have been committed, until killed."""
-    database_module.CHECKPOINT_BYTES, database_module.WAL_BYTES = 2**17, 2**19
+    sqlite_log.CHECKPOINT_BYTES, sqlite_log.WAL_BYTES = 2**17, 2**19
     batch = int(first)
     async with Log(path, 2) as log, Ledger(log) as ledger:
         while True:
@@ -114,14 +113,15 @@ async def in_steps(path: Path) -> None:
 async def write_on(path: Path, seconds: str) -> None:
     """Append packs without a pause; print seconds of the longest wait for a checkpoint and append, and the rows."""
     pack = Pack(arrow().pack_elements([Element(bytes(28))] * 8000).data, 8000)
-    checkpoint, waits = database_module.Database._checkpoint, [0.0]
+    checkpoint, waits = Log._checkpoint, [0.0]
 
-    def timed(database: database_module.Database, mode: int) -> None:
+    def timed(log: Log, *, begins_anew: bool) -> bool:
         began = time.monotonic()
-        checkpoint(database, mode)
+        is_full = checkpoint(log, begins_anew=begins_anew)
         waits.append(time.monotonic() - began)
+        return is_full
 
-    setattr(database_module.Database, "_checkpoint", timed)  # noqa: B010  # mypy takes no other way
+    setattr(Log, "_checkpoint", timed)  # noqa: B010  # mypy takes no other way
     longest, deadline = 0.0, trio.current_time() + float(seconds)
     async with Log(path, 2) as log:
         while (began := trio.current_time()) < deadline:

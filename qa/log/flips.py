@@ -17,9 +17,9 @@ import trio
 
 from qa.log.child import started
 from rsocket_trio.replay import Ledger, Log
-from rsocket_trio.replay.database import PAGE_BYTES
 from rsocket_trio.replay.elements import Element, arrow
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
+from rsocket_trio.replay.sqlite_log import PAGE_BYTES
 
 PARTITIONS = 3
 PATIENCE_SECONDS = 120

@@ -11,7 +11,7 @@ import apsw
 import trio
 
 from rsocket_trio.replay import Element, Log, Retention
-from rsocket_trio.replay.database import RESERVE_BYTES
+from rsocket_trio.replay.sqlite_log import RESERVE_BYTES
 
 MIB = 2**20
 BODY_BYTES = 256 * 2**10

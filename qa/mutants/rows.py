@@ -575,8 +575,8 @@ MUTANTS = (
     ),
     Mutant(
         "a locked file is given up at once",
-        "Database._patiently",
-        "if error.errno != errno.EBUSY or trio.current_time() >= deadline:",
+        "Log._patiently",
+        "if error.errno != errno.EBUSY or trio.current_time() >= since + LOCK_SECONDS:",
         "if True:",
         SHARED,
     ),
@@ -610,7 +610,7 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt never expires",
-        "drop_old",
+        "Ledger._drop_old",
         '"WHERE time <= ?"',
         '"WHERE time < ?1 - ?1"',
         LEDGER,

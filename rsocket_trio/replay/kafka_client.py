@@ -143,6 +143,12 @@ class Cluster:
         """Close the client of these requests; the next one makes another."""
         self._known_admin = None
 
+    def made(self, topic: str, partitions: int) -> Topic:
+        """Return a topic that was made just now: a broker learns of one partition after the other."""
+        if (found := self.describe(topic)).partitions < partitions:
+            raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, "it is being made"))
+        return found
+
     def describe(self, topic: str) -> Topic:
         """Return what ``topic`` is: one without partitions if there is no such topic."""
         # Asked for in this way a broker does not make the topic.

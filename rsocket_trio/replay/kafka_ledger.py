@@ -49,8 +49,6 @@ from rsocket_trio.replay.tables import ARROW_FORM, OVERHEAD, bodies_of, count
 if TYPE_CHECKING:
     from apsw import Connection
 
-    from rsocket_trio.replay.database import Database
-
 BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
 COMMIT_SECONDS = 60.0
@@ -100,15 +98,15 @@ class KafkaLedger(Ledger):
         # Small segments: the last one is never compacted, and is read whenever a ledger is opened.
         compacted = {"cleanup.policy": "compact", "segment.bytes": str(2**24), "segment.ms": "3600000"}
         self._batches = log._beside(self.topic, BATCH_PARTITIONS, compacted)
-        self._state = Log()
         self._read_to: dict[int, int] = {}
         self._notes: dict[tuple[str, str], AttemptNote] = {}
         self._committing, self._opening = trio.Lock(), trio.Lock()
 
-    def _checked_log(self, log: ReplayableLog) -> ReplayableLog:
+    def _tables_of(self, log: ReplayableLog) -> Log:
         if not isinstance(log, KafkaLog):
             raise TypeError(f"a KafkaLedger writes to a KafkaLog, not to a {type(log).__name__}")
-        return log
+        self.log = log
+        return Log()
 
     # Opening and closing
 
@@ -117,7 +115,7 @@ class KafkaLedger(Ledger):
 
         Raise ``Rejected`` if no broker answers, ``ValueError`` for a topic that no ledger has written.
         """
-        await self._state.open()
+        await self._tables.open()
         async with self._opening:
             if not self._read_to:
                 for log in (self.log, self._attempts, self._batches):
@@ -135,11 +133,7 @@ class KafkaLedger(Ledger):
         await self._batches.aclose()
         await self._attempts.aclose()
         async with self._committing:
-            await self._state.aclose()
-
-    @property
-    def _database(self) -> Database:
-        return self._state._open_database
+            await self._tables.aclose()
 
     # State: that of the topic of batches as it was read
 
@@ -147,7 +141,7 @@ class KafkaLedger(Ledger):
         """Return the partition of a sink. Raise ``Invalid`` for a name that no sink has here."""
         if SEPARATOR in sink:
             raise Invalid(f"sink {readable(sink)!r}: a ledger on Kafka takes no name with a character 0")
-        _ = self._database  # raises unless it is open
+        self._tables._check_open()
         return crc32(sink.encode()) % len(self._read_to)
 
     async def _learn(self, places: Iterable[int], *, stable: bool = False) -> None:
@@ -157,7 +151,7 @@ class KafkaLedger(Ledger):
             while (position := self._read_to[place]) < end:
                 some = list(await self._batches.read_some(place, position, end))
                 found = [decoded(self.topic, record) for record in some if record.key is not None]
-                await self._database.write(partial(self._apply, contents=found))
+                await self._tables._change(partial(self._apply, contents=found))
                 self._read_to[place] = some[-1].end
 
     def _apply(self, connection: Connection, contents: Iterable[tuple[str, Content]]) -> None:
@@ -215,7 +209,7 @@ class KafkaLedger(Ledger):
         sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
             end = await self._attempts._settled_end(0) if wanted.attempts else 0
-            next_sink, attempts = await self._database.write(partial(self._checked, request=wanted))
+            next_sink, attempts = await self._tables._change(partial(self._checked, request=wanted))
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             rows = Rows(self.log.topic, self._content(attempts, end))
@@ -260,7 +254,7 @@ class KafkaLedger(Ledger):
         records = [(place, Element(encoded(one), key=key.encode())) for key, one in contents.items()]
         with trio.CancelScope(shield=True):
             await producer.write([*rows, Rows(self.topic, records)])
-            await self._database.write(partial(self._apply, contents=contents.items()))
+            await self._tables._change(partial(self._apply, contents=contents.items()))
 
     async def forget(self, sink: str) -> bool:
         return await twice(partial(self._forget_once, sink))

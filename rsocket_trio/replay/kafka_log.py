@@ -11,12 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-import outcome
 import trio
 
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record, arrow, prepared
-from rsocket_trio.replay.errors import NotWritten, PositionExpired, TopicGone
+from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import (
     CONSUMER,
     PATIENCE,
@@ -235,7 +234,7 @@ class KafkaLog(ReplayableLog):
         return await self._cluster.ask(partial(function, self.topic, *arguments), f"{what} {self.topic!r}")
 
     async def _find_topic(self) -> Topic:
-        """Return the topic, which is made if there is none: then its id is not known yet. Raise ``ValueError``."""
+        """Return the topic, which is made if there is none. Raise ``ValueError``."""
         found = await self._ask("topic", self._cluster.describe)
         if found.partitions:
             return found
@@ -244,7 +243,7 @@ class KafkaLog(ReplayableLog):
                 f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
             )
         await self._ask("to make topic", self._cluster.make, self._wanted, self._replication, self._config)
-        return Topic("", self._wanted)
+        return await self._ask("the new topic", self._cluster.made, self._wanted)
 
     def partitions(self) -> Sequence[int]:
         return range(len(self._bounds))
@@ -279,10 +278,6 @@ class KafkaLog(ReplayableLog):
         missing_since = math.inf
         while True:
             topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
-            if topic.id and not self._seen.id:
-                # One that was made just now may seem to have fewer partitions than it was given.
-                self._seen = Topic(topic.id, max(topic.partitions, self._seen.partitions))
-                continue
             if topic.id != self._seen.id and topic.partitions:
                 self._is_other = True
                 self._check_closed()
@@ -422,27 +417,13 @@ class KafkaLog(ReplayableLog):
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
         self._check_closed()
-        return await self._write_together(take())
+        return await twice(partial(self._write_once, take()))
 
-    async def _write_together(self, groups: Sequence[Appending]) -> list[Begins]:
-        """Write what callers appended: in one transaction, or each alone if one of them can't be written."""
-        try:
-            with trio.CancelScope(shield=True):
-                written = await twice(partial(self._write_once, groups))
-            return [outcome.Value(begins) for begins in written]
-        except (NotWritten, trio.ClosedResourceError) as error:
-            # Not the fault of one of them. Some of it may be written: a second try could write it twice.
-            return [outcome.Error(error) for _ in groups]
-        except Exception as error:
-            # Raised in the task that appended: each caller gets the error of its own elements.
-            if len(groups) == 1:
-                return [outcome.Error(error)]
-        return [result for one in groups for result in await self._write_together([one])]
-
-    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
+    async def _write_once(self, groups: Sequence[Appending]) -> list[Begins]:
         """Write groups in one transaction. Return where each of them begins."""
         written = [Rows(self.topic, rows_of(one), one.at) for one in groups]
-        await self._producer.write(written)
+        with trio.CancelScope(shield=True):
+            await self._producer.write(written)
         self._changed.wake_all()
         return [
             {number: rows.firsts.get(number, self._bounds[number][1]) for number in one.elements}

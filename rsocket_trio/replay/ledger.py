@@ -25,10 +25,10 @@ from rsocket_trio.values import value
 if TYPE_CHECKING:
     from apsw import Connection
 
-    from rsocket_trio.replay.database import Database
-
 MAX_SINKS = 100_000
 """Sinks whose last batch is remembered."""
+SINK_SECONDS = 30 * 86400.0
+"""Seconds without a commit after which a sink makes room for a new one."""
 STAGED_BYTES = 2**30
 """Bytes that all attempts together may hold in a file."""
 MEMORY_BYTES = 64 * 2**20
@@ -70,18 +70,18 @@ class Sink(Row):
     """A row of ``sinks``: the last batch, whether it is the only one, when it was committed, and by which query.
 
     ``time`` is in microseconds since 1970. ``query`` is ``None`` for writes outside of queries; ``former`` ones, as
-    JSON, had the sink before, and never commit again. ``epoch`` is that of the batch, -1 where none was named.
+    JSON, had the sink before, and never commit again. ``epoch`` is that of the batch, if it has one.
     """
 
     TABLE = "sinks"
 
     name: str
-    batch: int
-    once: int
-    time: int
+    batch: int = -1
+    once: int = 0
+    time: int = 0
     query: str | None = None
     former: str = "[]"
-    epoch: int = -1
+    epoch: int | None = None
 
     def after(self, request: CommitRequest, now: int) -> Sink | None:
         """Return the row behind the batch of a request, ``None`` if that counted before. Raise ``Invalid``."""
@@ -96,7 +96,8 @@ class Sink(Row):
                 f"batch {request.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
                 "checkpoint wrote to it"
             )
-        return sink_behind(request, now, json.dumps(former))
+        once, query = int(request.once), request.query
+        return Sink(self.name, request.batch, once, now, query, json.dumps(former), request.epoch)
 
     def _passes_to(self, query: str | None, take_over: bool) -> bool:
         """Return whether another query takes the sink over. Raise ``Invalid`` if it may not."""
@@ -127,7 +128,7 @@ class Sink(Row):
         return is_owner
 
     def _check_epoch(self, batch: int, epoch: int | None) -> None:
-        if epoch is not None and batch <= self.batch and epoch < self.epoch:
+        if epoch is not None and self.epoch is not None and batch <= self.batch and epoch < self.epoch:
             raise NotStaged(
                 f"batch {self.batch} of sink {readable(self.name)!r} was committed by epoch {self.epoch}, which was "
                 f"planned after this one, {epoch}"
@@ -137,16 +138,6 @@ class Sink(Row):
 def shown(query: str | None) -> str:
     """Return a query as errors name it."""
     return "writes outside of queries" if query is None else f"query {readable(query)}"
-
-
-def sink_behind(request: CommitRequest, now: int, former: str = "[]") -> Sink:
-    """Return the row of a sink behind the batch of a request."""
-    return Sink(request.sink, request.batch, int(request.once), now, request.query, former, or_none(request.epoch))
-
-
-def or_none(number: int | None) -> int:
-    """Return a batch or an epoch as tables have it: -1 where none was named."""
-    return -1 if number is None else number
 
 
 def read_sink(connection: Connection, sink: str) -> Sink | None:
@@ -171,8 +162,8 @@ def forget_sink(connection: Connection, sink: str) -> bool:
 class Attempt(Partition):
     """A row of ``attempts``, and the partition of its places: what is staged for a ``partition`` of a sink.
 
-    ``attempt`` is its name. ``batch`` and ``epoch`` are those of its write, -1 where it named none. ``time`` is when it
-    was begun, and ``latest`` how many rows are stored.
+    ``attempt`` is its name. ``batch`` and ``epoch`` are those of its write, if it named them. ``time`` is when it was
+    begun, and ``latest`` how many rows are stored.
     """
 
     TABLE = "attempts"
@@ -180,8 +171,8 @@ class Attempt(Partition):
     attempt: str = ""
     sink: str = ""
     partition: int = 0
-    batch: int = -1
-    epoch: int = -1
+    batch: int | None = None
+    epoch: int | None = None
     sealed: int = 0
 
 
@@ -193,9 +184,9 @@ def staged(connection: Connection, attempt: str) -> Attempt | None:
     return found[0] if found else None
 
 
-def check_epoch(connection: Connection, sink: str, batch: int, epoch: int) -> None:
+def check_epoch(connection: Connection, sink: str, batch: int | None, epoch: int | None) -> None:
     """Raise ``NotStaged`` if a later write of the batch was planned; if this is the latest, drop what others staged."""
-    if batch < 0 or epoch < 0:
+    if batch is None or epoch is None:
         return
     known = rows(connection, "epochs", "WHERE sink = ? AND batch = ?", sink, batch)
     latest = known[0][2] if known else -1
@@ -227,11 +218,6 @@ def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) ->
     """Drop those of the attempts that are staged for a sink. Return how many they were."""
     present = [staged(connection, name) for name in dict.fromkeys(attempts)]
     return drop(connection, [row for row in present if row is not None and row.sink == sink])
-
-
-def drop_old(connection: Connection, too_old: int) -> None:
-    """Drop the attempts that were begun at a time or before."""
-    drop(connection, Attempt.where(connection, "WHERE time <= ?", too_old))
 
 
 def delete(connection: Connection, row: Attempt) -> None:
@@ -269,22 +255,12 @@ def take_bodies(connection: Connection, row: Attempt) -> list[tuple[int, int, in
 class StagedAttempt:
     """An attempt that a writer stages: its rows are not in the log until a commit names it.
 
-    ``row`` is what is stored of it, ``rows`` how many rows that are, and ``sealed`` says whether it is complete.
+    ``row`` is what is stored of it: ``row.latest`` rows.
     """
 
     def __init__(self, ledger: Ledger, row: Attempt) -> None:
         self._ledger = ledger
         self.row = row
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows are staged."""
-        return self.row.latest
-
-    @property
-    def sealed(self) -> bool:
-        """Return whether it is complete."""
-        return bool(self.row.sealed)
 
     async def add(self, *elements: Element | Pack) -> None:
         """Stage elements, or packs of many, in one transaction.
@@ -305,8 +281,8 @@ class Ledger(OpenedByBlock):
     ``log`` receives the promoted rows: a ``Log`` in a file or in memory, one in memory if none is given. What is staged
     takes at most ``staged_bytes``, by default 1 GiB in a file and 64 MiB in memory, in at most ``staged_attempts``, and
     is dropped if it was not committed for ``staged_seconds``. It knows the last batch of up to ``max_sinks`` sinks.
-    Beyond, it forgets sinks of a single batch, then those without a commit for longest. Use it under ``async with``; a
-    log that it made itself is opened and closed with it. Raise ``TypeError`` for another kind of log.
+    Beyond, it forgets sinks of a single batch, then those without a commit for 30 days, and refuses new ones. Use it
+    under ``async with``; a log that it made itself is opened and closed with it. Raise ``TypeError`` for another log.
     """
 
     log: ReplayableLog
@@ -321,9 +297,9 @@ class Ledger(OpenedByBlock):
         max_sinks: int = MAX_SINKS,
     ) -> None:
         self._owns_log = log is None
-        self.log = self._checked_log(Log() if log is None else log)
+        self._tables = self._tables_of(Log() if log is None else log)
         if staged_bytes is None:
-            staged_bytes = MEMORY_BYTES if isinstance(self.log, Log) and self.log.path is None else STAGED_BYTES
+            staged_bytes = MEMORY_BYTES if self.log is self._tables and self._tables.path is None else STAGED_BYTES
         self._most_bytes = staged_bytes
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
@@ -331,16 +307,18 @@ class Ledger(OpenedByBlock):
         self._clock: Clock = now_us
         self._is_checked = False
 
-    def _checked_log(self, log: ReplayableLog) -> ReplayableLog:
+    def _tables_of(self, log: ReplayableLog) -> Log:
+        """Return the log whose database has what is staged and committed, for the log that gets the rows."""
         if not isinstance(log, Log):
             raise TypeError(f"a Ledger writes to a Log, not to a {type(log).__name__}: for Kafka there is KafkaLedger")
+        self.log = log
         return log
 
     async def open(self) -> None:
         """Open the ledger and its log. Do nothing the second time."""
         await self.log.open()
         if not self._is_checked:
-            await self._database.read(check_sinks)
+            await self._tables._look_up(check_sinks)
             self._is_checked = True
 
     async def aclose(self) -> None:
@@ -350,39 +328,29 @@ class Ledger(OpenedByBlock):
         else:
             await trio.lowlevel.checkpoint()
 
-    @property
-    def _rows(self) -> Log:
-        assert isinstance(self.log, Log)
-        return self.log
-
-    @property
-    def _database(self) -> Database:
-        """Return the database of what is staged. Raise ``trio.ClosedResourceError`` unless the ledger is open."""
-        return self._rows._open_database
-
     # State: that of the database
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        known = self._database.here(partial(read_sink, sink=sink))
+        known = self._tables._here(partial(read_sink, sink=sink))
         return None if known is None else known.batch
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
-        found = self._database.here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
+        found = self._tables._here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
         return {sink.name: sink.batch for sink in found}
 
     @property
     def staged(self) -> Sequence[str]:
         """Return the names of the staged attempts, complete or not."""
-        names = self._database.ask("SELECT attempt FROM attempts ORDER BY number DESC")
+        names = self._tables._ask("SELECT attempt FROM attempts ORDER BY number DESC")
         return [name for (name,) in names]
 
     @property
     def staged_bytes(self) -> int:
         """Return the bytes that are staged."""
-        return self._database.here(stored_bytes)
+        return self._tables._here(stored_bytes)
 
     # Requests of writers
 
@@ -401,7 +369,7 @@ class Ledger(OpenedByBlock):
 
         Each planning of a write takes one, so that a writer that was killed is in nobody's way.
         """
-        return await self._database.write(partial(count, name="epochs"))
+        return await self._tables._change(partial(count, name="epochs"))
 
     async def begin(
         self,
@@ -419,13 +387,13 @@ class Ledger(OpenedByBlock):
         ``Invalid`` if the sink was taken over from ``query``.
         """
         check_plan(partition, batch, epoch, [sink, attempt], query)
-        row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, or_none(batch), or_none(epoch))
+        row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, batch, epoch)
 
         def store(connection: Connection) -> Attempt:
-            drop_old(connection, self._too_old(self._seconds))
+            self._drop_old(connection)
             known = read_sink(connection, sink)
             if known is None or known.check_stage(batch, epoch, query):
-                check_epoch(connection, sink, row.batch, row.epoch)
+                check_epoch(connection, sink, batch, epoch)
             if staged(connection, attempt) is not None:
                 raise Rejected(f"attempt {attempt} is staged already")
             [(number,)] = connection.execute("SELECT count(*) FROM attempts")
@@ -435,7 +403,7 @@ class Ledger(OpenedByBlock):
             row.save(connection)
             return row
 
-        return StagedAttempt(self, await self._database.write(store))
+        return StagedAttempt(self, await self._tables._change(store))
 
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
@@ -446,7 +414,7 @@ class Ledger(OpenedByBlock):
 
         try:
             with trio.CancelScope(shield=True):
-                await self._database.shrink(change)
+                await self._tables._change(change, makes_room=True)
         except (OSError, CorruptLog, trio.ClosedResourceError) as error:
             logger.warning("attempt %s stays until it expires: %s", stage.row.attempt, error)
 
@@ -469,14 +437,13 @@ class Ledger(OpenedByBlock):
         ``take_over`` passes the sink to another query, whose batches count anew; the former never commits again.
         ``once``: this sink will never have another batch, and no other attempts, so that it may be forgotten after some
         thousand others. ``epoch`` is that of the planning. Once it has begun to promote it can't be cancelled. Raise
-        ``NotStaged``, and the errors of the log; then nothing was promoted, and the same may be tried again.
+        ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
+        same may be tried again.
         """
         check_plan(0, batch, epoch, [sink, *attempts], query)
         request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
-        done = await self._database.write(partial(self._commit, request=request))
-        with trio.CancelScope(shield=True):
-            # It is promoted, whatever becomes of what is due behind it.
-            await self._rows._notice()
+        done = await self._tables._change(partial(self._commit, request=request))
+        await self._tables._notice()
         return done
 
     def _commit(self, connection: Connection, request: CommitRequest) -> Commit:
@@ -485,19 +452,21 @@ class Ledger(OpenedByBlock):
             return Commit(promoted=False, rows=0, last=request.batch)
         partitions = counter(connection, "partitions")
         for row in attempts:
-            self._rows._promote(connection, row.partition % partitions, take_bodies(connection, row))
+            self._tables._promote(connection, row.partition % partitions, take_bodies(connection, row))
         self._remember(connection, sink)
         return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=request.batch)
 
     def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
         """Return the sink behind a commit and the attempts of it, ``None`` if it counted before: then they are dropped.
 
-        Raise ``Invalid``, and ``NotStaged``.
+        Raise ``Invalid``, ``NotStaged``, and ``Rejected`` for one sink too many.
         """
-        drop_old(connection, self._too_old(self._seconds))
-        known = read_sink(connection, request.sink)
-        sink = sink_behind(request, self._clock()) if known is None else known.after(request, self._clock())
-        check_epoch(connection, request.sink, request.batch, or_none(request.epoch))
+        self._drop_old(connection)
+        if (known := read_sink(connection, request.sink)) is None:
+            self._make_room(connection)
+            known = Sink(request.sink, query=request.query)
+        sink = known.after(request, self._clock())
+        check_epoch(connection, request.sink, request.batch, request.epoch)
         if sink is None:
             drop_attempts(connection, request.sink, request.attempts)
             return None, []
@@ -508,11 +477,12 @@ class Ledger(OpenedByBlock):
 
         If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
         """
-        return await self._database.write(partial(forget_sink, sink=sink))
+        return await self._tables._change(partial(forget_sink, sink=sink))
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        return await self._database.shrink(partial(drop_attempts, sink=sink, attempts=list(attempts)))
+        drop_named = partial(drop_attempts, sink=sink, attempts=list(attempts))
+        return await self._tables._change(drop_named, makes_room=True)
 
     def _target(self, partition: int) -> int:
         return partition % len(self.log.partitions())
@@ -520,7 +490,7 @@ class Ledger(OpenedByBlock):
     async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
         """Store rows of an attempt, or that it is complete: only then wait for the disk."""
         store = partial(self._store_in, row=stage.row, elements=elements, sealed=sealed)
-        stage.row = await self._database.write(store, waits_for_disk=sealed)
+        stage.row = await self._tables._change(store, waits_for_disk=sealed)
 
     def _store_in(
         self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack], sealed: bool
@@ -540,20 +510,34 @@ class Ledger(OpenedByBlock):
         return row
 
     def _append(self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack]) -> None:
-        """Store rows of an attempt."""
         for body in bodies_of(elements):
             row.append(connection, body)
+
+    def _drop_old(self, connection: Connection) -> None:
+        drop(connection, Attempt.where(connection, "WHERE time <= ?", self._too_old(self._seconds)))
 
     def _too_old(self, seconds: float) -> int:
         """Return the time so many seconds ago, in microseconds since 1970."""
         return self._clock() - int(seconds * 1e6)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        number = count(connection, "sinks", int(read_sink(connection, sink.name) is None))
+        count(connection, "sinks", int(read_sink(connection, sink.name) is None))
         sink.save(connection)
         connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
-        for old in Sink.where(connection, "ORDER BY once DESC, time LIMIT ?", max(number - self._max_sinks, 0)):
-            forget_sink(connection, old.name)
+
+    def _make_room(self, connection: Connection) -> None:
+        """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
+        excess = counter(connection, "sinks") + 1 - self._max_sinks
+        condition = "WHERE once OR time <= ? ORDER BY once DESC, time LIMIT ?"
+        old = Sink.where(connection, condition, self._too_old(SINK_SECONDS), max(excess, 0))
+        if len(old) < excess:
+            raise Rejected(
+                f"{self._max_sinks} sinks have committed: that is the limit. Tell Ledger.forget of one; one that has "
+                "not committed for 30 days goes"
+            )
+        for sink in old:
+            forget_sink(connection, sink.name)
+            logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.name)
 
 
 def stored_bytes(connection: Connection) -> int:

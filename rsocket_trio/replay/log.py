@@ -314,24 +314,23 @@ def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> No
 
 # Appends of many tasks, which one of them writes for all
 
-Begins: TypeAlias = "outcome.Outcome[dict[int, int]]"
-"""The first new position of each partition, or the error of the append."""
+Begins: TypeAlias = dict[int, int]
+"""The first new position of each partition."""
 
 
 @attrs.define(eq=False)
 class Appending:
     """The elements of one ``append_all`` and its ``at``, and the task that waits until another has written them.
 
-    ``begins`` is the outcome once that is known. ``has_written``: its task wrote, for all.
+    ``begins`` is the outcome once that is known.
     """
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
     task: trio.lowlevel.Task | None = None
-    begins: Begins | None = None
-    has_written: bool = False
+    begins: outcome.Outcome[Begins] | None = None
 
-    def wake(self, begins: Begins | None = None) -> None:
+    def wake(self, begins: outcome.Outcome[Begins] | None = None) -> None:
         """Wake the task that waits, with an outcome or to write itself."""
         self.begins = self.begins or begins
         task, self.task = self.task, None
@@ -342,8 +341,9 @@ class Appending:
 class AppendQueue:
     """The appends that wait. The task of the first writes them all, and then wakes the first of those that came since.
 
-    ``write(take)`` writes what ``take()`` returns, and returns the outcome of each. It calls ``take`` once, in any
-    thread, when nothing can hinder it any more: an append can be cancelled until then, and has written nothing.
+    ``write(take)`` writes what ``take()`` returns, all or nothing, and returns where each begins. It calls ``take``, in
+    any thread, once nothing can hinder it: an append can be cancelled until then, and has written nothing. If it raises
+    ``ValueError``, because of one of them, each is written alone.
     """
 
     def __init__(self, write: Callable[[Callable[[], list[Appending]]], Awaitable[Sequence[Begins]]]) -> None:
@@ -373,7 +373,7 @@ class AppendQueue:
         return own.begins.unwrap()
 
     async def _write_all(self, own: Appending) -> None:
-        self._is_writing = own.has_written = True
+        self._is_writing = True
         taken: list[Appending] = []
 
         def take() -> list[Appending]:
@@ -382,22 +382,32 @@ class AppendQueue:
                 taken.append(self._pending.popleft())
             return taken
 
-        failure: Begins = outcome.Error(RuntimeError("interrupted: nobody knows what was written"))
+        failure: Exception = RuntimeError("interrupted: nobody knows what was written")
         try:
             # Tasks that the last append has woken append again: all of that is written together.
             await trio.lowlevel.checkpoint()
-            for one, begins in zip(taken, await self._write(take), strict=True):
-                one.wake(begins)
+            try:
+                for one, begins in zip(taken, await self._write(take), strict=True):
+                    one.wake(outcome.Value(begins))
+            except ValueError:
+                with trio.CancelScope(shield=True):
+                    # Their tasks can't be cancelled any more: each gets the outcome of its own.
+                    for one in taken:
+                        one.wake(await outcome.acapture(self._write_one, one))
         except Exception as error:
             # Raised in every task that appended: the log was closed, or can't be written at all.
-            failure = outcome.Error(error)
+            failure = error
             take()
         finally:
             for one in taken:
                 if one.begins is None:
-                    one.wake(failure)
+                    one.wake(outcome.Error(failure))
             if own in self._pending:
                 self._pending.remove(own)  # it was cancelled while the log was locked
             self._is_writing = bool(self._pending)
             if self._pending:
                 self._pending[0].wake()
+
+    async def _write_one(self, own: Appending) -> Begins:
+        [begins] = await self._write(lambda: [own])
+        return begins

@@ -103,7 +103,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
                 # Raised again at once: nobody will commit what is there.
                 await ledger.discard(staged)
                 raise
-        await channel.send(msgspec.json.encode({"rows": staged.rows, "elements": elements}))
+        await channel.send(msgspec.json.encode({"rows": staged.row.latest, "elements": elements}))
 
     async def commit(batch: BatchRequest) -> dict[str, object]:
         terms = msgspec.structs.asdict(batch)

@@ -1,20 +1,27 @@
-"""A log in a SQLite database: in a file that any number of processes may open, or in memory."""
+"""A log in a SQLite database: in a file that any number of processes may open, or in memory.
+
+One connection writes, a few read, each in a thread of Trio's; one more answers short questions where they are asked.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
-import outcome
 import trio
 
 from rsocket_trio.extras import install_command
+from rsocket_trio.replay.database import check_filesystem, require_sqlite, transaction_of, translated
 from rsocket_trio.replay.elements import (
     FOREVER,
     Clock,
@@ -46,6 +53,7 @@ from rsocket_trio.replay.tables import (
     bodies_of,
     count,
     counter,
+    create,
     partition_of,
     places,
     put,
@@ -57,11 +65,36 @@ from rsocket_trio.tools.parking_lot import ParkingLot
 if TYPE_CHECKING:
     from apsw import Connection
 
-    from rsocket_trio.replay.database import Database
-
 T = TypeVar("T")
 Sync: TypeAlias = Literal["full", "never"]
 
+APPLICATION_ID: Final = 0x52534B54
+"""What ``PRAGMA application_id`` says of our files: "RSKT"."""
+LAYOUT: Final = 1
+"""The layout of the tables that this version writes: ``PRAGMA user_version``."""
+LOCK_SECONDS = 30.0
+"""Seconds that a write waits while somebody else holds the lock of the file."""
+LOCK_TRY_MS = 50
+"""Milliseconds that SQLite waits for the lock in one try: so long a cancelled write goes on."""
+NORMAL, FULL = 1, 2
+"""Values of ``PRAGMA synchronous``: with the second one each commit waits for the disk."""
+PAGE_BYTES = 8192
+"""Bytes of a page of a new file: packs take a quarter less CPU to write than with SQLite's 4096."""
+CHECKPOINT_BYTES = 4 * 2**20
+"""Bytes by which a write-ahead log grows until a writer copies it into the database."""
+WAL_BYTES = 16 * 2**20
+"""Bytes of a write-ahead log above which readers leave gaps, and a writer waits for one to begin it anew."""
+RESET_MS = 300
+"""Milliseconds that a writer waits for such a gap."""
+GAP_SECONDS = 0.02
+READERS = 4
+"""Reads of a log at a time."""
+RESERVE_BYTES = 8 * 2**20
+"""Bytes of the file that is given up on a full disk, so that trimming has room."""
+SMALLEST_FILE = 512
+"""Bytes of a database at least: SQLite takes a file of one byte for an empty one."""
+PORTION_PAGES = 1024
+"""Pages that are given back to the disk at a time."""
 LIMIT_BYTES = 64 * 2**20
 """Bytes that a log in memory keeps."""
 LOOK_SECONDS = 0.025
@@ -70,30 +103,10 @@ TRIM_BYTES, TRIM_BODIES = 16 * 2**20, 1024
 """Bytes and bodies that are dropped in one transaction."""
 RETAIN_SECONDS = 1.0
 """Seconds after which a log looks again for records that its retention drops."""
-WHOLE_SQLITE = (3, 51, 3)
-"""From this version on SQLite does not lose pages when one connection begins the WAL anew; and two older ones."""
-MENDED_SQLITE = ((3, 44, 6), (3, 50, 7))
 
 logger = logging.getLogger("rsocket_trio.replay")
-
-
-def require_sqlite() -> None:
-    """Raise ``ModuleNotFoundError`` without APSW, ``RuntimeError`` if its SQLite can lose rows."""
-    try:
-        import apsw
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"a log is a SQLite database: {install_command('log')}", name="apsw") from error
-    check_sqlite(apsw.sqlite_lib_version())
-
-
-def check_sqlite(version: str) -> None:
-    """Raise ``RuntimeError`` for a version of SQLite that can lose committed pages."""
-    numbers = tuple(int(part) for part in version.split("."))[:3]
-    if numbers < WHOLE_SQLITE and numbers not in MENDED_SQLITE:
-        raise RuntimeError(
-            f"SQLite {version} can lose rows that are safe, when its WAL begins anew while another process writes: "
-            f"a log needs {'.'.join(map(str, WHOLE_SQLITE))} or later"
-        )
+_opening = threading.Lock()
+"""Held by a thread that opens a file: two of a process would meet half a file."""
 
 
 class Log(ReplayableLog):
@@ -129,11 +142,17 @@ class Log(ReplayableLog):
         self.path = None if path is None else Path(path).absolute()
         self._asked_partitions = partitions
         self._limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-        self._sync = sync
+        self._synchronous = FULL if sync == "full" else NORMAL
         self._clock: Clock = now_us
-        self._database: Database | None = None
         self._count = 0
-        self._opening = trio.Lock()
+        # SQLite's own files lie beside the file itself, wherever links lead to it.
+        self._file = "" if path is None else os.path.realpath(path)
+        self._is_open = self._is_closed = False
+        self._pid = 0
+        self._opening, self._turn = trio.Lock(), trio.Lock()
+        self._reading = trio.CapacityLimiter(READERS)
+        self._idle: list[Connection] = []
+        self._copied_pages = 0
         self._appends = AppendQueue(self._write)
         self._changed = ParkingLot()
         self._is_watched = False
@@ -148,63 +167,317 @@ class Log(ReplayableLog):
     # Opening and closing
 
     async def open(self) -> None:
-        if self._database is None:
+        if not self._is_open:
             async with self._opening:
-                await self._connect()
-        assert self._database is not None
-        self._database.check_process()
+                if not self._is_open:
+                    await self._patiently(self._open, trio.current_time())
+        self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _connect(self) -> None:
-        from rsocket_trio.replay.database import Database
+    def _open(self) -> None:
+        """Open the file, or make it. Raise ``OSError(EBUSY)`` if somebody else writes it."""
+        with nullcontext() if self.path is None else _opening, translated(self.path):
+            if self.path is not None:
+                check_filesystem(Path(self._file), self.path)
+                self._check_kind()
+            self._writer = self._asked = self._connect()
+            try:
+                self._writer.transaction_mode = "IMMEDIATE"
+                self._create()
+                if self.path is not None:
+                    if self._writer.pragma("journal_mode", "wal") != "wal":
+                        raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
+                    self._writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's, which waits for no reader
+                    self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
+                    self._asked = self._connect()
+                self._check_content()
+            except BaseException:
+                # Raised again at once: a log that was not opened is not closed either.
+                self._close()
+                raise
+        self._take_reserve()
+        self._is_open, self._pid = True, os.getpid()
 
-        if self._database is not None:
-            return
-        database = Database(self.path, sync=self._sync == "full")
-        await database.open()
-        try:
-            if not has_arrow() and database.ask("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1"):
-                raise ModuleNotFoundError(
-                    f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
-                )
-            self._count = database.here(partial(counter, name="partitions"))
-            if not self._count or self._asked_partitions not in (None, self._count):
-                # Otherwise no lock is waited for.
-                self._count = await database.write(self._add_partitions)
-        except BaseException:
-            # Raised again at once: a log that was not opened is not closed either.
-            with trio.CancelScope(shield=True):
-                await database.aclose()
-            raise
-        self._database = database
+    def _check_kind(self) -> None:
+        """Raise ``CorruptLog`` for a file that is not ours, which stays as it is: it is read as it lies there."""
+        import apsw
 
-    def _add_partitions(self, connection: Connection) -> int:
-        present = counter(connection, "partitions")
-        partitions = self._asked_partitions or max(present, 1)
-        if partitions < present:
-            raise ValueError(
-                f"{self.path} has {present} partitions, and {partitions} are asked for: none can be dropped"
+        size = os.stat(self._file).st_size if os.path.exists(self._file) else 0
+        if 0 < size < SMALLEST_FILE:
+            raise CorruptLog(self.path, "it is no database")
+        if size:
+            flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            with closing(apsw.Connection(f"{Path(self._file).as_uri()}?immutable=1", flags)) as reader:
+                self._check_owner(reader)
+
+    def _check_owner(self, connection: Connection) -> int:
+        """Return the application's id, 0 for an empty database. Raise ``CorruptLog`` for another program's."""
+        number = connection.pragma("application_id")
+        if number != APPLICATION_ID and (number or connection.execute("SELECT count(*) FROM sqlite_schema").get):
+            raise CorruptLog(self.path, "it is a database of another program")
+        return int(number)
+
+    def _connect(self) -> Connection:
+        import apsw
+
+        connection = apsw.Connection(":memory:" if self.path is None else str(self.path))
+        connection.set_busy_timeout(LOCK_TRY_MS)
+        connection.pragma("synchronous", self._synchronous)
+        connection.pragma("secure_delete", 0)
+        connection.pragma("cache_size", -2048)
+        return connection
+
+    def _create(self) -> None:
+        connection = self._writer
+        if connection.pragma("application_id") != APPLICATION_ID:
+            # Before the file has its first table, and before the WAL: later it has no effect.
+            connection.pragma("page_size", PAGE_BYTES)
+            connection.pragma("auto_vacuum", 2)
+            with connection:
+                # Another process may have made it meanwhile.
+                if self._check_owner(connection) != APPLICATION_ID:
+                    create(connection)
+                    connection.pragma("application_id", APPLICATION_ID)
+                    connection.pragma("user_version", LAYOUT)
+        if (layout := connection.pragma("user_version")) != LAYOUT:
+            raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
+
+    def _check_content(self) -> None:
+        """Add the partitions that are missing. Raise ``ModuleNotFoundError`` for rows that can't be read here."""
+        if not has_arrow() and self._asked.execute("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1").get:
+            raise ModuleNotFoundError(
+                f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
             )
-        for number in range(present, partitions):
-            Partition(number).save(connection)
-        return count(connection, "partitions", partitions - present)
+        self._count = counter(self._asked, "partitions")
+        if self._count and self._asked_partitions in (None, self._count):
+            return  # no lock is waited for
+        with self._writer as connection:
+            present = counter(connection, "partitions")
+            partitions = self._asked_partitions or max(present, 1)
+            if partitions < present:
+                raise ValueError(
+                    f"{self.path} has {present} partitions, and {partitions} are asked for: none can be dropped"
+                )
+            for number in range(present, partitions):
+                Partition(number).save(connection)
+            self._count = count(connection, "partitions", partitions - present)
 
     async def aclose(self) -> None:
-        if self._database is not None:
-            await self._database.aclose()
+        async with self._turn:
+            if self._is_open and not self._is_closed:
+                for number in range(READERS):
+                    await self._reading.acquire_on_behalf_of(number)
+                self._is_closed = True
+                await self._in_thread(self._close)
+                for number in range(READERS):
+                    self._reading.release_on_behalf_of(number)  # reads that wait for their turn fail
         self._changed.wake_all()
 
-    @property
-    def _open_database(self) -> Database:
-        """Return the database. Raise ``trio.ClosedResourceError`` if the log was not opened."""
-        if self._database is None:
+    def _close(self) -> None:
+        for connection in {self._writer, self._asked, *self._idle}:
+            connection.close()
+
+    def _check_open(self) -> None:
+        """Raise ``RuntimeError`` in a process that was forked since, and if the log is not open."""
+        if not self._is_open:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
-        return self._database
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{self.path} was opened before this process was forked: open it here")
+        if self._is_closed:
+            raise trio.ClosedResourceError("the log was closed")
+
+    # The database: whose thread, and whose turn
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        if self.path is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return function()
+        return await trio.to_thread.run_sync(function)
+
+    async def _patiently(self, function: Callable[[], T], since: float) -> T:
+        """Run a function in a thread until the file is unlocked, for ``LOCK_SECONDS`` at most from ``since`` on."""
+        while True:
+            try:
+                return await self._in_thread(function)
+            except OSError as error:
+                if error.errno != errno.EBUSY or trio.current_time() >= since + LOCK_SECONDS:
+                    raise
+            await trio.lowlevel.checkpoint()
+
+    def _here(self, function: Callable[[Connection], T]) -> T:
+        """Return what a short question finds as the file is now. It runs where it is asked."""
+        self._check_open()
+        with translated(self.path, self._asked):
+            return function(self._asked)
+
+    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what a statement finds that is a short question."""
+        return self._here(lambda connection: connection.execute(statement, values).fetchall())
+
+    async def _look_up(self, function: Callable[[Connection], T]) -> T:
+        """Return what ``function`` finds in one state of the file. No other read sees its connection meanwhile."""
+
+        def run() -> T:
+            with translated(self.path):
+                connection = self._idle.pop() if self._idle else self._connect()
+            try:
+                with transaction_of(connection, self.path):
+                    return function(connection)
+            finally:
+                self._idle.append(connection)
+
+        if self.path is None:
+            await trio.lowlevel.checkpoint()
+            return self._here(function)
+        if self._wal_bytes > WAL_BYTES:
+            # So that a writer finds a moment at which nobody reads the WAL.
+            await trio.sleep(GAP_SECONDS)
+        async with self._reading:
+            self._check_open()
+            return await self._patiently(run, trio.current_time())
+
+    async def _change(
+        self, function: Callable[[Connection], T], *, waits_for_disk: bool = True, makes_room: bool = False
+    ) -> T:
+        """Run ``function`` in a transaction, commit it, and return what it returns; again if the file was locked.
+
+        While it waits for the lock it can be cancelled. What does not wait for the disk is there with the next
+        transaction that does, or not at all. What makes room has that of the reserve on a full disk.
+        """
+
+        def run() -> T:
+            if not waits_for_disk:
+                self._writer.pragma("synchronous", NORMAL)
+            try:
+                return self._shrink(function) if makes_room else self._transaction(function)
+            finally:
+                if not waits_for_disk:
+                    self._writer.pragma("synchronous", self._synchronous)
+
+        # Tasks that wait for one lock give up together, and not one behind the other.
+        since = trio.current_time()
+        async with self._turn:
+            self._check_open()
+            return await self._patiently(run, since)
+
+    def _transaction(self, function: Callable[[Connection], T]) -> T:
+        """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
+        with transaction_of(self._writer, self.path):
+            return function(self._writer)
+
+    # Space
+
+    def _shrink(self, function: Callable[[Connection], T]) -> T:
+        """Run a function that makes room in a transaction: on a full disk, in the room of the reserve."""
+        try:
+            result = self._transaction(function)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._delete_reserve():
+                raise
+            self._reset_wal()
+            result = self._transaction(function)
+        self._reset_wal()
+        self._take_reserve()
+        return result
+
+    @property
+    def _wal_bytes(self) -> int:
+        """Return the bytes of the write-ahead log."""
+        try:
+            return os.stat(f"{self._file}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    def _copy_pages(self, connection: Connection, name: str, pages: int) -> int:
+        """Copy the write-ahead log behind a commit, if that made it long; wait for readers if it became too long.
+
+        The size of its file says only how long it was: SQLite calls this with its pages.
+        """
+        if pages < self._copied_pages:
+            self._copied_pages = 0  # it has begun anew
+        if (pages - self._copied_pages) * PAGE_BYTES >= CHECKPOINT_BYTES:
+            self._copied_pages = pages
+            self._checkpoint(begins_anew=pages * PAGE_BYTES > WAL_BYTES)
+        return 0
+
+    def _reset_wal(self) -> None:
+        """Copy the write-ahead log whole and begin it anew, unless somebody reads it for too long."""
+        if self.path is not None and self._checkpoint(begins_anew=True) and self._delete_reserve():
+            self._checkpoint(begins_anew=True)
+
+    def _checkpoint(self, *, begins_anew: bool) -> bool:
+        """Copy the write-ahead log. Return whether the disk is full.
+
+        A failure is none of the commit that it comes with: the WAL stays, and is copied the next time.
+        """
+        import apsw
+
+        self._writer.set_busy_timeout(RESET_MS)
+        try:
+            self._writer.wal_checkpoint(
+                mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if begins_anew else apsw.SQLITE_CHECKPOINT_PASSIVE
+            )
+        except apsw.BusyError:
+            pass  # another process copies it, or reads it
+        except apsw.Error as error:
+            logger.warning("%s: its write-ahead log could not be copied: %s", self.path, error)
+            return isinstance(error, apsw.FullError)
+        finally:
+            self._writer.set_busy_timeout(LOCK_TRY_MS)
+        return False
+
+    async def _give_back(self) -> None:
+        """Give back to the disk what is free beyond a quarter of the file, in portions."""
+
+        def vacuum(connection: Connection) -> int:
+            pages = connection.pragma("page_count")
+            # Then a quarter of what is left is free.
+            surplus = (4 * connection.pragma("freelist_count") - pages) // 3
+            if surplus > 0:
+                # It frees a page for each row that is fetched.
+                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, PORTION_PAGES)})").fetchall()
+            return int(pages - connection.pragma("page_count"))
+
+        if self.path is not None:
+            try:
+                # In a damaged file there are fewer than it counts.
+                while await self._change(vacuum, makes_room=True) >= PORTION_PAGES:
+                    pass
+            except OSError as error:
+                # It takes some room; the log itself uses again what is free.
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    @property
+    def _reserve(self) -> Path:
+        return Path(f"{self._file}-reserve")
+
+    def _take_reserve(self) -> None:
+        """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""
+        if self.path is None or self._reserve.exists():
+            return
+        with suppress(OSError):
+            left = os.statvfs(self._reserve.parent)
+            if left.f_bavail * left.f_frsize < RESERVE_BYTES + 2 * CHECKPOINT_BYTES:
+                return
+            with self._reserve.open("ab") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                except OSError:
+                    self._reserve.unlink()
+
+    def _delete_reserve(self) -> bool:
+        """Give the reserve back to the disk. Return whether there was one."""
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True
 
     # State: that of the file
 
     def partitions(self) -> Sequence[int]:
-        self._count = self._open_database.here(partial(counter, name="partitions"))
+        self._count = self._here(partial(counter, name="partitions"))
         return range(self._count)
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -213,7 +486,7 @@ class Log(ReplayableLog):
 
     def _state(self, partition: int) -> Partition:
         self._check_partitions((partition,))
-        return self._open_database.here(partial(partition_of, number=partition))
+        return self._here(partial(partition_of, number=partition))
 
     def _check_partitions(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -230,8 +503,8 @@ class Log(ReplayableLog):
         for group in own.elements.values():
             self._check_room(sum([one.size + OVERHEAD for one in group]) if self.path is None else 0)
         begins = await self._appends.append(own)
-        if own.has_written:
-            await self.retain(in_full=False)
+        if self._retention is not None:
+            await self._notice()
         return begins
 
     def _check_room(self, size: int) -> None:
@@ -243,27 +516,21 @@ class Log(ReplayableLog):
         def write(connection: Connection) -> Sequence[Begins]:
             return self._append(connection, take())
 
-        database = self._open_database
-        begins = await database.alone(partial(database.transaction, write))
+        begins = await self._change(write)
         self._changed.wake_all()
         return begins
 
-    def _append(self, connection: Connection, groups: Sequence[Appending]) -> Sequence[Begins]:
-        """Store what was appended together. Return where each begins, or that a partition ends elsewhere."""
+    def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[Begins]:
+        """Store what was appended together. Return where each begins. Raise ``ValueError`` if one can't be there."""
         numbers = {number for group in groups for number in (*group.elements, *(group.at or ()))}
         states = {number: partition_of(connection, number) for number in sorted(numbers)}
         ends = {number: state.latest for number, state in states.items()}
         together: dict[int, list[Element | Pack]] = {}
-        outcomes: list[Begins] = []
+        begins: list[Begins] = []
         for group in groups:
-            try:
-                for number in group.at or ():
-                    check_begin(number, group.at, ends[number])
-            except ValueError as error:
-                # Raised in the task that appended; the others are none the worse for it.
-                outcomes.append(outcome.Error(error))
-                continue
-            outcomes.append(outcome.Value({number: ends[number] for number in group.elements}))
+            for number in group.at or ():
+                check_begin(number, group.at, ends[number])
+            begins.append({number: ends[number] for number in group.elements})
             for number, elements in group.elements.items():
                 together.setdefault(number, []).extend(elements)
                 ends[number] += sum([one.count for one in elements])
@@ -275,7 +542,7 @@ class Log(ReplayableLog):
                 state.time = max(state.time, now if body[1] is None else body[1])
                 state.append(connection, body)
             self._save_grown(connection, state)
-        return outcomes
+        return begins
 
     def _promote(self, connection: Connection, number: int, staged: Sequence[tuple[int, int, int, int]]) -> None:
         """Give bodies that are stored, each with its count, id, size and CRC, the next places of a partition."""
@@ -293,9 +560,10 @@ class Log(ReplayableLog):
         state.save(connection)
 
     async def _notice(self) -> None:
-        """Wake readers of what a ledger has promoted, and do what is due behind it."""
+        """Wake readers of new rows, and do what is due behind them: they are there, whatever becomes of that."""
         self._changed.wake_all()
-        await self.retain(in_full=False)
+        with trio.CancelScope(shield=True):
+            await self.retain(in_full=False)
 
     # Reading
 
@@ -321,7 +589,7 @@ class Log(ReplayableLog):
             return [] if start >= stop else records_from(connection, state, start, stop, max_bytes)
 
         self._check_partitions((partition,))
-        return await self._open_database.read(records)
+        return await self._look_up(records)
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         def first_since(connection: Connection) -> int:
@@ -336,7 +604,7 @@ class Log(ReplayableLog):
             return low
 
         self._check_partitions((partition,))
-        return await self._open_database.read(first_since)
+        return await self._look_up(first_since)
 
     async def wait_beyond(self, partition: int, position: int) -> None:
         await trio.lowlevel.checkpoint()
@@ -353,7 +621,7 @@ class Log(ReplayableLog):
         try:
             with trio.move_on_after(LOOK_SECONDS):
                 await self._changed.park()
-            version = self._open_database.ask("PRAGMA data_version")
+            version = self._ask("PRAGMA data_version")
             if version != self._version:
                 # Since the last look, and not only since this one began: a reader may have parked in between.
                 self._version = version
@@ -371,7 +639,7 @@ class Log(ReplayableLog):
 
     async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> int:
         """Drop what is below a position, about so many bytes, in portions. Return the bytes."""
-        database, dropped = self._open_database, 0
+        dropped = 0
 
         def drop_some(connection: Connection) -> int:
             state = partition_of(connection, partition)
@@ -380,10 +648,10 @@ class Log(ReplayableLog):
                 state.save(connection)
             return gone
 
-        while dropped < max_bytes and (gone := await database.shrink(drop_some)):
+        while dropped < max_bytes and (gone := await self._change(drop_some, makes_room=True)):
             dropped += gone
         if dropped:
-            await database.give_back()
+            await self._give_back()
         return dropped
 
     def set_retention(self, retention: Retention) -> None:
@@ -394,25 +662,24 @@ class Log(ReplayableLog):
         self._retention = retention
 
     async def retain(self, *, in_full: bool = True) -> None:
-        if (retention := self._retention) is None or not (in_full or self._is_time_to_retain):
+        if (retention := self._retention) is None:
             await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        now = self._clock() / 1e6
+        if not in_full and (now < self._retained_at + RETAIN_SECONDS or self._retaining.locked()):
             return
         try:
             with trio.CancelScope(shield=not in_full):
                 # A task of the log could not: one that asks for something else does it.
                 async with self._retaining:
+                    self._retained_at = now
                     await self._apply(retention)
         except (OSError, CorruptLog, trio.ClosedResourceError):
             if in_full:
                 raise
             logger.exception("%s: the retention failed, and is tried again", self.path)
 
-    @property
-    def _is_time_to_retain(self) -> bool:
-        return self._clock() / 1e6 - self._retained_at >= RETAIN_SECONDS and not self._retaining.locked()
-
     async def _apply(self, retention: Retention) -> None:
-        self._retained_at = self._clock() / 1e6
         for number in self.partitions():
             before = self.lowest(number) or 0
             if retention.seconds is not None:
@@ -429,7 +696,7 @@ class Log(ReplayableLog):
     # Named readers
 
     def readers(self) -> Mapping[str, Reader]:
-        return self._open_database.here(load_readers)
+        return self._here(load_readers)
 
     async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
         def save(connection: Connection) -> T:
@@ -444,7 +711,7 @@ class Log(ReplayableLog):
             count(connection, "readers", len(after) - len(before))
             return result
 
-        result = await self._open_database.write(save)
+        result = await self._change(save)
         self._retained_at = -math.inf  # there may be rows that none needs any more
         await self.retain(in_full=False)
         return result

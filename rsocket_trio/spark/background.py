@@ -70,6 +70,11 @@ class Queue(Generic[T]):
         self._wake()
         return item
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing more is put before an item was taken."""
+        return self._weight >= self._limit or self._is_complete
+
     def complete(self) -> None:
         """End the items: there are no more."""
         self._is_complete = True
@@ -185,6 +190,11 @@ class Job(Generic[T, R]):
         await self._queue.put(item, weight)
         if self._ended.is_set():
             self._outcome()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing more comes before an item was taken: there is no room, or the task is over."""
+        return self._queue.is_full
 
     def finish(self) -> R:
         """End the items, wait for the task, and return its result."""

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import trio
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from rsocket_trio import Connection, ConnectionLost, Payload
 from rsocket_trio.replay.arrow_packs import encoded
@@ -23,16 +23,14 @@ from rsocket_trio.replay.elements import Record, now_us
 from rsocket_trio.spark.background import Job, Taker, background
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, OptionError, in_one_line, is_missing_route
-from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.options import MAX_POSITION, Options
 from rsocket_trio.spark.ranges import VERSION, check_offset
 from rsocket_trio.spark.rows import RowShape, joined, rows_of
 from rsocket_trio.spark.server_sources import explaining
-from rsocket_trio.spark.stream_reader import ROWS_PER_PARTITION, StreamReader, names_of
+from rsocket_trio.spark.stream_reader import StreamReader, names_of
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-BUFFER_BYTES = 64 * 2**20
-"""Bytes of a streaming query's rows that may wait for Spark, about: beyond, the producer gets no credit."""
 MAX_PART_BYTES = 8 * 2**20
 """Bytes of a task's rows, about: they travel with its plan, for which Spark has a limit."""
 
@@ -57,6 +55,11 @@ class Reception:
         self.is_connected = False
         """True once there was a connection."""
         self.rows = 0
+
+    @property
+    def end(self) -> int:
+        """Return the position behind the last row that came."""
+        return self._number + self.rows
 
     async def run(self, is_batch: bool) -> None:
         """Receive until the stream completes, or there is enough. Raise the error of the stream."""
@@ -84,20 +87,28 @@ class Reception:
     async def _receive(self, connection: Connection) -> None:
         options = self._options
         request = Payload(options.request, options.request_metadata or None)
+        if options.interaction == "response":
+            with trio.move_on_after(options.read_timeout):
+                await self._give([await connection.request_response(request, route=options.route)])
+                return
+            raise ConnectionLost(f"no answer within {options.read_timeout:g} s")
         ask = connection.request_channel if options.interaction == "channel" else connection.request_stream
         async with ask(request, route=options.route, initial_request_n=options.credit) as items:
             while self.rows < self._most and (payloads := await items.receive_batch()):
-                for batch in self._rows(payloads):
-                    some = batch.slice(0, min(batch.num_rows, self._most - self.rows))
-                    self.rows += some.num_rows
-                    await self._taker.put(some, self._shape.weight(some))
+                await self._give(payloads)
                 self.tries.succeeded()
+
+    async def _give(self, payloads: list[Payload]) -> None:
+        """Give the rows of payloads to the taker, up to the last that is wanted."""
+        for batch in self._rows(payloads):
+            some = batch.slice(0, min(batch.num_rows, self._most - self.rows))
+            self.rows += some.num_rows
+            await self._taker.put(some, self._shape.weight(some))
 
     def _rows(self, payloads: list[Payload]) -> list[pa.RecordBatch]:
         if self._shape.is_arrow:
             return [batch for payload in payloads for batch in self._shape.of_payload(payload.data)]
-        first = self._number + self.rows
-        records = [Record(number, one.data, one.metadata) for number, one in enumerate(payloads, first)]
+        records = [Record(number, one.data, one.metadata) for number, one in enumerate(payloads, self.end)]
         return [self._shape.of_records(records, now_us())]
 
 
@@ -128,6 +139,7 @@ class LiveStreamReader(StreamReader):
     """Reads a live stream: offsets are numbers of rows, which mean nothing in another process."""
 
     _job: Job[pa.RecordBatch, None] | None = None
+    _reception: Reception | None = None
     _first = _last = 0
     """The numbers of the rows that are planned, from the first to behind the last."""
     _planned: pa.RecordBatch | None = None
@@ -149,33 +161,40 @@ class LiveStreamReader(StreamReader):
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
-        return ReadMaxRows(self._options.max_rows_per_trigger or ROWS_PER_PARTITION)
+        return self._volume.default_limit(1)
 
     @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch; ``start`` if there is nothing to read."""
+        """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         begin = self._from_offset(start)
         if self._job is None:
             self._first = self._last = begin
             pool, options = self._background.pool, self._options
 
             async def read(taker: Taker[pa.RecordBatch]) -> None:
-                await Reception(pool, options, self._schema, begin, taker).run(is_batch=False)
+                self._reception = Reception(pool, options, self._schema, begin, taker)
+                await self._reception.run(is_batch=False)
 
-            self._job = Job(self._background, partial(explaining, pool, options, read), BUFFER_BYTES)
-        if begin == self._last:
-            # The micro-batch that ended there was read: Spark asks for another one behind it.
-            self._take(self._job, limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS_PER_PARTITION)
+            self._job = Job(self._background, partial(explaining, pool, options, read), options.buffer_bytes)
+        elif begin == self._last:
+            # The micro-batch that ended there was read: Spark asks for another one behind it. A volume for which there
+            # is no room is not waited for.
+            available = 0 if self._reception is None else self._reception.end - begin
+            if self._volume.is_worthwhile(available, limit) or self._job.is_full:
+                self._take(self._job, limit)
         return self._to_offset(self._last)
 
-    def _take(self, job: Job[pa.RecordBatch, None], most: int) -> None:
-        """Plan the rows that have come, ``most`` of them at most. Raise the error of the stream behind its last row."""
-        taken, rows = [], 0
+    def _take(self, job: Job[pa.RecordBatch, None], limit: ReadLimit) -> None:
+        """Plan the rows that have come, up to the limits. Raise the error of the stream behind its last row."""
+        most, max_bytes = self._volume.max_rows(limit) or MAX_POSITION, self._volume.max_bytes(limit) or MAX_POSITION
+        taken, rows, size = [], 0, 0
         try:
-            while rows < most and (batch := self._rest or job.take(0)) is not None:
-                self._rest = batch.slice(most - rows) if batch.num_rows > most - rows else None
-                taken.append(batch.slice(0, most - rows))
-                rows += taken[-1].num_rows
+            while rows < most and size < max_bytes and (batch := self._rest or job.take(0)) is not None:
+                fitting = (max_bytes - size) * batch.num_rows // max(batch.nbytes, 1)
+                some = batch.slice(0, max(min(most - rows, fitting), 1))
+                self._rest = batch.slice(some.num_rows) if some.num_rows < batch.num_rows else None
+                taken.append(some)
+                rows, size = rows + some.num_rows, size + some.nbytes
         except TimeoutError:
             pass  # nothing more has come
         except Exception:

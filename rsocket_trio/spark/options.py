@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -43,10 +44,17 @@ Place: TypeAlias = tuple[str, int]
 Positions: TypeAlias = str | tuple[tuple[Place, int], ...]
 """``"earliest"``, ``"latest"``, or pairs of a place and a position, in the order of their places."""
 
+Times: TypeAlias = tuple[tuple[tuple[str, int | None], int], ...]
+"""Pairs of a place and a time in microseconds since 1970. ``None`` stands for all partitions, and the empty route for
+that of the query, or for all.
+"""
+
 Rule: TypeAlias = tuple[object, str]
 """True if something is wrong, and the error for that."""
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -145,6 +153,14 @@ def number(low: int, high: int = MAX_POSITION) -> Parser:
     return parse
 
 
+def size(written: str) -> int:
+    """Parse bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
+    found = _SIZE.fullmatch(written.strip())
+    if found is None:
+        raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
+    return between(int(Decimal(found[1]) * _SIZES[found[2].lower()]), 1, MAX_POSITION)
+
+
 def seconds(written: str) -> float:
     """Return a time: ``500ms``, ``20s``, ``15m``, ``1h``; a bare number is seconds."""
     found = _TIME.fullmatch(written.strip())
@@ -185,24 +201,49 @@ def read_positions(written: str) -> Positions:
     return tuple(sorted(position_map(found).items()))
 
 
-def microseconds(written: str) -> int:
+def read_times(written: str) -> Times:
+    """Return times: one for all, or JSON of times by partition, by route, or by both."""
+    if not written.lstrip().startswith("{"):
+        return ((("", None), microseconds(written.strip())),)
+    try:
+        found = json.loads(written)
+    except (ValueError, RecursionError):
+        raise ValueError('is no JSON such as {"0": 1767225600000000}') from None
+    result: dict[tuple[str, int | None], int] = {}
+    for name, part in found.items():
+        if isinstance(part, Mapping):
+            for text, partition in partitions_of(part).items():
+                result[name, partition] = microseconds(part[text])
+        elif re.fullmatch(r"\d+", name, re.ASCII):
+            result["", partitions_of({name: part})[name]] = microseconds(part)
+        else:
+            result[name, None] = microseconds(part)
+    if not result or any(not route and partition is None for route, partition in result):
+        raise ValueError("names no partition and no route")
+    return tuple(result.items())
+
+
+def microseconds(said: object) -> int:
     """Return a time in microseconds since 1970 from such a number, or from a text as ISO 8601 has it, in UTC unless it
     says otherwise. A number of 13 digits is refused: it is one of milliseconds, as those of Kafka's source are.
     """
-    text = written.strip()
-    if re.fullmatch(r"\d{13}", text, re.ASCII):
-        raise ValueError(f"is in milliseconds: it takes microseconds since 1970, such as {text}000")
-    if re.fullmatch(r"\d+", text, re.ASCII):
-        number = int(text)
-    else:
+    if re.fullmatch(r"\d{13}", str(said), re.ASCII):
+        raise ValueError(f"has a time {said} in milliseconds: it takes microseconds since 1970, such as {said}000")
+    if isinstance(said, str) and not re.fullmatch(r"\d+", said, re.ASCII):
         try:
-            moment = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(said)
         except ValueError:
-            raise ValueError("is neither microseconds since 1970 nor a text such as 2026-01-31T12:00:00Z") from None
+            raise ValueError(
+                f"has a time {said!r}: neither microseconds since 1970 nor a text such as 2026-01-31T12:00:00Z"
+            ) from None
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         number = (moment - EPOCH) // timedelta(microseconds=1)
+    elif isinstance(said, str) or type(said) is int:
+        number = int(said) if len(str(said)) < 20 else MAX_POSITION + 1
+    else:
+        raise ValueError(f"has a time {said!r} that is neither a number nor a text")
     if not 0 <= number <= MAX_POSITION:
-        raise ValueError("must be between 1970 and 2^63 - 1 microseconds later")
+        raise ValueError(f"has a time {said!r}: must be between 1970 and 2^63 - 1 microseconds later")
     return number
 
 
@@ -341,7 +382,7 @@ class Options:
     route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata. A read by position takes `routes` in its place: several with commas between them", shown_default="required")
     routes: tuple[str, ...] | None = None
     route_pattern: str | None = row("routePattern", route_name, None, Use.READ, "all sources of the server that are like this, in place of `route`, also those that come later: `*` is any text, `?` one character; with `positions=server`")
-    interaction: str = row("interaction", choice("stream", "channel"), "stream", Use.READ, "`stream` or `channel`")
+    interaction: str = row("interaction", choice("stream", "channel", "response"), "stream", Use.READ, "`stream`, `channel`, or in batches `response`: a request for one row")
     request: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text; or `base64:` and bytes", shown_default="empty")
     request_metadata: bytes = row("metadataBase64", base64_bytes, "", Use.READ, "further metadata of the request: ready-made composite entries", secret=True, shown_default="empty")
     data_mime: str = row("dataMimeType", words, OCTET_STREAM, Use.ANY, "MIME type of data, in SETUP")
@@ -359,15 +400,19 @@ class Options:
     credit: int = row("credit", number(1, MAX_REQUEST_N), "2048", Use.READ, "payloads that the server may send ahead; refilled at half")
     positions: str | None = row("positions", choice("server", "none"), None, Use.READ, "where a read can be repeated from: the `server`, or not at all (`none`)", shown_default="none in batch; must be set in streams")
     starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`, of several routes `{\"orders\": {\"0\": 1234}}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
-    starting_timestamp: int | None = row("startingTimestamp", microseconds, None, Use.READ, "the first row is that of this time or a later one, in place of `startingPosition`: microseconds since 1970 or ISO 8601; with `positions=server`")
+    starting_timestamp: Times | None = row("startingTimestamp", read_times, None, Use.READ, "the first row is that of this time or a later one, in place of `startingPosition`: microseconds since 1970 or ISO 8601, or JSON by partition, by route, or both, such as `{\"orders\": {\"0\": \"2026-01-31T12:00Z\"}}`; with `positions=server`")
     include_headers: bool = row("includeHeaders", flag, "false", Use.READ, "one more column of raw rows: `headers ARRAY<STRUCT<name: STRING, value: BINARY>>`")
     ending_position: Positions | None = row("endingPosition", read_positions, None, Use.BATCH_READ, "`latest`, or JSON: the position behind the last; with `positions=server`", shown_default="latest")
-    ending_timestamp: int | None = row("endingTimestamp", microseconds, None, Use.BATCH_READ, "the read ends before the first row of this time or a later one, in place of `endingPosition`; written as `startingTimestamp`, with `positions=server`")
+    ending_timestamp: Times | None = row("endingTimestamp", read_times, None, Use.BATCH_READ, "the read ends before the first row of this time or a later one, in place of `endingPosition`; written as `startingTimestamp`, with `positions=server`")
     max_rows_per_trigger: int | None = row("maxRowsPerTrigger", number(1), None, Use.STREAM_READ, "rows of a micro-batch, over all partitions", shown_default="100000 per partition")
+    max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size, None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
+    min_rows_per_trigger: int | None = row("minRowsPerTrigger", number(1), None, Use.STREAM_READ, "wait for so many rows")
+    max_trigger_delay: float = row("maxTriggerDelay", seconds, "15m", Use.STREAM_READ, "but no longer than this")
     min_partitions: int | None = row("minPartitions", number(1, 100_000), None, Use.READ, "split the ranges into at least so many tasks; with `positions=server`", shown_default="the server's partitions")
     max_rows: int | None = row("maxRows", number(1), None, Use.BATCH_READ, "end the read of a live stream after so many rows; with `positions=none`")
     max_duration: float | None = row("maxDuration", seconds, None, Use.BATCH_READ, "end the read of a live stream after this time; with `positions=none`")
     fail_on_data_loss: bool = row("failOnDataLoss", flag, "true", Use.READ, "fail where rows are gone that should be there; else count them in a warning and go on")
+    buffer_bytes: int = row("bufferBytes", size, "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, at least 512 for a row; then the producer waits; with `positions=none`")
     ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`. Of several routes each has its own: `*.ack`, where `*` stands for the route", shown_default="with `reader`: route + `.ack`")
     reader: str | None = row("reader", name_of_reader, None, Use.STREAM_READ, "name under which the server keeps how far this query is, 1 to 64 letters, digits, `-`, `_` and `.`: it drops no row before; with `positions=server`")
     delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
@@ -564,6 +609,8 @@ def _of_reads(options: Options, use: Use) -> Iterator[Rule]:
     for name in NEED_SERVER:
         is_given = getattr(options, KNOWN[name.lower()][0]) not in (None, False)
         yield is_given, f"option {name!r} needs positions=server, not {options.positions or 'none'}"
+    has_no_use = streams and options.interaction == "response"
+    yield has_no_use, "option 'interaction' response is for read: a stream of one row has no use"
 
 
 def _of_replayed_reads(options: Options) -> Iterator[Rule]:
@@ -572,15 +619,20 @@ def _of_replayed_reads(options: Options) -> Iterator[Rule]:
     yield options.ending_position == EARLIEST, "option 'endingPosition' of 'earliest' would read nothing"
     yield from _of_length(options.routes or (options.route,))
     several = options.reads_several
-    for edge, positions, time in (
+    for edge, positions, times in (
         ("starting", options.starting_position, options.starting_timestamp),
         ("ending", options.ending_position, options.ending_timestamp),
     ):
-        name, has_both = f"option '{edge}Position'", positions is not None and time is not None
+        name, has_both = f"option '{edge}Position'", positions is not None and times is not None
         yield has_both, f"options '{edge}Position' and '{edge}Timestamp' exclude each other"
         for (route, _), _ in positions if isinstance(positions, tuple) else ():
             yield several and not route, f'{name} of several routes names them: {{"orders": {{"0": 1234}}}}'
             yield route and not several, f'{name} of one route names its partitions only: {{"0": 1234}}'
+        name = f"option '{edge}Timestamp'"
+        for (route, partition), _ in times or ():
+            is_nowhere = several and not route and partition is not None
+            yield is_nowhere, f"{name} of several routes names them, or is one time"
+            yield route and not several, f"{name} of one route names its partitions only, or is one time"
     yield (
         several and options.ack_route is not None and "*" not in options.ack_route,
         "option 'ackRoute' of several routes has a * that stands for each of them, as in *.ack",

@@ -20,6 +20,7 @@ from rsocket_trio.spark.options import (
     MAX_POSITION,
     Place,
     Positions,
+    Times,
     partitions_of,
     place_name,
     position_map,
@@ -173,6 +174,22 @@ def resolve(wanted: Positions, bounds: Mapping[Place, Bounds], name: str) -> Pos
     check_places(given, bounds, name)
     default = {place: one.earliest if name == "startingPosition" else one.latest for place, one in bounds.items()}
     return default | given
+
+
+def times_at(wanted: Times, bounds: Mapping[Place, Bounds], name: str) -> dict[Place, int]:
+    """Return the time of each partition that the option ``name`` has times for. Raise ``OptionError``."""
+    found: dict[Place, int] = {}
+    # One time for all comes first, and a partition of its own last: the narrower one holds.
+    for (route, partition), time in sorted(wanted, key=lambda pair: (bool(pair[0][0]), pair[0][1] is not None)):
+        if partition is not None:
+            check_places([(route, partition)], bounds, name)
+            found[route, partition] = time
+            continue
+        places = [place for place in bounds if not route or place[0] == route]
+        if not places:
+            raise OptionError(f"option {name!r} names route {route!r}, those that are read are {routes_at(bounds)}")
+        found |= dict.fromkeys(places, time)
+    return found
 
 
 def check_places(given: Collection[Place], bounds: Mapping[Place, Bounds], name: str) -> None:

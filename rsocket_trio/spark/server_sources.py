@@ -25,8 +25,8 @@ from rsocket_trio.spark.errors import (
     is_missing_route,
     unread,
 )
-from rsocket_trio.spark.options import Options, Place, Use, checked, parse_options, place_name
-from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds
+from rsocket_trio.spark.options import Options, Place, Times, Use, checked, parse_options, place_name
+from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds, times_at
 
 T = TypeVar("T")
 
@@ -88,20 +88,24 @@ async def ask_places(pool: Pool, options: Options, known: Collection[str] = ()) 
 
 
 async def ask_times(
-    pool: Pool, options: Options, bounds: Mapping[Place, Bounds], time: int | None, name: str
+    pool: Pool, options: Options, bounds: Mapping[Place, Bounds], times: Times | None, name: str
 ) -> PositionMap | None:
-    """Return where the first rows at or after a time are, in microseconds since 1970; ``None`` for no time.
+    """Return where the first rows at or after the times of an option are; ``None`` for no times.
 
-    Raise ``OptionError`` naming the option ``name`` for a server that does not look for times, and as ``ask_places``.
+    Partitions that ``times`` leave out begin at their earliest row, and end at their latest. Raise ``OptionError``
+    naming the option ``name`` for a place that the server does not have, and for a server that does not look for times,
+    and as ``ask_places``.
     """
-    if time is None:
+    if times is None:
         return None
+    by_place = times_at(times, bounds, name)
     by_route: dict[str, dict[int, int]] = {}
-    for route, partition in bounds:
+    for (route, partition), time in by_place.items():
         by_route.setdefault(route, {})[partition] = time
     found = await _bounds_of(pool, options, by_route)
-    positions: PositionMap = {}
-    for place, there in bounds.items():
+    is_start = name == "startingTimestamp"
+    positions = {place: one.earliest if is_start else one.latest for place, one in bounds.items()}
+    for place in by_place:
         at = found[place].at if place in found else None
         if at is None:
             raise OptionError(
@@ -109,7 +113,7 @@ async def ask_times(
                 f"{place_name(place)}, its version is too old; use {name.replace('Timestamp', 'Position')}"
             )
         # Rows that came since the bounds were asked for are of a later time.
-        positions[place] = min(at, there.latest)
+        positions[place] = min(at, bounds[place].latest)
     return positions
 
 

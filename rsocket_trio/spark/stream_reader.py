@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
+import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, OptionError, in_one_line, rows_in_one_line
@@ -37,7 +46,7 @@ from rsocket_trio.spark.ranges import (
     to_offset,
 )
 from rsocket_trio.spark.replayed import acknowledge, check_columns, fetch, rows_of_ranges
-from rsocket_trio.spark.server_sources import ask_places, ask_times
+from rsocket_trio.spark.server_sources import ask_places, ask_times, explaining
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -45,6 +54,8 @@ BOUNDS_TIMEOUT = 0.5
 """Seconds that a micro-batch waits for new bounds before it is planned with the known ones."""
 ROWS_PER_PARTITION = 100_000
 """Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
+MAX_SAMPLE_ROWS = 64
+"""Rows of a partition that are read ahead to learn how large they are."""
 MAX_PLAN_ROWS, MAX_PLAN_BYTES = 500, 2**20
 """The largest micro-batch that the driver reads itself, in rows and in bytes: Spark then starts no task in Python."""
 PLAN_TIMEOUT = 0.5
@@ -101,6 +112,51 @@ class LatestBounds:
             answered.set()
 
 
+class Volume:
+    """The read limits of one query."""
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._waiting_since: float | None = None
+
+    def default_limit(self, partitions: int) -> ReadLimit:
+        """Return the limit for Spark, which knows one kind at a time; the other limits are applied here as well."""
+        options = self._options
+        if options.max_rows_per_trigger is None and options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * max(partitions, 1))
+
+    def max_rows(self, limit: ReadLimit) -> int | None:
+        """Return the number of rows that may be read, ``None`` for all there are."""
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_rows_per_trigger
+
+    def max_bytes(self, limit: ReadLimit) -> int | None:
+        """Return the number of bytes that may be read, ``None`` for as many as there are."""
+        if isinstance(limit, ReadMaxBytes):
+            return limit.max_bytes
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
+
+    def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
+        """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
+        wanted = self._options.min_rows_per_trigger
+        if not available:
+            self._waiting_since = None
+            return False
+        if wanted is None or available >= wanted or isinstance(limit, ReadAllAvailable):
+            self._waiting_since = None
+            return True
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < self._options.max_trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
+
+
 # The readers
 
 
@@ -125,6 +181,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _background(self) -> Background:
         return background()
+
+    @cached_property
+    def _volume(self) -> Volume:
+        return Volume(self._options)
 
     def stop(self) -> None:
         """Do nothing: servers hear of the end when the process goes, and Spark seldom calls this."""
@@ -188,13 +248,12 @@ class ServerStreamReader(StreamReader):
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
-        partitions = len(self._bounds.known or self._bounds.fresh())
-        return ReadMaxRows(self._options.max_rows_per_trigger or ROWS_PER_PARTITION * partitions)
+        return self._volume.default_limit(len(self._bounds.known or self._bounds.fresh()))
 
     @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch; ``start`` if there is nothing to read."""
-        options = self._options
+        """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
+        options, volume = self._options, self._volume
         begin = from_offset(start, options.fingerprint)
         bounds = self._bounds.fresh()
         if options.fail_on_data_loss:
@@ -204,11 +263,16 @@ class ServerStreamReader(StreamReader):
             return to_offset(options.fingerprint, begin | replaced)
         added = added_routes(begin, bounds)
         begin |= added
-        end = advance(
-            begin, self._goal or latest_of(bounds), limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        )
-        if not ranges_between(begin, end):
+        latest = self._goal or latest_of(bounds)
+        everything = ranges_between(begin, advance(begin, latest, None))
+        rows = sum(one.size for one in everything)
+        if not volume.is_worthwhile(rows, limit) and not (self._goal and rows):
             return start
+        most, max_bytes = volume.max_rows(limit), volume.max_bytes(limit)
+        if max_bytes is not None:
+            by_bytes = self._rows_in(max_bytes, everything)
+            most = by_bytes if most is None else min(most, by_bytes)
+        end = advance(begin, latest, most)
         # When Spark repeats the first batch it asks anew for the initial offset: so the batch has its own beginning.
         # So does one with new routes, of which the offset before says nothing.
         return to_offset(options.fingerprint, end, begin if added or begin == self._first else None)
@@ -296,6 +360,17 @@ class ServerStreamReader(StreamReader):
             of_route = self._options.of_route(route)
             self._background.start(partial(acknowledge, self._background.pool, of_route, by_partition))
 
+    def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
+        """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""
+        pool, is_raw = self._background.pool, self._options.payload == "raw"
+        sample = Sample(is_raw)
+        for one in ranges:
+            head = attrs.evolve(one, end=min(one.start + MAX_SAMPLE_ROWS, one.end))
+            of_route, schema = self._options.of_route(one.route), None if is_raw else self._schema
+            read = partial(fetch, pool, of_route, head, sample, schema)
+            self._background.run(partial(explaining, pool, of_route, read))
+        return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
+
 
 class TooLarge(Exception):
     """Rows that the driver reads are too large to travel with the plan."""
@@ -314,6 +389,23 @@ class Few:
         if self.size > MAX_PLAN_BYTES:
             raise TooLarge
         self.batches.append(item)
+
+
+class Sample:
+    """Counts rows and their bytes: of raw ones those of data and metadata."""
+
+    def __init__(self, is_raw: bool) -> None:
+        self._is_raw = is_raw
+        self.rows = 0
+        self.size = 0
+
+    async def put(self, item: pa.RecordBatch, weight: int) -> None:
+        """Count rows."""
+        self.rows += item.num_rows
+        if self._is_raw:
+            self.size += sum(pc.sum(pc.binary_length(item.column(name))).as_py() or 0 for name in ("data", "metadata"))
+        else:
+            self.size += item.nbytes
 
 
 class PlannedReader(ServerStreamReader):

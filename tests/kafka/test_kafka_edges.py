@@ -17,7 +17,7 @@ import trio.testing
 from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, TopicGone
 from rsocket_trio.replay.kafka_client import Cluster, OutcomeUnknown, TransactionalProducer
-from rsocket_trio.replay.log import Appending
+from rsocket_trio.replay.log import Appending, Begins
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -110,7 +110,7 @@ class Lost(KafkaLog):
 
     writes = 0
 
-    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
+    async def _write_once(self, groups: Sequence[Appending]) -> list[Begins]:
         self.writes += 1
         await trio.sleep(1)
         raise OutcomeUnknown("nobody knows what was written")

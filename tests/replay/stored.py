@@ -13,7 +13,7 @@ import apsw
 
 from rsocket_trio import Connection, Responder
 from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog, add_source
-from rsocket_trio.replay.database import RESERVE_BYTES, Database
+from rsocket_trio.replay.sqlite_log import RESERVE_BYTES
 from rsocket_trio.testing import connected_pair
 
 KINDS = ["memory", "file"]
@@ -150,4 +150,4 @@ def failing(monkeypatch: Any, number: int = errno.ENOSPC) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/secret/place")
 
-    monkeypatch.setattr(Database, "transaction", fail)
+    monkeypatch.setattr(Log, "_transaction", fail)

@@ -28,7 +28,7 @@ async def stage(
 
 
 def stored(ledger: Ledger, table: str) -> int:
-    [(found,)] = ledger._database.ask(f"SELECT count(*) FROM {table}")
+    [(found,)] = ledger._tables._ask(f"SELECT count(*) FROM {table}")
     return int(found)
 
 
@@ -70,11 +70,11 @@ async def test_bodies_are_neither_copied_nor_read_by_a_commit(tmp_path: Path) ->
     async with new_log("file", tmp_path) as log:
         ledger = Ledger(log)
         await stage(ledger, "a", [b"1", b"2"])
-        before = ledger._database.ask("SELECT id, data FROM bodies")
-        ledger._database.ask("UPDATE bodies SET data = x'00'")
+        before = ledger._tables._ask("SELECT id, data FROM bodies")
+        ledger._tables._ask("UPDATE bodies SET data = x'00'")
         await ledger.commit("sink", 1, {"a": 2})
-        assert [body for body, _ in before] == [body for (body,) in ledger._database.ask("SELECT body FROM places")]
-        ledger._database.ask("UPDATE bodies SET data = ?", before[0][1])
+        assert [body for body, _ in before] == [body for (body,) in ledger._tables._ask("SELECT body FROM places")]
+        ledger._tables._ask("UPDATE bodies SET data = ?", before[0][1])
         assert await data_of(log) == [b"1", b"2"]
 
 
@@ -366,7 +366,7 @@ async def test_a_stage_that_begins_behind_a_take_over_is_refused(ledger: Ledger)
     async with ledger.log:
         await ledger.commit("sink", 0, {}, query="old")
         take_over = partial(ledger.commit, "sink", 0, {}, query="new", take_over=True)
-        async with trio.open_nursery() as nursery, ledger._database._turn:
+        async with trio.open_nursery() as nursery, ledger._tables._turn:
             nursery.start_soon(take_over)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(refused, ledger)
@@ -400,20 +400,44 @@ async def test_an_argument_of_another_type_is_refused_and_damages_nothing(ledger
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_beyond_a_number_the_sink_that_has_not_committed_for_longest_is_forgotten(
-    kind: str, tmp_path: Path
+async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(kind: str, tmp_path: Path) -> None:
+    ledger = new_ledger(kind, tmp_path, max_sinks=2)
+    async with ledger.log:
+        await ledger.commit("a", 5, {})
+        await ledger.commit("b", 6, {})
+        await stage(ledger, "staged", [b"1"], sink="c")
+        with pytest.raises(Rejected, match="2 sinks have committed: that is the limit"):
+            await ledger.commit("c", 0, {"staged": 1})
+        assert (await ledger.commit("a", 6, {})).promoted
+        assert ledger.sinks == {"a": 6, "b": 6}
+
+        assert await ledger.forget("a")
+        assert not await ledger.forget("a")
+        assert (await ledger.commit("c", 0, {"staged": 1})).promoted
+        assert ledger.sinks == {"b": 6, "c": 0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_sink_that_has_not_committed_for_long_makes_room_for_a_new_one(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = new_ledger(kind, tmp_path, max_sinks=3)
     clock = Clock(ledger)
     async with ledger.log:
-        for sink in "abcad":
+        for sink in "abc":
             clock.now += 1
-            await ledger.commit(sink, clock.now, {})
-        assert list(ledger.sinks) == ["c", "a", "d"]
-        assert await ledger.forget("a")
-        assert not await ledger.forget("a")
+            await ledger.commit(sink, 1, {})
+        clock.now += 600 * HOUR
+        await ledger.commit("a", 2, {})
+        clock.now += 200 * HOUR
+        await ledger.commit("d", 1, {})
+
+        assert ledger.sinks == {"c": 1, "a": 2, "d": 1}
+        assert "sink b is forgotten" in caplog.text
         await ledger.commit("e", 1, {})
-        assert list(ledger.sinks) == ["c", "d", "e"]
+        with pytest.raises(Rejected, match="one that has not committed for 30 days goes"):
+            await ledger.commit("f", 1, {})
+        assert ledger.sinks == {"a": 2, "d": 1, "e": 1}
 
 
 @pytest.mark.parametrize("kind", KINDS)

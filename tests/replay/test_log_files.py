@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, database
+from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, database, sqlite_log
 from tests.each_row import ALL_CASES, each_row
 from tests.replay.stored import SmallDisk, beside, data_of, new_ledger, new_log, opened, rows_of
 
@@ -106,8 +106,7 @@ async def test_a_log_behind_a_link_has_its_files_beside_the_file_itself(tmp_path
     link.symlink_to(real)
     async with Log(link) as log:
         await log.append(b"x")
-        assert log._database is not None
-        assert log._database.wal_bytes == beside(real, "wal").stat().st_size > 0
+        assert log._wal_bytes == beside(real, "wal").stat().st_size > 0
         assert beside(real, "reserve").exists()
     assert sorted(os.listdir(tmp_path)) == ["link.log", "there"]
 
@@ -179,7 +178,7 @@ async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
             assert await data_of(log) == [b"0", b"1", b"2", b"3", b"4"]
     async with Log(path) as log:
         await log.append_all({0: rows})
-        [(singles, packs)] = log._open_database.ask("SELECT sum(form = 0), sum(form = 1) FROM bodies")
+        [(singles, packs)] = log._ask("SELECT sum(form = 0), sum(form = 1) FROM bodies")
         assert (singles, packs) == (5, 1)
         assert len(await rows_of(log)) == 10
     monkeypatch.setattr("rsocket_trio.replay.sqlite_log.has_arrow", lambda: False)
@@ -194,12 +193,12 @@ async def test_the_file_shrinks_when_rows_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "rows.log"
     async with Log(path, sync="never") as log:
         await log.append_all({0: [Element(bytes(2**20)) for _ in range(20)]})
-        assert log._open_database.ask("PRAGMA auto_vacuum") == [(2,)]
-        log._open_database.reset_wal()
+        assert log._ask("PRAGMA auto_vacuum") == [(2,)]
+        log._reset_wal()
         assert path.stat().st_size > 20 * 2**20
         await log.trim(0, 18)
         assert path.stat().st_size < 4 * 2**20
-        assert beside(path, "wal").stat().st_size < database.CHECKPOINT_BYTES
+        assert beside(path, "wal").stat().st_size < sqlite_log.CHECKPOINT_BYTES
         assert log.bounds(0) == (18, 20)
 
 
@@ -208,8 +207,8 @@ async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path
     async with Log(path) as log:
         for _ in range(40):
             await log.append(bytes(250_000))
-        log._open_database.reset_wal()
-        assert beside(path, "reserve").stat().st_size == database.RESERVE_BYTES
+        log._reset_wal()
+        assert beside(path, "reserve").stat().st_size == sqlite_log.RESERVE_BYTES
         disk.room = 200_000
         await log.append(bytes(100_000))
         with pytest.raises(OSError, match="No space left on device") as caught:
@@ -241,7 +240,7 @@ async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
             for row in range(500):
                 await stage.add(Element(b"%s %d" % (attempt.encode(), row)))
             await stage.seal()
-        ledger.log._open_database.reset_wal()  # type: ignore[attr-defined]
+        ledger.log._reset_wal()  # type: ignore[attr-defined]
         disk.room = step
         with suppress(OSError):
             await ledger.commit("sink", 1, {"a": 500, "b": 500})
@@ -300,7 +299,7 @@ async def test_a_trim_and_a_retention_end_at_a_hole_as_reads_do(tmp_path: Path) 
     async with new_log("file", tmp_path) as log:
         for number in range(6):
             await log.append(b"%d" % number)
-        log._open_database.ask("DELETE FROM places WHERE position = 2")
+        log._ask("DELETE FROM places WHERE position = 2")
         log.set_retention(Retention(bytes=1))
         for attempt in (log.trim(0, 4), log.retain()):
             with pytest.raises(CorruptLog, match="at position 2: a row is missing"):

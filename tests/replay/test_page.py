@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import open_connection, replay
-from rsocket_trio.replay import Element, Ledger, Log, ReplayableLog, ReplayError, database, element_metadata, tables
+from rsocket_trio.replay import Element, Ledger, Log, ReplayableLog, ReplayError, element_metadata, sqlite_log, tables
 from tests.blocks import page, snippets
 from tests.each_row import each_row
 from tests.programs import run_program
@@ -111,9 +111,9 @@ def test_the_tables_are_those_of_the_code() -> None:
     names = re.findall(r"CREATE TABLE (\w+)", tables.SCHEMA)
 
     assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(names)
-    assert f"0x{database.APPLICATION_ID:X}" in section
-    assert f"names the layout, {database.LAYOUT};" in section
-    assert f"{database.RESERVE_BYTES >> 20} MiB" in section
+    assert f"0x{sqlite_log.APPLICATION_ID:X}" in section
+    assert f"names the layout, {sqlite_log.LAYOUT};" in section
+    assert f"{sqlite_log.RESERVE_BYTES >> 20} MiB" in section
 
 
 async def test_the_questions_and_the_program_of_the_page_read_a_file(tmp_path: Path) -> None:

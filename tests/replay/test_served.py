@@ -192,7 +192,7 @@ async def test_damage_ends_a_reader_with_the_position_and_no_name_of_a_file(
     async with source(log) as client:
         for n in range(20):
             await log.append(b"%020d" % n)
-        log._open_database.ask("UPDATE bodies SET data = x'00' WHERE id = 2")
+        log._ask("UPDATE bodies SET data = x'00' WHERE id = 2")
         async with reading(client, 0, 20) as items:
             assert read_source_payload(await anext(items)) == Record(0, b"%020d" % 0)
             with pytest.raises(
@@ -381,7 +381,7 @@ async def test_a_stage_that_does_not_complete_is_discarded(kind: str, how: str, 
                 await server.drain(grace=0)
             await until(lambda: not ledger.staged)
         assert ledger.staged_bytes == 0
-        assert ledger._database.ask("SELECT * FROM bodies") == []
+        assert ledger._tables._ask("SELECT * FROM bodies") == []
 
 
 @each_row("attempt", ["../outside", "/tmp/outside", "", ".", "a.b", "a\0", "a\n", "x" * 65, 7, None])

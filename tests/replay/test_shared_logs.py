@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Responder
-from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source, database
+from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source, sqlite_log
 from rsocket_trio.testing import connected_pair
 from tests.programs import PATIENCE, program
 from tests.replay.stored import PEER, data_of, locked, opened, rows_of
@@ -137,7 +138,7 @@ async def test_appends_that_wait_for_the_lock_are_written_once_it_is_free_but_fo
 
 
 async def test_a_lock_that_is_held_for_too_long_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_log, "LOCK_SECONDS", 0.1)
     path = tmp_path / "rows.log"
     async with Log(path) as log:
         with locked(path):
@@ -148,18 +149,38 @@ async def test_a_lock_that_is_held_for_too_long_names_the_file(tmp_path: Path, m
         assert await log.append(b"first") == 0
 
 
+async def test_appends_that_wait_together_for_a_lock_all_hear_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_log, "LOCK_SECONDS", 0.1)
+    problems: list[int | None] = []
+
+    async def append() -> None:
+        try:
+            await log.append(b"late")
+        except OSError as error:
+            problems.append(error.errno)
+
+    async with Log(tmp_path / "rows.log") as log:
+        with locked(tmp_path / "rows.log"):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(append)
+    assert problems == [errno.EBUSY] * 3
+
+
 async def test_tasks_that_wait_for_one_lock_give_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_log, "LOCK_SECONDS", 0.1)
     tries: list[object] = []
     async with Log(tmp_path / "rows.log") as log, Ledger(log) as ledger:
         stages = [await ledger.begin("sink", name, 0) for name in "abc"]
-        transaction = log._open_database.transaction
+        transaction = log._transaction
 
         def noted(function: Callable[[apsw.Connection], object]) -> object:
             tries.append(function)
             return transaction(function)
 
-        monkeypatch.setattr(log._open_database, "transaction", noted)
+        monkeypatch.setattr(log, "_transaction", noted)
         with locked(tmp_path / "rows.log"):
             async with trio.open_nursery() as nursery:
                 for staged in stages:

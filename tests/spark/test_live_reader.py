@@ -175,9 +175,8 @@ def test_what_travels_with_a_task_is_of_limited_size(ticker: Ticker, monkeypatch
     assert max(parts) < 4
 
 
-def test_what_is_not_read_holds_the_producer_back(ticker: Ticker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_reader, "BUFFER_BYTES", 1000)
-    reader = LiveStreamReader(wanted(), None)
+def test_what_is_not_read_holds_the_producer_back(ticker: Ticker) -> None:
+    reader = LiveStreamReader(wanted(bufferBytes=1000), None)
     at = reader.initialOffset()
     ticker.wanted = 10**9
     reader.latestOffset(at, ALL)
@@ -191,6 +190,30 @@ def test_what_is_not_read_holds_the_producer_back(ticker: Ticker, monkeypatch: p
         return ticker.sent > 2048
 
     eventually(goes_on)
+
+
+def test_a_micro_batch_is_bounded_by_bytes(ticker: Ticker) -> None:
+    reader = LiveStreamReader(wanted(maxBytesPerTrigger=2000), None)
+    at, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    ticker.wanted = 500
+    eventually(lambda: reader.latestOffset(at, limit) != at)
+
+    assert 0 < len(plan(reader, at, limit)[0]) < 50
+
+
+def test_a_volume_is_waited_for_unless_there_is_no_room_for_it(ticker: Ticker) -> None:
+    patient = LiveStreamReader(wanted(minRowsPerTrigger=20), None)
+    at = patient.initialOffset()
+    ticker.wanted = 10
+    patient.latestOffset(at, ReadMaxRows(10**6))
+    eventually(lambda: ticker.sent == 10)
+    assert plan(patient, at, ReadMaxRows(10**6))[0] == []
+    ticker.wanted = 20
+    eventually(lambda: len(plan(patient, at, ReadMaxRows(10**6))[0]) == 20)
+
+    reader = LiveStreamReader(wanted(bufferBytes=1000, minRowsPerTrigger=10**6), None)
+    ticker.wanted = 10**9
+    eventually(lambda: plan(reader, at, ReadMaxRows(10**6))[0] != [])
 
 
 def test_a_channel_is_read_as_a_stream_is(ticker: Ticker) -> None:

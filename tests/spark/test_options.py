@@ -47,7 +47,9 @@ def test_what_nobody_gives_is_the_default() -> None:
 
     assert options.credit == 2048
     assert (options.batch_rows, options.batch_bytes, options.batch_max_delay) == (8192, 4 * 2**20, 0.2)
+    assert options.max_trigger_delay == 900.0
     assert options.fail_on_data_loss
+    assert options.buffer_bytes == 256 * 2**20
     assert (options.reconnect_max_attempts, options.connect_timeout, options.read_timeout) == (5, 10.0, 60.0)
 
 
@@ -105,6 +107,8 @@ def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, 
 @pytest.mark.parametrize(
     ("use", "name", "text", "problem"),
     [
+        (Use.STREAM_READ, "bufferBytes", "0", "at least 1"),
+        (Use.STREAM_READ, "bufferBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
         (Use.STREAM_READ, "ackRoute", "r" * 256, "has 256 bytes"),
         (Use.STREAM_READ, "reader", "a/b", "is no name of a reader: 1 to 64 letters"),
         (Use.STREAM_READ, "reader", "", "is no name of a reader"),
@@ -117,9 +121,10 @@ def test_what_is_too_long_or_too_large_is_named(use: Use, name: str, text: str, 
         parse_options({**BASE, name: text}, use)
 
 
-def test_json_of_any_depth_is_refused_with_the_options_name() -> None:
-    with pytest.raises(OptionError, match=r"^option 'startingPosition' of .* JSON such as"):
-        parse_options({**BASE, "startingPosition": '{"a":' * 100_000}, Use.STREAM_READ)
+@pytest.mark.parametrize("name", ["startingPosition", "startingTimestamp"])
+def test_json_of_any_depth_is_refused_with_the_options_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^option '{name}' of .* JSON such as"):
+        parse_options({**BASE, name: '{"a":' * 100_000}, Use.STREAM_READ)
 
 
 @pytest.mark.parametrize("missing", ["path", "route"])
@@ -243,6 +248,7 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"tls.key": "k"}, "'tls.key' needs 'tls.cert'"),
         (Use.BATCH_READ, {"tls.ca": "c"}, "need a path that begins with tls://"),
         (Use.STREAM_READ, {}, "'positions' must be set for readStream"),
+        (Use.STREAM_READ, {"positions": "none", "interaction": "response"}, "is for read"),
         (Use.STREAM_READ, {"positions": "none", "startingPosition": "earliest"}, "needs positions=server"),
         (Use.STREAM_READ, {"positions": "none", "ackRoute": "a"}, "'ackRoute' needs positions=server"),
         (Use.STREAM_READ, {"positions": "none", "reader": "a"}, "'reader' needs positions=server"),

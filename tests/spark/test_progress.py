@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import urllib.error
+import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import attrs
 import pytest
 
 from rsocket_trio.spark import Progress
-from rsocket_trio.spark.progress import routes_of
+from rsocket_trio.spark.progress import Place, QueryState, RouteProgress, line_of, routes_of
 
 LATEST = {
     "v": 1,
@@ -41,12 +43,10 @@ def event(*sources: Any, run: str = "r1", name: str | None = "q", batch: int = 3
 def test_a_source_is_told_by_route_and_partition() -> None:
     [found] = routes_of(source())
 
-    assert (found.server, found.route, found.behind, found.read) == (
-        "tcp://127.0.0.1:7878",
-        "orders",
-        {0: 6, 1: 0},
-        11,
-    )
+    assert found.partitions == {0: Place(4, 10), 1: Place(7, 7)}
+    assert found.behind == {"min": 0, "average": 3.0, "max": 6}
+    assert (found.rows, found.read) == (5, 11)
+    assert found.description == "rsocket orders at tcp://127.0.0.1:7878"
 
 
 def test_positions_of_several_routes_are_told_apart() -> None:
@@ -54,8 +54,8 @@ def test_positions_of_several_routes_are_told_apart() -> None:
     start = {"p": {"a": {"0": 5}, "b": {"0": 3}}}
     a, b = routes_of(source({"p": {"a": {"0": 7}, "b": {"0": 3}}}, latest, start=start))
 
-    assert (a.route, a.behind, a.read) == ("a", {0: 2}, 2)
-    assert (b.route, b.behind, b.read) == ("b", {0: 0, 1: 2}, 0)
+    assert (a.route, a.partitions, a.read) == ("a", {0: Place(7, 9)}, 2)
+    assert (b.route, b.partitions, b.read) == ("b", {0: Place(3, 3), 1: Place(0, 2)}, 0)
 
 
 def test_a_batch_with_a_beginning_of_its_own_is_counted_from_there() -> None:
@@ -69,7 +69,7 @@ def test_a_live_stream_has_one_partition() -> None:
 
     [found] = routes_of(source({"v": 1, "f": "x", "n": 2}, latest))
 
-    assert found.behind == {0: 7}
+    assert found.partitions == {0: Place(2, 9)}
 
 
 @pytest.mark.parametrize("latest", [{"topic": {"0": 4}}, None, 17, "2026", {"server": "x"}])
@@ -78,9 +78,8 @@ def test_another_source_is_none_of_ours(latest: object) -> None:
 
 
 def test_a_partition_that_went_back_is_not_behind() -> None:
-    [found] = routes_of(source({"p": {"0": 99, "1": 7}}))
-
-    assert found.behind == {0: 0, 1: 0}
+    assert Place(9, 4).behind == 0
+    assert RouteProgress("tcp://h:1", "orders", {}, 0).behind == {"min": 0, "average": 0.0, "max": 0}
 
 
 def test_each_micro_batch_is_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +92,7 @@ def test_each_micro_batch_is_a_log_line(caplog: pytest.LogCaptureFixture) -> Non
 
     assert caplog.messages == [
         (
-            "query q, batch 3: 11 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
+            "query q, batch 3: 5 rows, 0 to 6 positions behind (average 3.0) in 2 partitions of route 'orders' at "
             "tcp://127.0.0.1:7878; so far 11 rows"
         ),
         "query q has ended after batch 3",
@@ -102,13 +101,45 @@ def test_each_micro_batch_is_a_log_line(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_what_a_route_has_read_adds_up_over_micro_batches() -> None:
     progress = Progress()
-    for one in (event(source(), source(latest={"topic": {"0": 4}})), event(batch=4), event(run="r2", name=None)):
-        progress.onQueryProgress(one)
-    first, second = progress.queries()
+    progress.onQueryProgress(event(name=None))
+    later = {"p": {"0": 6, "1": 7}}
+    progress.onQueryProgress(event(source(later, start={"p": {"0": 4, "1": 7}}), name=None))
+    [state] = progress.queries()
 
-    assert (first.label, first.batch, second.label) == ("q", 4, "i1")
-    assert [(route.read, route.read_total) for route in first.routes] == [(11, 22)]
-    assert json.loads(json.dumps(attrs.asdict(first)))["routes"][0]["behind"] == {"0": 6, "1": 0}
+    assert line_of(state, state.routes[0]).startswith("query i1, batch 3: 5 rows, 0 to 4 positions behind")
+    assert line_of(state, state.routes[0]).endswith("so far 13 rows")
+
+
+def test_rows_of_other_sources_in_the_same_query_are_left_out() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event(source(rows=5), source(latest={"topic": {"0": 4}}, rows=70)))
+
+    assert [state.rows_total for state in progress.queries()] == [5]
+
+
+def test_the_last_progress_of_each_query_is_json() -> None:
+    progress = Progress()
+    for one in (event(), event(batch=4), event(run="r2", name=None)):
+        progress.onQueryProgress(one)
+    first, second = json.loads(progress.json())
+
+    assert (first["name"], first["batch"], first["rows_total"], second["name"]) == ("q", 4, 10, None)
+    assert set(first) == {field.name for field in attrs.fields(QueryState)}
+    assert first["routes"] == [
+        {
+            "description": "rsocket orders at tcp://127.0.0.1:7878",
+            "server": "tcp://127.0.0.1:7878",
+            "route": "orders",
+            "rows": 5,
+            "read": 11,
+            "read_total": 22,
+            "behind": {"min": 0, "average": 3.0, "max": 6},
+            "partitions": {
+                "0": {"position": 4, "latest": 10, "behind": 6},
+                "1": {"position": 7, "latest": 7, "behind": 0},
+            },
+        }
+    ]
 
 
 def test_prometheus_gets_gauges_and_counters_with_their_labels() -> None:
@@ -122,10 +153,28 @@ def test_prometheus_gets_gauges_and_counters_with_their_labels() -> None:
     assert samples == [
         f'rsocket_trio_spark_positions_behind_latest{{{route},partition="0"}} 6',
         f'rsocket_trio_spark_positions_behind_latest{{{route},partition="1"}} 0',
+        f"rsocket_trio_spark_positions_behind_latest_min{{{route}}} 0",
+        f"rsocket_trio_spark_positions_behind_latest_average{{{route}}} 3.0",
+        f"rsocket_trio_spark_positions_behind_latest_max{{{route}}} 6",
         f"rsocket_trio_spark_read_total{{{route}}} 11",
+        f"rsocket_trio_spark_rows_total{{{query}}} 5",
         f"rsocket_trio_spark_batch{{{query}}} 3",
     ]
     assert "# TYPE rsocket_trio_spark_positions_behind_latest gauge" in lines
-    assert "# TYPE rsocket_trio_spark_read_total counter" in lines
+    assert "# TYPE rsocket_trio_spark_rows_total counter" in lines
     progress.onQueryTerminated(SimpleNamespace(id="i1", runId="r1"))  # type: ignore[arg-type]
     assert progress.prometheus() == ""
+
+
+def test_both_are_served_over_http_for_the_block() -> None:
+    progress = Progress()
+    progress.onQueryProgress(event())
+    with progress.serving() as url:
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == progress.prometheus()
+        with urllib.request.urlopen(f"{url}/json") as answer:
+            assert answer.read().decode() == progress.json()
+        with pytest.raises(urllib.error.HTTPError, match="there are /metrics and /json") as caught:
+            urllib.request.urlopen(f"{url}/")
+        caught.value.close()

@@ -164,6 +164,10 @@ def live(count: int = 10, error: Exception | None = None) -> Responder:
         if error is not None:
             raise error
 
+    @responder.request_response("one")
+    def one(request: Payload) -> Payload:
+        return Payload(b"answer to " + request.data)
+
     return responder
 
 
@@ -208,6 +212,13 @@ def test_a_server_that_is_not_there_is_no_empty_stream(time: str, tries: str) ->
 
     with pytest.raises(SourceError, match=rf"'log' at memory://spark failed \(see options 'path'.*{tries}"):
         read_all(reader)
+
+
+def test_a_single_answer_is_a_row(serving: Serving) -> None:
+    serving(live())
+    reader = BatchReader(options(route="one", positions="none", interaction="response", requestData="it"), None)
+
+    assert column(read_all(reader), "data") == [b"answer to it"]
 
 
 def test_a_live_stream_that_breaks_is_an_error_or_the_end(serving: Serving) -> None:

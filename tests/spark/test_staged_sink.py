@@ -128,7 +128,7 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
         if lost:
             lost = False
             await trio.sleep_forever()
-        await channel.send(json.dumps({"rows": stage.rows, "elements": len(items)}).encode())
+        await channel.send(json.dumps({"rows": stage.row.latest, "elements": len(items)}).encode())
 
     @responder.request_response("losing.abort")
     async def abort(request: Payload) -> bytes:

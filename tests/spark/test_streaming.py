@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from pyspark.sql import datasource_internal
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
 from rsocket_trio.replay import Element, Log, TopicGone, add_source
@@ -28,6 +28,7 @@ from rsocket_trio.spark.stream_reader import (
     ROWS_PER_PARTITION,
     PlannedReader,
     ServerStreamReader,
+    Volume,
     planned_reader,
 )
 from tests.spark.serving import URI, column, filled
@@ -127,8 +128,18 @@ def test_rows_bound_a_micro_batch(log: Log) -> None:
     assert query.plan() == [Range(0, 80, 100), Range(1, 40, 50)]
 
 
+def test_bytes_bound_a_micro_batch_by_a_sample(log: Log) -> None:
+    query = Query(given(startingPosition="latest", maxBytesPerTrigger=1000))
+    append(log, 0, 500, bytes(100))
+
+    assert query.limit == ReadMaxBytes(1000)
+    assert query.plan() == [Range(0, 100, 110)]
+
+
 def test_no_bound_holds_where_the_engine_wants_everything(log: Log) -> None:
-    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=6), limit=ReadAllAvailable())
+    query = Query(
+        given(startingPosition="earliest", maxRowsPerTrigger=6, minRowsPerTrigger=1000), limit=ReadAllAvailable()
+    )
 
     assert query.plan() == [Range(0, 0, 100), Range(1, 0, 50)]
 
@@ -140,7 +151,7 @@ def test_a_micro_batch_is_split_the_same_every_time(log: Log) -> None:
 
 
 def test_what_is_available_at_the_start_is_where_a_query_ends(log: Log) -> None:
-    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100))
+    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100, minRowsPerTrigger=90))
     query.reader.prepareForTriggerAvailableNow()
     append(log, 0, 1000)
 
@@ -336,6 +347,23 @@ def test_a_refusal_that_comes_late_ends_the_query(log: Log, monkeypatch: pytest.
     background().run(let_through)
     with pytest.raises(DataLossError, match="topic 'log' is gone"):
         query.plan()
+
+
+def test_a_volume_is_waited_for_and_not_for_ever() -> None:
+    now = 0.0
+    volume = Volume(given(minRowsPerTrigger=100, maxTriggerDelay="60s"), lambda: now)
+    limit = ReadMaxRows(1000)
+
+    assert not volume.is_worthwhile(0, limit)
+    assert not volume.is_worthwhile(10, limit)
+    now = 59.0
+    assert not volume.is_worthwhile(99, limit)
+    assert volume.is_worthwhile(100, limit)
+    now = 70.0
+    assert not volume.is_worthwhile(1, limit)
+    now = 130.0
+    assert volume.is_worthwhile(1, limit)
+    assert not volume.is_worthwhile(1, limit)
 
 
 def test_a_named_reader_is_known_from_its_first_position_on(serving: Serving) -> None:

@@ -11,7 +11,7 @@ from rsocket_trio import Payload, Responder
 from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.spark.batch_reader import BatchReader
 from rsocket_trio.spark.errors import OptionError, SourceError
-from rsocket_trio.spark.options import Use, checked, microseconds, parse_options
+from rsocket_trio.spark.options import Use, checked, parse_options, read_times
 from rsocket_trio.spark.ranges import Range
 from tests.spark.serving import URI, column, options
 from tests.spark.test_reading import ranges, read_all
@@ -46,29 +46,40 @@ def logs(serving: Serving) -> dict[str, Log]:
 
 
 @pytest.mark.parametrize(
-    ("written", "time"),
+    ("written", "times"),
     [
-        ("5", 5),
-        (str(NOON), NOON),
-        ("2026-01-31T12:00:00Z", NOON),
-        ("2026-01-31 12:00:00.000001", NOON + 1),
-        ("2026-01-31T13:00+01:00", NOON),
-        ("1970-01-01", 0),
+        ("5", ((("", None), 5),)),
+        (str(NOON), ((("", None), NOON),)),
+        ("2026-01-31T12:00:00Z", ((("", None), NOON),)),
+        ("2026-01-31 12:00:00.000001", ((("", None), NOON + 1),)),
+        ("2026-01-31T13:00+01:00", ((("", None), NOON),)),
+        ("1970-01-01", ((("", None), 0),)),
+        ('{"0": 5, "1": "1970-01-01T00:00:01Z"}', ((("", 0), 5), (("", 1), SECOND))),
+        ('{"a": {"0": 5}, "b": "7"}', ((("a", 0), 5), (("b", None), 7))),
     ],
 )
-def test_a_time_is_a_number_of_microseconds_or_a_text(written: str, time: int) -> None:
-    assert microseconds(written) == time
+def test_a_time_is_a_number_of_microseconds_or_a_text(written: str, times: object) -> None:
+    assert read_times(written) == times
 
 
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("1769860800000", "is in milliseconds: it takes microseconds since 1970, such as 1769860800000000"),
-        ("noon", "is neither microseconds since 1970 nor a text such as"),
-        ("-1", "is neither microseconds"),
+        ("1769860800000", "1769860800000 in milliseconds: it takes microseconds since 1970, such as 1769860800000000"),
+        ('{"0": 1769860800000}', "in milliseconds"),
+        ('{"a": {"0": "1769860800000"}}', "in milliseconds"),
+        ("noon", "'noon': neither microseconds since 1970 nor a text such as"),
+        ("-1", "neither microseconds"),
         ("1969-12-31", "must be between 1970 and"),
         ("9" * 30, "must be between 1970 and"),
-        ('{"0": 5}', "is neither microseconds"),
+        ("{", "is no JSON"),
+        ("{}", "names no partition and no route"),
+        ('{"": 5}', "names no partition and no route"),
+        ('{"0": 1.5}', "1.5 that is neither a number nor a text"),
+        ('{"0": true}', "True that is neither"),
+        ('{"0": -5}', "must be between 1970 and"),
+        ('{"00": 5}', "partition '00'"),
+        ('{"a": {"x": 5}}', "partition 'x'"),
     ],
 )
 def test_what_is_no_time_is_refused(written: str, problem: str) -> None:
@@ -84,6 +95,7 @@ def test_what_is_no_time_is_refused(written: str, problem: str) -> None:
         ("0", {"0": 0, "1": 0}),
         ("2026-01-31T12:00:05Z", {"0": 5, "1": 4}),
         ("2099-01-01", {"0": 10, "1": 4}),
+        (f'{{"1": {NOON + SECOND}}}', {"0": 0, "1": 1}),
     ],
 )
 def test_a_query_begins_with_the_first_row_of_a_time_or_a_later_one(
@@ -96,10 +108,18 @@ def test_a_query_begins_with_the_first_row_of_a_time_or_a_later_one(
     assert query.plan() == expected
 
 
-def test_several_routes_begin_at_a_time(logs: dict[str, Log]) -> None:
-    query = Query(given(routePattern="?", startingTimestamp="2026-01-31T12:00:02Z"))
-
-    assert query.at["p"] == {"a": {"0": 2, "1": 2}, "b": {"0": 2}}
+@pytest.mark.parametrize(
+    ("written", "start"),
+    [
+        ("2026-01-31T12:00:02Z", {"a": {"0": 2, "1": 2}, "b": {"0": 2}}),
+        (f'{{"a": {NOON + SECOND}}}', {"a": {"0": 1, "1": 1}, "b": {"0": 0}}),
+        (f'{{"a": {{"1": {NOON + SECOND}}}, "b": "2099-01-01"}}', {"a": {"0": 0, "1": 1}, "b": {"0": 3}}),
+    ],
+)
+def test_several_routes_begin_at_times_of_their_own(
+    written: str, start: dict[str, dict[str, int]], logs: dict[str, Log]
+) -> None:
+    assert Query(given(routePattern="?", startingTimestamp=written)).at["p"] == start
 
 
 def test_a_batch_begins_at_a_time(logs: dict[str, Log]) -> None:
@@ -117,6 +137,7 @@ def test_a_batch_begins_at_a_time(logs: dict[str, Log]) -> None:
         ("2026-01-31T12:00:02Z", [("a", 0, 2), ("a", 1, 2), ("b", 0, 2)]),
         (str(NOON + 2 * SECOND + 1), [("a", 0, 3), ("a", 1, 3), ("b", 0, 3)]),
         ("2099-01-01", [("a", 0, 10), ("a", 1, 4), ("b", 0, 3)]),
+        (f'{{"a": {{"1": {NOON + SECOND}}}, "b": 0}}', [("a", 0, 10), ("a", 1, 1)]),
     ],
 )
 def test_a_batch_ends_before_the_first_row_of_a_time_or_a_later_one(
@@ -143,6 +164,8 @@ def test_a_stream_has_no_ending_time() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ({"route": "a", "endingTimestamp": '{"5": 1}'}, r"names partition 5, the server has \[0, 1\]"),
+        ({"route": "a", "endingTimestamp": '{"b": 1}'}, "of one route names its partitions only"),
         ({"route": "a", "endingTimestamp": "1", "endingPosition": "latest"}, "exclude each other"),
         ({"route": "a", "endingTimestamp": "1", "positions": "none"}, "needs positions=server, not none"),
     ],
@@ -157,6 +180,11 @@ def test_ending_times_that_do_not_fit_are_named(more: dict[str, str], message: s
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ({"route": "a", "startingTimestamp": '{"5": 1}'}, r"names partition 5, the server has \[0, 1\]"),
+        ({"route": "a", "startingTimestamp": '{"b": 1}'}, "of one route names its partitions only"),
+        ({"routes": "a,b", "startingTimestamp": '{"0": 1}'}, "of several routes names them, or is one time"),
+        ({"routes": "a,b", "startingTimestamp": '{"c": 1}'}, "names route 'c', those that are read are a, b"),
+        ({"routes": "a,b", "startingTimestamp": '{"c": {"0": 1}}'}, "names route 'c', those that are read are a, b"),
         ({"route": "a", "startingTimestamp": "1", "startingPosition": "earliest"}, "exclude each other"),
         ({"route": "a", "startingTimestamp": "1", "positions": "none"}, "needs positions=server, not none"),
     ],

@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rsocket_trio.spark import Progress, register
-from rsocket_trio.spark.progress import QueryProgress
+from rsocket_trio.spark.progress import Place, QueryState
 from tests.blocks import ROOT
 from tests.each_row import ALL_CASES
 from tests.rows import Rows
@@ -171,11 +171,11 @@ def test_columns_of_rows_that_travel_with_the_plan_are_those_of_the_query(
 def test_a_listener_tells_how_far_a_query_is_behind(
     queries: Queries, server: SourceServer, spark: SparkSession
 ) -> None:
-    progress, seen = Progress(), list[QueryProgress]()
+    progress, seen = Progress(), list[QueryState]()
 
     def is_read() -> bool:
         seen.extend(progress.queries())
-        return bool(seen) and seen[-1].routes[0].read_total == 2000
+        return bool(seen) and seen[-1].rows_total == 2000
 
     spark.streams.addListener(progress)
     try:
@@ -185,8 +185,10 @@ def test_a_listener_tells_how_far_a_query_is_behind(
         spark.streams.removeListener(progress)
 
     [route] = seen[-1].routes
-    assert max(one.routes[0].behind[0] for one in seen) > 0
-    assert (route.server, route.route, route.behind) == (server.uri, "log", {0: 0, 1: 0})
+    assert max(one.routes[0].behind["max"] for one in seen) > route.behind["max"] == 0
+    assert route.description == f"rsocket log at {server.uri}"
+    assert route.partitions == {0: Place(1000, 1000), 1: Place(1000, 1000)}
+    assert route.read_total == 2000
 
 
 def test_a_pattern_of_routes_is_read_also_those_that_come_later(queries: Queries, start_server: StartServer) -> None:
