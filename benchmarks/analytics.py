@@ -22,7 +22,7 @@ from benchmarks.descendants import cpu_of_tree, peak_memory
 from benchmarks.harness import ROOT
 
 if TYPE_CHECKING:
-    from rsocket_trio.analytics.views import Engine
+    from rsocket_trio.analytics.views import QueryEngine
 
 FRAMES = 10_000_000
 LONGEST = 1200
@@ -63,7 +63,7 @@ def in_duckdb(directory: str) -> dict[str, Any]:
     return {**result, "memory": used.ru_maxrss * 1024, "cpu": used.ru_utime + used.ru_stime}
 
 
-def _ask_all(engine: Engine, begun: float, last: float) -> dict[str, Any]:
+def _ask_all(engine: QueryEngine, begun: float, last: float) -> dict[str, Any]:
     """Return the seconds until the last table, those of each, and what the tables sum up to."""
     from rsocket_trio.analytics.views import answers
 

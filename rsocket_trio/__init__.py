@@ -8,42 +8,60 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers take it; to import typing takes longer than all that is here
 if TYPE_CHECKING:
-    from rsocket_trio.client.forwarding import forwarding
-    from rsocket_trio.client.open import open_connection, open_connection_over
-    from rsocket_trio.client.pool import Pool, open_pool
-    from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
-    from rsocket_trio.connection.connection import Connection, current_connection
-    from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
-    from rsocket_trio.errors import (
-        ApplicationError,
-        Canceled,
-        ConnectionClosed,
-        ConnectionLost,
-        Drained,
-        Invalid,
-        InvalidSetup,
-        LocalProtocolError,
-        NegotiationFailed,
-        ProtocolError,
-        Rejected,
-        RejectedResume,
-        RejectedSetup,
-        RemoteProtocolError,
-        RSocketError,
-        SetupError,
-        StreamError,
-        Unsupported,
-        UnsupportedSetup,
+    # A name imported as itself is exported to type checkers.
+    # isort: off
+    from rsocket_trio.client.forwarding import forwarding as forwarding
+    from rsocket_trio.client.open import (
+        open_connection as open_connection,
+        open_connection_over as open_connection_over,
     )
-    from rsocket_trio.limits import Limits
-    from rsocket_trio.metadata.authentication import Credentials
-    from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
-    from rsocket_trio.responder import Responder
-    from rsocket_trio.server.serve import run, serve, serve_stream
-    from rsocket_trio.services.calls.context import Call, current_call, current_user
-    from rsocket_trio.streamux.options import StreamuxOptions
-    from rsocket_trio.terms import Backoff, Keepalive, Lease, ResumeOptions, Setup
-    from rsocket_trio.transports.connect import open_shared
+    from rsocket_trio.client.pool import Pool as Pool, open_pool as open_pool
+    from rsocket_trio.client.reconnecting import (
+        ReconnectingClient as ReconnectingClient,
+        connect_forever as connect_forever,
+    )
+    from rsocket_trio.connection.connection import Connection as Connection, current_connection as current_connection
+    from rsocket_trio.connection.streams import Channel as Channel, Incoming as Incoming, Outgoing as Outgoing
+    from rsocket_trio.errors import (
+        ApplicationError as ApplicationError,
+        Canceled as Canceled,
+        ConnectionClosed as ConnectionClosed,
+        ConnectionLost as ConnectionLost,
+        Drained as Drained,
+        Invalid as Invalid,
+        InvalidSetup as InvalidSetup,
+        LocalProtocolError as LocalProtocolError,
+        NegotiationFailed as NegotiationFailed,
+        ProtocolError as ProtocolError,
+        Rejected as Rejected,
+        RejectedResume as RejectedResume,
+        RejectedSetup as RejectedSetup,
+        RemoteProtocolError as RemoteProtocolError,
+        RSocketError as RSocketError,
+        SetupError as SetupError,
+        StreamError as StreamError,
+        Unsupported as Unsupported,
+        UnsupportedSetup as UnsupportedSetup,
+    )
+    from rsocket_trio.limits import Limits as Limits
+    from rsocket_trio.metadata.authentication import Credentials as Credentials
+    from rsocket_trio.payload import MetadataPush as MetadataPush, Payload as Payload, PayloadLike as PayloadLike
+    from rsocket_trio.responder import Responder as Responder
+    from rsocket_trio.server.serve import run as run, serve as serve, serve_stream as serve_stream
+    from rsocket_trio.services.calls.context import (
+        Call as Call,
+        current_call as current_call,
+        current_user as current_user,
+    )
+    from rsocket_trio.streamux.options import StreamuxOptions as StreamuxOptions
+    from rsocket_trio.terms import (
+        Backoff as Backoff,
+        Keepalive as Keepalive,
+        Lease as Lease,
+        ResumeOptions as ResumeOptions,
+        Setup as Setup,
+    )
+    from rsocket_trio.transports.connect import open_shared as open_shared
 
 del TYPE_CHECKING
 
@@ -87,58 +105,7 @@ _HOMES = {
 }
 """The modules of the public names."""
 
-__all__ = [
-    "ApplicationError",
-    "Backoff",
-    "Call",
-    "Canceled",
-    "Channel",
-    "Connection",
-    "ConnectionClosed",
-    "ConnectionLost",
-    "Credentials",
-    "Drained",
-    "Incoming",
-    "Invalid",
-    "InvalidSetup",
-    "Keepalive",
-    "Lease",
-    "Limits",
-    "LocalProtocolError",
-    "MetadataPush",
-    "NegotiationFailed",
-    "Outgoing",
-    "Payload",
-    "PayloadLike",
-    "Pool",
-    "ProtocolError",
-    "RSocketError",
-    "ReconnectingClient",
-    "Rejected",
-    "RejectedResume",
-    "RejectedSetup",
-    "RemoteProtocolError",
-    "Responder",
-    "ResumeOptions",
-    "Setup",
-    "SetupError",
-    "StreamError",
-    "StreamuxOptions",
-    "Unsupported",
-    "UnsupportedSetup",
-    "connect_forever",
-    "current_call",
-    "current_connection",
-    "current_user",
-    "forwarding",
-    "open_connection",
-    "open_connection_over",
-    "open_pool",
-    "open_shared",
-    "run",
-    "serve",
-    "serve_stream",
-]
+__all__ = [name for names in _HOMES.values() for name in names]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

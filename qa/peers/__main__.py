@@ -22,10 +22,9 @@ from qa.peers.findings import findings
 from qa.peers.page import ROLES, Record, made
 from qa.peers.rows import BUILD, BY_NAME, PEERS, ROOT, NotBuilt, Peer
 from qa.peers.running import DIALECT, ServerEnded, results_of
-from rsocket_trio.conformance.catalogue import chapters
+from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.clients import WrongClient
-from rsocket_trio.conformance.page import write
-from rsocket_trio.conformance.report import Run, table
+from rsocket_trio.conformance.report import CaseRun, table
 from rsocket_trio.conformance.run import WrongServer
 from rsocket_trio.errors import ConnectionLost
 
@@ -63,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     for title, why in left_out.items():
         print(f"{title} is left out: {why}", flush=True)
     records = [Record.read(path) for peer in PEERS for role in ROLES if (path := _record(peer, role)).exists()]
-    page = made(records, chapters()[DIALECT].cases, findings(), left_out)
+    page = made(records, read_chapter(DIALECT).cases, findings(), left_out)
     PAGE.write_text(page.text, "utf-8")
     for complaint in page.complaints:
         print(complaint)
@@ -109,11 +108,10 @@ async def _run(peer: Peer, role: str) -> None:
     version, runtime = peer.version(peer.folder), peer.runtime()
     began = datetime.now(UTC).isoformat(timespec="seconds")
     results = await results_of(peer, role, heavy=True, again=AGAIN)
-    run = Run(f"{peer.title} {version}", DIALECT, role, began, results)
+    run = CaseRun(f"{peer.title} {version}", DIALECT, role, began, results)
     print(f"{run.target} on {runtime}, {role}\n{table(run)}", flush=True)
     outcomes = {result.case.id: result.outcome for result in results}
     Record(peer.name, peer.title, version, runtime, role, began, outcomes).write(_record(peer, role), run)
-    write(run, _record(peer, role).with_suffix(".html"))
 
 
 if __name__ == "__main__":

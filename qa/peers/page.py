@@ -13,8 +13,8 @@ import attrs
 from qa.peers.findings import Findings, Told, explain
 from qa.peers.rows import BY_NAME, OURS
 from rsocket_trio.conformance.catalogue import Case, Level
-from rsocket_trio.conformance.play import Outcome
-from rsocket_trio.conformance.report import Run, as_json, chapter_of, outcome_of
+from rsocket_trio.conformance.play import CaseOutcome
+from rsocket_trio.conformance.report import CaseRun, as_json, chapter_of
 
 ROLES: Final = {"server": "Servers", "client": "Clients"}
 NOBODY: Final = "none"
@@ -62,9 +62,9 @@ class Record:
     runtime: str
     role: str
     began: str
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, CaseOutcome]
 
-    def write(self, path: Path, run: Run) -> None:
+    def write(self, path: Path, run: CaseRun) -> None:
         """Write the record with what passed on the wire."""
         facts = {"peer": self.peer, "title": self.title, "version": self.version, "runtime": self.runtime}
         path.write_text(json.dumps(facts | json.loads(as_json(run)), indent=1) + "\n", "utf-8")
@@ -73,7 +73,7 @@ class Record:
     def read(cls, path: Path) -> Record:
         """Read a record."""
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        outcomes = {str(case["id"]): outcome_of(case["outcome"]) for case in content["cases"]}
+        outcomes = {str(case["id"]): CaseOutcome(case["outcome"]) for case in content["cases"]}
         facts = {name: str(content[name]) for name in ("peer", "title", "version", "runtime", "role", "began")}
         return cls(outcomes=outcomes, **facts)
 
@@ -99,7 +99,7 @@ def made(records: Sequence[Record], cases: Sequence[Case], findings: Findings, l
     for record in records:
         named = {case.id: case for case in cases if case.role == record.role}
         ran = [named[name] for name in record.outcomes if name in named]
-        broken = [case for case in ran if record.outcomes[case.id] is Outcome.FAIL]
+        broken = [case for case in ran if record.outcomes[case.id] is CaseOutcome.FAIL]
         over = BY_NAME[record.peer].over
         told = explain(findings.failures, over or record.peer, record.role, broken, ran, list(named.values()))
         if over:  # over one transport not all fails that does over the other
@@ -112,7 +112,7 @@ def made(records: Sequence[Record], cases: Sequence[Case], findings: Findings, l
         if not foreign:
             continue
         asked = [case for case in cases if case.role == role and any(case.id in one.outcomes for one in foreign)]
-        never = [case for case in asked if not any(one.outcomes.get(case.id) is Outcome.PASS for one in foreign)]
+        never = [case for case in asked if not any(one.outcomes.get(case.id) is CaseOutcome.PASS for one in foreign)]
         told = explain(findings.alone, NOBODY, role, never, asked, asked)
         text += _section(f"As a {role}", told, "None.")
         complaints += _complaints(f"no foreign {role}", told)
@@ -123,7 +123,7 @@ def _leveled(record: Record, cases: Sequence[Case]) -> Record:
     """Return the record by the levels of today: what is not binding any more is no failure."""
     milder = {case.id for case in cases if case.role == record.role and not case.level.is_binding}
     outcomes = {
-        name: Outcome.DEVIATION if outcome is Outcome.FAIL and name in milder else outcome
+        name: CaseOutcome.DEVIATION if outcome is CaseOutcome.FAIL and name in milder else outcome
         for name, outcome in record.outcomes.items()
     }
     return attrs.evolve(record, outcomes=outcomes)
@@ -163,13 +163,13 @@ def _versions(records: Sequence[Record], cases: Sequence[Case], left_out: Mappin
         counts = Counter((outcome, level[name]) for name, outcome in record.outcomes.items() if name in level)
         began = record.began.removesuffix("+00:00").replace("T", " ")
         cells = (
-            sum(counts[Outcome.PASS, each] for each in Level),
-            counts[Outcome.DEVIATION, Level.SHOULD],
-            counts[Outcome.DEVIATION, Level.READING],
-            counts[Outcome.DEVIATION, Level.MUST] + counts[Outcome.DEVIATION, Level.IMPLIED],
-            counts[Outcome.FAIL, Level.MUST],
-            counts[Outcome.FAIL, Level.IMPLIED],
-            sum(counts[Outcome.NOT_APPLICABLE, each] for each in Level),
+            sum(counts[CaseOutcome.PASS, each] for each in Level),
+            counts[CaseOutcome.DEVIATION, Level.SHOULD],
+            counts[CaseOutcome.DEVIATION, Level.READING],
+            counts[CaseOutcome.DEVIATION, Level.MUST] + counts[CaseOutcome.DEVIATION, Level.IMPLIED],
+            counts[CaseOutcome.FAIL, Level.MUST],
+            counts[CaseOutcome.FAIL, Level.IMPLIED],
+            sum(counts[CaseOutcome.NOT_APPLICABLE, each] for each in Level),
         )
         numbers = " | ".join(map(str, cells))
         yield f"| {record.title} | {record.version} | {record.runtime} | {record.role} | {began} | {numbers} |"
@@ -188,7 +188,7 @@ def _by_chapter(records: Sequence[Record], cases: Sequence[Case]) -> Iterator[st
     yield f"| chapter | about | {' | '.join(record.title for record in records)} |"
     yield f"|---|---|{'--:|' * len(records)}"
     for code in sorted(set(chapter.values())):
-        cells = [_cell([count[code, outcome] for outcome in Outcome]) for count in counts]
+        cells = [_cell([count[code, outcome] for outcome in CaseOutcome]) for count in counts]
         yield f"| {code} | {CHAPTERS.get(code, '')} | {' | '.join(cells)} |"
 
 

@@ -16,7 +16,7 @@ import trio
 from qa.peers.rows import ENVIRONMENT, OURS, Peer
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
 from rsocket_trio.conformance.clients import Listening, command, run_clients
-from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.run import AT_ONCE, PATIENCE, Target, check_server, dial_to, run
 
 DIALECT: Final = "rsocket/1.0"
@@ -47,7 +47,7 @@ class Way:
 
 async def results_of(
     peer: Peer, role: str, *, heavy: bool = False, patience: float = PATIENCE, every: int = 1, again: int = 0
-) -> list[Result]:
+) -> list[CaseResult]:
     """Run the cases of a role against a peer, those that need options of it by themselves.
 
     With ``every`` above 1 only one case of so many is run. A case that failed is run up to ``again`` times more, and
@@ -59,14 +59,14 @@ async def results_of(
     cases = chosen(DIALECT, role=role, heavy=heavy)[::every]
     results = await _results_of(peer, role, cases, patience)
     for _ in range(again):
-        failed = [case for case in cases if results[case.id].outcome is Outcome.FAIL]
+        failed = [case for case in cases if results[case.id].outcome is CaseOutcome.FAIL]
         results |= await _results_of(peer, role, failed, patience)
     return [results[case.id] for case in cases]
 
 
-async def _results_of(peer: Peer, role: str, cases: Sequence[Case], patience: float) -> dict[str, Result]:
+async def _results_of(peer: Peer, role: str, cases: Sequence[Case], patience: float) -> dict[str, CaseResult]:
     had = peer.serves if role == "server" else peer.takes
-    results: dict[str, Result] = {}
+    results: dict[str, CaseResult] = {}
     for options, is_heavy in sorted({(_asked(case, had), case.heavy) for case in cases}):
         some = [case for case in cases if (_asked(case, had), case.heavy) == (options, is_heavy)]
         # A heavy case by itself: what is large delays what runs beside it.
@@ -89,7 +89,7 @@ def _asked(case: Case, had: frozenset[str]) -> tuple[str, ...]:
     return case.options if had.issuperset(case.options) else ()
 
 
-async def _our_results(role: str, heavy: bool) -> list[Result]:
+async def _our_results(role: str, heavy: bool) -> list[CaseResult]:
     """Run the cases against our side as the tests do."""
     # Only here: it needs the test environment.
     from tests.conformance.test_cases import cases_of, results_at
@@ -99,12 +99,12 @@ async def _our_results(role: str, heavy: bool) -> list[Result]:
     return await results_at(role, DIALECT, "tcp://127.0.0.1:0", cases_of(DIALECT, role, heavy=heavy))
 
 
-async def _server_results(peer: Peer, cases: Sequence[Case], options: Sequence[str], way: Way) -> list[Result]:
+async def _server_results(peer: Peer, cases: Sequence[Case], options: Sequence[str], way: Way) -> list[CaseResult]:
     async with serving(peer, options) as uri:
         await check_server(way.target(uri), DIALECT)
         if not peer.is_fragile:
             return await run(cases, way.target(uri))
-    results: dict[str, Result] = {}
+    results: dict[str, CaseResult] = {}
     limiter = trio.CapacityLimiter(way.at_once)
 
     async def alone(case: Case) -> None:
@@ -113,7 +113,7 @@ async def _server_results(peer: Peer, cases: Sequence[Case], options: Sequence[s
                 async with serving(peer, options, may_end=True) as uri:
                     [results[case.id]] = await run([case], way.target(uri))
             except ServerEnded as error:
-                results[case.id] = Result(case, Outcome.FAIL, str(error))
+                results[case.id] = CaseResult(case, CaseOutcome.FAIL, str(error))
 
     async with trio.open_nursery() as nursery:
         for case in cases:

@@ -24,9 +24,9 @@ import trio.testing
 
 from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.server import GENERAL, MakeSession, Session, Switch, serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
-from rsocket_trio.conformance.play import RESUME, Outcome, Result
+from rsocket_trio.conformance.play import RESUME, CaseOutcome, CaseResult
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
 from tests.conformance.peers import serving as serving_right
@@ -48,14 +48,14 @@ AT_ONCE = 16
 """Cases that are played at the same time."""
 Chapter: TypeAlias = tuple[str, str]
 """A dialect and a role."""
-CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in chapters() for role in ("server", "client")]
+CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in TESTED_DIALECTS for role in ("server", "client")]
 Findings: TypeAlias = dict[Chapter, dict[str, Switch | Fault]]
 """The fault that each case catches."""
 
 
 def cases_of(chapter: Chapter) -> list[Case]:
     """Return all cases of a dialect and a role that can be played over a byte stream."""
-    return [case for case in chapters()[chapter[0]].cases if case.role == chapter[1] and not case.messages_only]
+    return [case for case in read_chapter(chapter[0]).cases if case.role == chapter[1] and not case.messages_only]
 
 
 # The wrong server
@@ -78,9 +78,9 @@ async def serving(
         nursery.cancel_scope.cancel()
 
 
-async def played(switch: Switch | None, cases: Sequence[Case], make: MakeSession = Session) -> list[Result]:
+async def played(switch: Switch | None, cases: Sequence[Case], make: MakeSession = Session) -> list[CaseResult]:
     """Play cases against a server with this fault. Return their results in the same order."""
-    results: dict[str, Result] = {}
+    results: dict[str, CaseResult] = {}
     for options in sorted({case.options for case in cases}):
         async with serving(switch, options, make=make) as target:
             some = await run([case for case in cases if case.options == options], target)
@@ -100,14 +100,16 @@ async def caught_by_switches(cases: Sequence[Case]) -> dict[str, Switch | Fault]
     return caught
 
 
-def broken(results: Sequence[Result]) -> list[str]:
+def broken(results: Sequence[CaseResult]) -> list[str]:
     """Return the cases that caught something."""
     return [result.case.id for result in results if is_caught(result)]
 
 
-def is_caught(result: Result) -> bool:
+def is_caught(result: CaseResult) -> bool:
     """Return whether the case caught a fault: it failed, or deviated if its level is not binding."""
-    return result.outcome is Outcome.FAIL or (result.outcome is Outcome.DEVIATION and not result.case.level.is_binding)
+    return result.outcome is CaseOutcome.FAIL or (
+        result.outcome is CaseOutcome.DEVIATION and not result.case.level.is_binding
+    )
 
 
 # The line that spoils
@@ -119,7 +121,7 @@ class Play:
 
     case: Case
     fault: Fault | None
-    result: Result
+    result: CaseResult
     met: frozenset[str]
 
 
@@ -152,12 +154,12 @@ async def played_over_lines(rows: Iterable[tuple[Case, Fault | None]], *, at_onc
     return plays
 
 
-async def played_by_client(case: Case, listening: Listening) -> Result:
+async def played_by_client(case: Case, listening: Listening) -> CaseResult:
     """Play a case against the client behind a line."""
     try:
         [result] = await start_clients([case], listening)
     except WrongClient as error:
-        return Result(case, Outcome.FAIL, str(error))
+        return CaseResult(case, CaseOutcome.FAIL, str(error))
     return result
 
 
@@ -170,7 +172,7 @@ async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
     for play in traces:
         if play.case not in cases:
             continue
-        if play.result.outcome is not Outcome.PASS:
+        if play.result.outcome is not CaseOutcome.PASS:
             print("\n".join([f"{play.case.dialect} {play.case.id} fails without a fault:", *told(play.result)]))
             continue
         ways[play.case.id] = [
@@ -288,7 +290,7 @@ async def check_right() -> list[str]:
     results = await played(None, CASES)
     for chapter in CHAPTERS:
         results += [play.result for play in await played_over_lines((case, None) for case in cases_of(chapter))]
-    return [line for result in results if result.outcome is not Outcome.PASS for line in told(result)]
+    return [line for result in results if result.outcome is not CaseOutcome.PASS for line in told(result)]
 
 
 async def too_general() -> list[str]:

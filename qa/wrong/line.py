@@ -17,11 +17,11 @@ import attrs
 import trio
 from trio.testing import memory_stream_pair
 
-from rsocket_trio.conformance.catalogue import chapters
+from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.clients import Start
 from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.run import Dial
-from rsocket_trio.conformance.streamux import Session, Streamux
+from rsocket_trio.conformance.streamux import Streamux, StreamuxState
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -143,7 +143,7 @@ class Frames:
         count = self._counts[words]
         return words if count == 1 else f"{ORDINALS[count - 1] if count <= len(ORDINALS) else 'later'} {words}"
 
-    def _chunk(self, session: Session, message: bytes, *, is_offer: bool) -> str:
+    def _chunk(self, session: StreamuxState, message: bytes, *, is_offer: bool) -> str:
         """Return the words for a message of Streamux."""
         if is_offer:
             return "initialize message"
@@ -427,7 +427,7 @@ def dial_spoiled(uri: str, dialect: str, fault: Fault | None, met: set[str], nur
     @asynccontextmanager
     async def dial() -> AsyncIterator[Transport]:
         near, far = memory_stream_pair()
-        line = Line(chapters()[dialect].notation, "server", fault, met)
+        line = Line(read_chapter(dialect).notation, "server", fault, met)
         nursery.start_soon(relay, far, await connected(uri), line)
         try:
             yield ByteStreamTransport(near)
@@ -445,7 +445,7 @@ def start_spoiled(start: Start, fault: Fault | None, met: set[str]) -> Start:
         uri: str, dialect: str, asks: str, options: Sequence[str]
     ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
         async def take(client: trio.SocketStream) -> None:
-            await relay(await connected(uri), client, Line(chapters()[dialect].notation, "client", fault, met))
+            await relay(await connected(uri), client, Line(read_chapter(dialect).notation, "client", fault, met))
 
         async with trio.open_nursery() as nursery:
             [listener] = await nursery.start(partial(trio.serve_tcp, take, 0, host="127.0.0.1"))

@@ -128,7 +128,7 @@ class Answer:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-class Engine(Protocol):
+class QueryEngine(Protocol):
     """An engine that runs the SQL over one capture."""
 
     def ask(self, view: str) -> Answer:
@@ -136,7 +136,7 @@ class Engine(Protocol):
         ...
 
 
-def answers(engine: Engine) -> Iterator[Answer]:
+def answers(engine: QueryEngine) -> Iterator[Answer]:
     """Yield each table that the report reads as soon as the engine has computed it."""
     return (engine.ask(asked.view) for asked in REPORT_TABLES if asked.shown)
 

@@ -20,24 +20,23 @@ from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, mime, rows_of
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
-from rsocket_trio.cli.output import Output, write_text
-from rsocket_trio.conformance import clients, page, report, routes, run
-from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chapters, chosen
-from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.reaching import check_reached
+from rsocket_trio.cli.output import Output
+from rsocket_trio.conformance import clients, report, routes, run
+from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.errors import readable
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
 MAX_ROUTE_BYTES = MAX_MIME_BYTES = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
-Cases = Callable[[Output], Awaitable[Sequence[Result]]]
+Cases = Callable[[Output], Awaitable[Sequence[CaseResult]]]
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     for path in paths:
-        if path.suffix not in page.WRITERS:
-            raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(page.WRITERS)}")
+        if path.suffix not in report.WRITERS:
+            raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(report.WRITERS)}")
         if not path.parent.is_dir():
             raise click.BadParameter(f"{path}: there is no folder {path.parent}")
     return paths
@@ -83,19 +82,19 @@ ROWS = (
     Row("metadata_mime", "--metadata-mime", "Metadata type of the SETUP.", {"type": mime, "metavar": "MIME"}),
     Row("data_mime",    "--data-mime", "Data type of the SETUP.", {"type": mime, "metavar": "MIME"}),
     Row("options",      "--with", "An option that the peer has.", _many(list(OPTIONS))),
-    Row("reports",      "--report", "A file to write: .html, .json or .xml (JUnit).",
+    Row("reports",      "--report", "A file to write: .json or .xml (JUnit).",
                         {"multiple": True, "type": click.Path(path_type=Path, dir_okay=False), "callback": _reports}),
     Row("baseline",     "--baseline", "The .json of an earlier run: only failures that are not in it count.",
                         {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
     Row("patience",     "--patience", "Seconds for each step.",
                         {"default": run.PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
-    Row("again",        "--again", "Further plays of a case that ran out of time, alone and with four times the "
+    Row("again",        "--again", "Further plays of a case that ran out of time, with four times the "
                         "patience.", {"default": run.AGAIN, "type": click.IntRange(0, 10), "show_default": True}),
     Row("wait",         "--wait", f"Seconds in which a client has to connect ({clients.WAIT:g}).",
                         {"type": click.FloatRange(0.1, 3600)}),
     Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",
                         {"default": run.AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
-    *rows_of("connect_timeout", "simple", "bearer", "trust", "untrusted", "cert", "key", "headers"),
+    *rows_of("simple", "bearer", "trust", "untrusted", "cert", "key", "headers"),
     Row("heavy",        "--heavy", "Also run the cases with large frames and many streams.", FLAG),
     Row("with_hex",     "--hex", "Also show the bytes of the frames of a case.", FLAG),
     Row("lists",        "--list", "Show the names of the cases, and run none.", FLAG),
@@ -104,7 +103,7 @@ ROWS = (
 )
 # fmt: on
 OF_SERVERS = (
-    *("trust", "cert", "key", "untrusted", "headers", "connect_timeout", "simple", "bearer", "routes"),
+    *("trust", "cert", "key", "untrusted", "headers", "simple", "bearer", "routes"),
     *("metadata_mime", "data_mime"),
 )
 """Parameters that are for servers: clients connect, and send their SETUP, by themselves."""
@@ -115,7 +114,7 @@ OF_SERVERS = (
     cls=Command,
     examples=(
         "conformance tcp://127.0.0.1:7878",
-        "conformance tcp://127.0.0.1:7878 --route echo=demo.echo --auth-bearer TOKEN --report conformance.html",
+        "conformance tcp://127.0.0.1:7878 --route echo=demo.echo --auth-bearer TOKEN --report conformance.json",
         "conformance --role client --listen tcp://127.0.0.1:0 -- python client.py",
     ),
     codes={
@@ -124,7 +123,7 @@ OF_SERVERS = (
         CANNOT_CONNECT: "the server is not there, or speaks something else",
     },
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[URI | -- COMMAND ...]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="URI | -- COMMAND ...")
 @partial(add_rows, rows=ROWS)
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: object) -> None:
@@ -136,7 +135,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: object)
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
     to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
     nothing, request, stream, subscription or channel, in Streamux nothing, request, chunks, several, large, cancel or
-    ping. Without COMMAND the clients are waited for, but not in Streamux.
+    ping.
     """
     options = SimpleNamespace(**parameters)
     name = dialect_named(options.dialect)
@@ -170,7 +169,6 @@ def _tested_server(
         options.patience,
         options.at_once,
         _ways(options, dialect),
-        options.connect_timeout,
         options.again,
     )
     return uri, partial(_against_server, uri, dialect, cases, target)
@@ -184,12 +182,12 @@ def _tested_clients(
         if getattr(options, name):
             raise click.UsageError(f"{name.replace('_', ' ')}: that is for --role server, a client has its own")
     uri, max_at_once = _address(options.listen)
-    if not words and chapters()[dialect].notation.negotiates:
-        raise click.UsageError(f"clients of {dialect} wait for the tester: give a command that starts them")
-    start = clients.command(_program(words)) if words else None
+    if not words:
+        raise click.UsageError("--role client needs the command that starts the client, as in -- python client.py")
+    start = clients.command(_program(words))
     at_once, wait = min(options.at_once, max_at_once), options.wait or clients.WAIT
     listening = clients.Listening(uri, start, _abilities(options), options.patience, at_once, wait, again=options.again)
-    return readable(" ".join(words)) or f"clients at {uri}", partial(_against_clients, cases, listening)
+    return readable(" ".join(words)), partial(_against_clients, cases, listening)
 
 
 def _abilities(options: SimpleNamespace) -> frozenset[str]:
@@ -243,17 +241,19 @@ def _program(words: tuple[str, ...]) -> tuple[str, ...]:
     return program, *words[1:]
 
 
-async def _against_server(uri: str, dialect: str, cases: list[Case], target: run.Target, out: Output) -> list[Result]:
+async def _against_server(
+    uri: str, dialect: str, cases: list[Case], target: run.Target, out: Output
+) -> list[CaseResult]:
     try:
-        await check_reached(uri, target, dialect)
+        await run.check_server(target, dialect)
     except run.WrongServer as error:
         raise Failure(f"{uri}: {str(error).removeprefix(f'{uri}: ')}", CANNOT_CONNECT) from None
     return await run.run(cases, target)
 
 
-async def _against_clients(cases: list[Case], listening: clients.Listening, out: Output) -> list[Result]:
+async def _against_clients(cases: list[Case], listening: clients.Listening, out: Output) -> list[CaseResult]:
     """Run the cases; SIGTERM ends the clients that were started, too."""
-    results: list[Result] = []
+    results: list[CaseResult] = []
     is_ended = False
 
     async def end_on_signal() -> None:
@@ -267,7 +267,7 @@ async def _against_clients(cases: list[Case], listening: clients.Listening, out:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_on_signal)
         try:
-            results = await clients.run_clients(cases, listening, write_text)
+            results = await clients.run_clients(cases, listening)
         except (clients.WrongClient, OSError) as error:
             fault = error
         nursery.cancel_scope.cancel()
@@ -280,29 +280,27 @@ async def _against_clients(cases: list[Case], listening: clients.Listening, out:
 
 
 async def _run(
-    tested: str, dialect: str, options: SimpleNamespace, play: Cases, baseline: Mapping[str, Outcome], out: Output
+    tested: str, dialect: str, options: SimpleNamespace, play: Cases, baseline: Mapping[str, CaseOutcome], out: Output
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     begun = trio.current_time()
     results = await play(out)
-    done = report.Run(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
+    done = report.CaseRun(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
     for result in results:
         if done.is_known(result):
             await out.write_line(report.told_known(result).encode())
         elif result.outcome in report.BROKEN:
             await out.write_line("\n".join(report.told(result, with_hex=options.with_hex)).encode())
-        elif result.again:
-            await out.write_line("\n".join(report.told_again(result)).encode())
     await out.write_line(report.table(done).encode())
     await out.write_line(report.cost(done).encode())
     faults: list[str] = []
     for path in options.reports:
         try:
-            page.write(done, path)
+            report.write(done, path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
-    failed = [result for result in results if result.outcome is Outcome.FAIL and not done.is_known(result)]
+    failed = [result for result in results if result.outcome is CaseOutcome.FAIL and not done.is_known(result)]
     if failed:
         lost = sum(result.why.startswith(run.UNREACHABLE) for result in results)
         old = " that did not in the baseline" if baseline else ""

@@ -1,4 +1,4 @@
-"""Answers on a stream: one item and its completion, in one frame or in two, whole or in fragments."""
+"""What a peer sends that no step spells out: an answer in one frame or more, and frames of its own at any time."""
 
 from __future__ import annotations
 
@@ -7,51 +7,58 @@ from typing import Final
 
 import attrs
 
+from rsocket_trio.conformance.header import REQUESTS, has_name
 from rsocket_trio.conformance.notation import (
     ANYTHING,
     Anything,
     Argument,
+    FramePattern,
+    Notation,
     NotationError,
-    Pattern,
     Template,
     Unfit,
 )
+from rsocket_trio.conformance.streamux import Streamux
 
-WHOLE: Final = {"last": (True, True), "item": (True, False), "item_more": (False, False), "more": (False, False)}
-"""The frames of an answer by the names of their templates: whether each ends the item, and whether the stream."""
-DESCRIBED: Final = {
+FORMS: Final = {
+    "last": (True, True),
+    "item": (True, False),
+    "more": (False, False),
     "last_described": (True, True),
     "item_described": (True, False),
-    "item_more_described": (False, False),
-    "more_described": (False, False),
 }
-"""The same for frames with metadata."""
-REST: Final = {"rest": (True, False), "rest_last": (True, True), "rest_described": (True, False)}
-"""The same for what only the fragments behind the first one can be."""
+"""The frames of an answer by the names of their templates: whether each ends the item, and whether the stream.
+Fragments are joined before: only chunks of Streamux come as ``more``."""
 WITH_METADATA: Final = 3
 """Arguments of an answer with metadata: stream id, metadata, data."""
+REJECTED: Final = 0x202
+REJECTION: Final = b"the tester serves no requests"
+LATER: Final = frozenset({"CANCEL", "REQUEST_N", "PAYLOAD", "ERROR"})
+"""The types that may follow a request on its stream."""
+LATER_ON_SHARED_ID: Final = frozenset({"CANCEL", "REQUEST_N"})
+"""The same where both sides may use one id for two streams: only a requester sends these."""
 
 
 @attrs.define(eq=False)
-class Answer:
+class ExpectedAnswer:
     """An answer that is expected, and how much of it has come."""
 
     stream_id: int
     metadata: bytes | None
     data: bytes | None
     """``None`` if it may be any."""
-    pattern: Pattern
+    pattern: FramePattern
     """The answer in one frame."""
     templates: Mapping[str, Template]
     """The frames of the dialect."""
     is_over: bool = False
-    _forms: Mapping[str, tuple[bool, bool]] = attrs.field(factory=lambda: {**WHOLE, **DESCRIBED})
-    _got_metadata: bytes | None = None
-    _got_size: int = 0
+    _is_whole: bool = False
+    """True once the item has come, and its stream is to be completed."""
+    _size: int = 0
     """Bytes of data that have come."""
 
     @classmethod
-    def parse(cls, templates: Mapping[str, Template], arguments: Sequence[Argument]) -> Answer:
+    def parse(cls, templates: Mapping[str, Template], arguments: Sequence[Argument]) -> ExpectedAnswer:
         """Make one of a stream id, metadata if there is any, and data. Raise ``NotationError`` for other arguments."""
         is_described = len(arguments) == WITH_METADATA
         name = "last_described" if is_described else "last"
@@ -72,31 +79,80 @@ class Answer:
 
     def take(self, frame: bytes) -> bool:
         """Return whether the frame belongs to the answer, as the next part of it. ``is_over`` tells of the last one."""
-        if not self._forms:
+        if self._is_whole:
             self.is_over = self.templates["complete"].fill([self.stream_id]).fits(frame)
             return self.is_over
-        for name, (ends_item, completes) in self._forms.items():
-            template = self.templates.get(name)
-            parts = None if template is None else template.parts(self.stream_id, frame)
-            if parts is None:
+        for name, (ends_item, completes) in FORMS.items():
+            parts = self.templates[name].parts(self.stream_id, frame) if name in self.templates else None
+            if parts is None or parts[0] != self.metadata:
                 continue
-            metadata, data = parts
-            metadata = self._got_metadata if metadata is None else (self._got_metadata or b"") + metadata
-            if not self._is_right(metadata, data, is_whole=ends_item):
+            if not self._is_next(parts[1], is_last=ends_item):
                 return False
-            self._got_metadata, self.is_over = metadata, completes
-            self._got_size += len(data)
-            self._forms = {} if ends_item else {**WHOLE, **DESCRIBED, **REST}
+            self._is_whole, self.is_over = ends_item, completes
+            self._size += len(parts[1])
             return True
         return False
 
-    def _is_right(self, metadata: bytes | None, data: bytes, *, is_whole: bool) -> bool:
-        """Return whether this is what is expected, or a part of it: metadata is whole before data begins."""
-        size = self._got_size + len(data)
-        if (is_whole or size) and metadata != self.metadata:
-            return False
-        if metadata is not None and not (self.metadata or b"").startswith(metadata):
-            return False
+    def _is_next(self, data: bytes, *, is_last: bool) -> bool:
+        """Return whether this is what is expected behind the data that came."""
         if self.data is None:
             return True
-        return self.data.startswith(data, self._got_size) and (size == len(self.data) or not is_whole)
+        return self.data.startswith(data, self._size) and (self._size + len(data) == len(self.data) or not is_last)
+
+
+@attrs.define(eq=False)
+class UnaskedFrames:
+    """Takes requests of the server under test, METADATA_PUSH, and EXT with I. A client makes the requests of its case.
+
+    A request is rejected. ReactiveSocket 0.0 has no code for that, and Streamux no error: its answer is empty.
+    """
+
+    serves_requests: bool
+    """True if the peer may make requests of its own."""
+    _streams: set[int] = attrs.field(factory=set)
+    """The streams that the server has opened."""
+
+    def answer(self, notation: Notation, frame: bytes) -> bytes | None:
+        """Return the answer to a frame, empty if there is none. Return ``None`` for a frame that needs a reason."""
+        if isinstance(notation, Streamux):
+            return self._chunk(notation, frame) if self.serves_requests else None
+        headers = notation.headers
+        kind = headers.kind(frame) if headers else None
+        if headers is None or kind is None:
+            return None
+        stream_id = headers.stream_id(frame)
+        if has_name(kind, REQUESTS) and self.serves_requests and _may_open(notation, stream_id):
+            is_known = stream_id in self._streams
+            self._streams.add(stream_id)
+            return b"" if is_known or kind.name == "REQUEST_FNF" else _rejection(notation, stream_id)
+        if kind.name == "METADATA_PUSH":
+            return b"" if not stream_id and headers.has(frame, "metadata") else None
+        if headers.is_foreign_extension(frame):
+            return b""
+        later = LATER_ON_SHARED_ID if notation.id_steps == 1 else LATER
+        return b"" if stream_id in self._streams and has_name(kind, later) else None
+
+    def _chunk(self, notation: Streamux, frame: bytes) -> bytes | None:
+        """Answer a chunk of a request with an empty response once it is whole, and a cancel with its ack."""
+        session = notation.session
+        if not session.is_agreed:
+            return None
+        chunk = session.parsed(frame)
+        if chunk.response:
+            return None
+        if not chunk.data and not chunk.last:
+            is_known = chunk.id in self._streams
+            return notation.templates["cancel_ack"].fill([chunk.id]).value if is_known else None
+        self._streams.add(chunk.id)
+        return notation.templates["response_end"].fill([chunk.id]).value if chunk.last else b""
+
+
+def _may_open(notation: Notation, stream_id: int) -> bool:
+    """Return whether a server may open a stream of this id. Before 1.0 it may go by the first id of its client."""
+    return stream_id > 0 and (notation.id_steps > 0 or (stream_id - notation.first_id) % 2 == 1)
+
+
+def _rejection(notation: Notation, stream_id: int) -> bytes:
+    template = notation.templates["send_error"]
+    values: dict[str, int | bytes] = {"id": stream_id, "code": REJECTED, "text": REJECTION}
+    return template.fill([values[name] for name in template.fields]).value

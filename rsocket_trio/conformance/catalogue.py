@@ -6,7 +6,6 @@ there and what it leads to; other cases are written out step by step.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -16,22 +15,22 @@ from importlib import resources
 from typing import Any, Final
 
 import attrs
+import msgspec
 
-from rsocket_trio.conformance.answers import Answer
 from rsocket_trio.conformance.header import Headers
-from rsocket_trio.conformance.notation import (
-    SAMPLES,
-    Notation,
-    NotationError,
-    Template,
-    arguments_in,
-    shortened,
-    valued,
-)
+from rsocket_trio.conformance.notation import Notation, NotationError, Template
 from rsocket_trio.conformance.streamux import Streamux
 
 FOLDER: Final = "cases"
-DIALECT: Final = re.compile(r'^dialect = "(.+)"$', re.MULTILINE)
+TESTED_DIALECTS: Final = {
+    "reactivesocket/0.0": "reactivesocket_0_0.toml",
+    "reactivesocket/0.1": "reactivesocket_0_1.toml",
+    "reactivesocket/0.2": "reactivesocket_0_2.toml",
+    "rsocket/1.0": "rsocket_1_0.toml",
+    "rsocket/2.0-draft": "rsocket_2_0_draft.toml",
+    "streamux/1": "streamux_1.toml",
+}
+"""The files of the dialects."""
 NEEDS: Final = {
     "echo": "a request/response that is answered with its own data and metadata",
     "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end; "
@@ -157,14 +156,6 @@ class Word(Enum):
     data. ``$a`` stands for the id that the peer chose from then on."""
 
 
-NUMBERS: Final = {
-    Word.OVERRUN: ("stream id", "items beyond the grant"),
-    Word.COUNTED: ("stream id", "first number", "last number"),
-    Word.GRANTED: ("stream id", "items"),
-    Word.ROOM: ("stream id", "items"),
-    Word.BEATS: ("KEEPALIVEs",),
-}
-"""The steps that take numbers only, and which."""
 BYTES: Final = (Word.RAW, Word.DRIP, Word.SPLIT)
 """The steps that byte streams alone have."""
 
@@ -258,73 +249,116 @@ class Chapter:
 @cache
 def clauses() -> Mapping[str, Clause]:
     """Return the clauses of all documents by their numbers."""
-    rows = (line.split("|") for line in _read("clauses.txt").splitlines() if line and not line.startswith("#"))
-    found = (Clause(*(cell.strip() for cell in row[:4])) for row in rows)
     places, rules = _rows("places.txt"), _rows("rules.txt")
-    nowhere, no_rule = ("", ""), ("",)
     return {
-        clause.id: Clause(
-            clause.id,
-            clause.level,
-            clause.section,
-            clause.gist,
-            *places.get(clause.id, nowhere),
-            *rules.get(clause.id, no_rule),
-        )
-        for clause in found
+        number: Clause(number, level, section, gist, *places.get(number, ("", "")), *rules.get(number, ("",)))
+        for number, (level, section, gist, *_) in _rows("clauses.txt").items()
     }
 
 
-def _rows(file: str) -> dict[str, tuple[str, ...]]:
+def _rows(file: str) -> dict[str, list[str]]:
     """Return what a file says about clauses, cell by cell, by their numbers."""
-    rows = (line.split("|") for line in _read(file).splitlines() if line and not line.startswith("#"))
-    cells = (tuple(cell.strip() for cell in row) for row in rows)
-    return {number: others for number, *others in cells}  # type: ignore[misc]
-
-
-class Chapters(Mapping[str, Chapter]):
-    """The chapters by their dialects. Each is read as it is first asked for."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self._files = files
-        self._known: dict[str, Chapter] = {}
-
-    def __getitem__(self, dialect: str) -> Chapter:
-        """Return a chapter. Raise ``NotationError`` for a file that can't be read."""
-        if dialect not in self._known:
-            file = self._files[dialect]
-            self._known[dialect] = _chapter(file, _content(file))
-        return self._known[dialect]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-@cache
-def chapters() -> Chapters:
-    """Return the cases of each dialect."""
-    folder = resources.files(__package__) / FOLDER
-    files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
-    return Chapters({_dialect_of(file): file for file in files})
-
-
-def _dialect_of(file: str) -> str:
-    found = DIALECT.search(_read(file))
-    if found is None:
-        raise NotationError(f"{file}: no dialect")
-    return found[1]
-
-
-@cache
-def _content(file: str) -> Mapping[str, Any]:
-    return tomllib.loads(_read(file))
+    lines = (line for line in _read(file).splitlines() if line and not line.startswith("#"))
+    rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+    return {number: others for number, *others in rows}
 
 
 def _read(file: str) -> str:
     return (resources.files(__package__) / FOLDER / file).read_text("utf-8")
+
+
+class CaseRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A case as its file has it: its steps or, in a scene, what is sent there and what it leads to."""
+
+    id: str
+    title: str
+    clauses: str
+    role: str = "server"
+    steps: str = ""
+    send: tuple[str, ...] = ()
+    then: str | tuple[str, ...] = ""
+    needs: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    asks: str = "nothing"
+    level: Level | None = None
+    heavy: bool = False
+    byte_streams: bool = False
+    messages: bool = False
+    unused_bits: bool = False
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The steps with which cases begin, and those behind a frame that is ignored; the rows of its cases."""
+
+    rows: tuple[CaseRow, ...] = ()
+    before: str = ""
+    after: str = "alive"
+    role: str = "server"
+    needs: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    asks: str = "nothing"
+
+
+class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"file": "from", "but": "except"}):
+    """Cases of another dialect's file that hold in this one too.
+
+    ``cases`` are patterns, or cases and the clauses that they show here. Those that need something of ``without`` are
+    left out, and those that do not need all of ``with_``. ``clauses`` makes the clauses of the other dialect hold here
+    too, or is the counterpart of each.
+    """
+
+    file: str
+    cases: tuple[str, ...] | dict[str, str]
+    but: tuple[str, ...] = ()
+    with_: tuple[str, ...] = msgspec.field(default=(), name="with")
+    without: tuple[str, ...] = ()
+    clauses: str | dict[str, str] = ""
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of a dialect: its frames, or in Streamux its drawings, and its cases."""
+
+    dialect: str
+    scenes: dict[str, Scene]
+    case: tuple[CaseRow, ...] = ()
+    taken: tuple[Taken, ...] = ()
+    drawings: dict[str, str] = {}
+    frames: dict[str, str] = {}
+    length: int = 0
+    length_counts_itself: bool = False
+    first_id: int = 0
+    id_steps: int = 0
+    resumable: tuple[str, ...] = ()
+    header: dict[str, Any] = {}
+    types: dict[str, str] = {}
+
+    def notation(self) -> Notation:
+        """Return its frames. Raise ``NotationError`` for one that can't be read."""
+        if self.drawings:
+            return Streamux.parse(self.dialect, self.drawings)
+        return Notation(
+            self.dialect,
+            self.length,
+            self.length_counts_itself,
+            self.first_id,
+            {name: Template.parse(name, text) for name, text in self.frames.items()},
+            tuple(Template.parse("resumable", text).fill(()) for text in self.resumable),
+            self.id_steps,
+            Headers.parse(self.header, self.types),
+        )
+
+
+@cache
+def _file(name: str) -> File:
+    return msgspec.convert(tomllib.loads(_read(name)), File)
+
+
+@cache
+def read_chapter(dialect: str) -> Chapter:
+    """Return the cases of a dialect, which are read as they are first asked for."""
+    file = _file(TESTED_DIALECTS[dialect])
+    notation = file.notation()
+    return Chapter(notation, tuple(_cases(file, notation)))
 
 
 def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bool = False) -> list[Case]:
@@ -333,9 +367,9 @@ def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bo
     A heavy case is among them with ``heavy``, or where a pattern is its id. Raise ``ValueError`` for a dialect without
     cases, and for a pattern that fits none, naming it.
     """
-    if dialect not in chapters():
-        raise ValueError(f"there are no cases for {dialect}, only for {', '.join(chapters())}")
-    cases = [case for case in chapters()[dialect].cases if case.role == role]
+    if dialect not in TESTED_DIALECTS:
+        raise ValueError(f"there are no cases for {dialect}, only for {', '.join(TESTED_DIALECTS)}")
+    cases = [case for case in read_chapter(dialect).cases if case.role == role]
     for pattern in patterns:
         if not any(fits(case, (pattern,)) for case in cases):
             raise ValueError(f"no case or clause of {dialect} for a {role} fits {pattern!r}: --list names them")
@@ -351,130 +385,72 @@ def fits(case: Case, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in (case.id, *case.clauses))
 
 
-def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
-    notation: Notation
-    if "drawings" in content:
-        notation = Streamux.parse(content["dialect"], content["drawings"])
-    else:
-        templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
-        itself = content.get("length_counts_itself", False)
-        marks = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
-        ids = content["first_id"], content.get("id_steps", 0)
-        headers = Headers.parse(content["header"], content["types"])
-        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1], headers)
-    cases = tuple(_cases(file, notation, content))
-    seen: set[str] = set()
-    for case in cases:
-        if case.id in seen:
-            raise NotationError(f"{file}: two cases are called {case.id}")
-        seen.add(case.id)
-    return Chapter(notation, cases)
+def _cases(file: File, notation: Notation) -> Iterator[Case]:
+    for scene in file.scenes.values():
+        for row in scene.rows:
+            sent = "\n".join(f"> {frame}" for frame in row.send)
+            then = row.then if isinstance(row.then, str) else "\n".join(row.then)
+            steps = f"{scene.before}\n{sent}\n{scene.after if then == 'ignored' else then}"
+            whole = msgspec.structs.replace(
+                row,
+                role=scene.role,
+                steps=steps,
+                needs=scene.needs + row.needs,
+                lacks=scene.lacks + row.lacks,
+                asks=scene.asks,
+            )
+            yield from _of_roles(whole, file, notation)
+    for row in (*file.case, *(row for taken in file.taken for row in rows_taken(taken))):
+        yield from _of_roles(row, file, notation)
 
 
-def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterator[Case]:
-    for scene in content["scenes"].values():
-        before, after = scene.get("before", ""), scene.get("after", "alive")
-        for row in scene.get("rows", ()):
-            sent = "\n".join(f"> {frame}" for frame in row["send"])
-            then = "\n".join(row["then"]) if isinstance(row["then"], list) else row["then"]
-            rest = after if then == "ignored" else then
-            whole = {
-                **row,
-                "needs": (*scene.get("needs", ()), *row.get("needs", ())),
-                "lacks": (*scene.get("lacks", ()), *row.get("lacks", ())),
-                "asks": scene.get("asks", "nothing"),
-            }
-            for role in _roles(scene):
-                yield _case(file, notation, content, whole, f"{before}\n{sent}\n{rest}", role)
-    for row in (*content.get("case", ()), *_taken(file, content)):
-        for role in _roles(row):
-            yield _case(file, notation, content, row, row["steps"], role)
-
-
-def _roles(row: Mapping[str, Any]) -> list[str]:
-    """Return the roles for which a scene or a case is: ``both`` stands for two cases, where a peer is a peer."""
-    role = row.get("role", "server")
-    return ["server", "client"] if role == "both" else [role]
-
-
-def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Return the cases of other dialects that hold in this one too, with the clauses that they show here.
-
-    ``cases`` is a list of patterns, or a table of cases and their clauses. Those that need something of ``without`` are
-    left out, and those that do not need all of ``with``. Raise ``NotationError`` for a pattern that fits none, and for
-    a clause without a counterpart.
-    """
-    for taken in content.get("taken", ()):
-        rows = _content(taken["from"])["case"]
-        for pattern in (*taken["cases"], *taken.get("except", ())):
-            if not any(fnmatchcase(row["id"], pattern) for row in rows):
-                raise NotationError(f"{file}: {taken['from']} has no case {pattern!r}")
-        if isinstance(taken["cases"], Mapping):
-            yield from ({**row, "clauses": own} for row in rows if (own := taken["cases"].get(row["id"])))
+def rows_taken(taken: Taken) -> Iterator[CaseRow]:
+    """Yield cases of another dialect as they hold in this one, with the clauses that they show here."""
+    for row in _file(taken.file).case:
+        if isinstance(taken.cases, dict):
+            if row.id in taken.cases:
+                yield msgspec.structs.replace(row, clauses=taken.cases[row.id])
             continue
-        for row in rows:
-            names = [any(fnmatchcase(row["id"], one) for one in taken.get(key, ())) for key in ("cases", "except")]
-            needs = {*row.get("needs", ())}
-            fits_needs = needs >= {*taken.get("with", ())} and not needs & {*taken.get("without", ())}
-            if names == [True, False] and fits_needs:
-                yield {**row, **_clauses_and_level(file, row, taken["clauses"])}
+        is_named = _fits_any(row.id, taken.cases) and not _fits_any(row.id, taken.but)
+        if not is_named or not {*taken.with_} <= {*row.needs} or {*taken.without} & {*row.needs}:
+            continue
+        theirs = row.clauses.split()
+        if isinstance(taken.clauses, str):
+            level = row.level or level_of(tuple(theirs))
+            yield msgspec.structs.replace(row, clauses=f"{row.clauses} {taken.clauses}", level=level)
+            continue
+        # The clauses of all dialects are their own counterparts.
+        ours = (name if name.startswith("ALL-") else taken.clauses[name] for name in theirs)
+        names = dict.fromkeys(" ".join(ours).split())
+        yield msgspec.structs.replace(row, clauses=" ".join(names))
 
 
-def _clauses_and_level(file: str, row: Mapping[str, Any], own: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the clauses that a case of another dialect shows here, and its level.
-
-    ``own`` is the clauses that make those of the other dialect hold here too, or the counterpart of each.
-    """
-    theirs = row["clauses"].split()
-    if isinstance(own, str):
-        return {"clauses": " ".join([*theirs, own]), "level": row.get("level", level_of(tuple(theirs)).value)}
-    if unknown := [name for name in theirs if name not in own and not name.startswith("ALL-")]:
-        raise NotationError(f"{file}: {row['id']}: {', '.join(unknown)} has no counterpart")
-    clauses = dict.fromkeys(name for one in theirs for name in own.get(one, one).split())
-    return {"clauses": " ".join(clauses)}
+def _fits_any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _case(
-    file: str, notation: Notation, content: Mapping[str, Any], row: Mapping[str, Any], steps: str, role: str
-) -> Case:
-    where = f"{file}: {row.get('id', row.get('title', '?'))}"
-    names = tuple(row["clauses"].split())
-    if unknown := [name for name in names if name not in clauses()]:
-        raise NotationError(f"{where}: there is no clause {', '.join(unknown)}")
-    read = tuple(_steps(where, notation, steps, content.get("scenes", {})))
-    if role == "server" and any(step.word is Word.GONE for step in read):
-        raise NotationError(f"{where}: gone is about clients")
-    needs = tuple(dict.fromkeys([*row.get("needs", ()), *_probed_with(notation, read)]))
-    if unknown := [name for name in needs if name not in NEEDS and name not in OPTIONS]:
-        raise NotationError(f"{where}: {', '.join(unknown)} is nothing that a case can need")
-    lacks = tuple(row.get("lacks", ()))
-    if unknown := [name for name in lacks if name not in OPTIONS]:
-        raise NotationError(f"{where}: {', '.join(unknown)} is no option of a peer")
-    asks = row.get("asks", "nothing")
-    if asks not in ASKS:
-        raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
-    level = Level(row["level"]) if "level" in row else level_of(names)
-    cuts = not notation.negotiates and any(step.word in BYTES for step in read)
-    streams_only = row.get("byte_streams", False) or cuts
-    title = row["title"]
-    heavy, messages_only = row.get("heavy", False), row.get("messages", False)
-    name = f"client-{row['id']}" if notation.negotiates and role == "client" else row["id"]
-    return Case(
-        name,
-        notation.dialect,
-        role,
-        title,
-        names,
-        level,
-        needs,
-        read,
-        heavy,
-        streams_only,
-        asks,
-        lacks,
-        messages_only,
-        row.get("unused_bits", False),
-    )
+def _of_roles(row: CaseRow, file: File, notation: Notation) -> Iterator[Case]:
+    """Yield the case of a row; for the role ``both`` there are two, as a peer is a peer."""
+    steps = tuple(steps_of(row.steps, file.scenes))
+    names = tuple(row.clauses.split())
+    cuts = not notation.negotiates and any(step.word in BYTES for step in steps)
+    for role in ("server", "client") if row.role == "both" else (row.role,):
+        yield Case(
+            f"client-{row.id}" if notation.negotiates and role == "client" else row.id,
+            notation.dialect,
+            role,
+            row.title,
+            names,
+            row.level or level_of(names),
+            tuple(dict.fromkeys([*row.needs, *_probed_with(notation, steps)])),
+            steps,
+            row.heavy,
+            row.byte_streams or cuts,
+            row.asks,
+            row.lacks,
+            row.messages,
+            row.unused_bits,
+        )
 
 
 def _probed_with(notation: Notation, steps: tuple[Step, ...]) -> tuple[str, ...]:
@@ -498,79 +474,16 @@ def level_of(names: tuple[str, ...]) -> Level:
     return Level.SHOULD if levels & {"SHOULD", "MAY"} else Level.READING
 
 
-def _steps(where: str, notation: Notation, text: str, scenes: Mapping[str, Any]) -> Iterator[Step]:
+def steps_of(text: str, scenes: Mapping[str, Scene]) -> Iterator[Step]:
+    """Yield the steps of a text, a line each. Raise ``ValueError`` for one that begins with no word of ``Word``."""
     for line in (line.strip() for line in text.splitlines()):
         if not line or line.startswith("#"):
             continue
         sign, _, rest = line.partition(" ")
         if sign == "scene":
-            yield from _steps(where, notation, scenes[rest.strip()]["before"], scenes)
-            continue
-        try:
-            word = Word(sign)
-            _check(notation, word, rest)
-        except ValueError as error:
-            raise NotationError(f"{where}: {line!r}: {error}") from None
-        yield Step(word, rest, line)
-
-
-def _check(notation: Notation, word: Word, rest: str) -> None:
-    """Raise ``ValueError`` for a step that could not be played."""
-    rest = valued(shortened(rest), SAMPLES)
-    if word in (Word.SEND, Word.RAW, Word.DRIP):
-        for piece in pieces(rest):
-            _check_exact(notation, piece)
-    elif word in (Word.EXPECT, Word.EXPECT_ALL, Word.EXPECT_LATER, Word.LOSE):
-        for piece in pieces(rest):
-            for one in alternatives(piece):
-                notation.frame(one)
-    elif word in (Word.ANSWERED, Word.ANSWERED_ALL):
-        for piece in pieces(rest):
-            Answer.parse(notation.templates, notation.arguments(piece))
-    elif word in (Word.EACH, Word.IN_TURN):
-        ids, sent, sign, back = each_of(rest)
-        _check_exact(notation, with_id(sent, ids[0]))
-        if sign == Word.ANSWERED.value:
-            Answer.parse(notation.templates, notation.arguments(with_id(back, ids[0])))
-        elif sign:
-            notation.frame(with_id(back, ids[0]))
-    elif word is Word.TIMES:
-        number, _, frame = rest.partition(" ")
-        int(number)
-        _check_exact(notation, frame)
-    elif word is Word.SPLIT:
-        for piece in pieces(split_of(rest)[1]):
-            _check_exact(notation, piece)
-    elif word is Word.FAILED and not codes(rest):
-        raise NotationError("a code is missing")
-    elif word is Word.SILENT:
-        for frame in silence_of(rest)[1]:
-            notation.frame(frame)
-    elif word in (Word.WAIT, Word.GONE):
-        float(rest)
-    elif word is Word.ON:
-        int(rest)
-    elif word in (Word.AGREED, Word.REFUSED, Word.ASKED):
-        if not notation.negotiates:
-            raise NotationError(f"{notation.dialect} has no initialize messages")
-        for piece in pieces(rest) if word is Word.ASKED else ():
-            notation.frame(f"request {piece}")
-    elif word in NUMBERS:
-        numbers_in(word, rest)
-
-
-def _check_exact(notation: Notation, frame: str) -> None:
-    if not notation.frame(frame).is_exact:
-        raise NotationError("what is sent has bytes that may be any")
-
-
-def numbers_in(word: Word, rest: str) -> list[int]:
-    """Return the numbers of a step that takes nothing else. Raise ``NotationError`` for others than it needs."""
-    found = [one for one in arguments_in(rest) if isinstance(one, int)]
-    names = NUMBERS[word]
-    if len(found) != len(names) or len(found) != len(rest.split()):
-        raise NotationError(f"{len(names)} numbers are expected: {', '.join(names)}")
-    return found
+            yield from steps_of(scenes[rest.strip()].before, scenes)
+        else:
+            yield Step(Word(sign), rest, line)
 
 
 def each_of(rest: str) -> tuple[range, str, str, str]:
@@ -619,6 +532,6 @@ def alternatives(piece: str) -> list[str]:
     return piece.split(" or ")
 
 
-def codes(rest: str) -> list[int]:
-    """Return the error codes of a line. Raise ``ValueError`` for one that is no number."""
+def numbers_in(rest: str) -> list[int]:
+    """Return the numbers of a line. Raise ``ValueError`` for one that is none."""
     return [int(word, 0) for word in rest.split()]

@@ -1,4 +1,7 @@
-"""Headers of frames as the document of a dialect draws them: types, flags, and the bits that should be 0."""
+"""Headers of frames as the document of a dialect draws them, and the fragments that they tell of.
+
+A peer may send any payload in fragments, which are joined: a case is about payloads, whatever their frames.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,14 @@ each where there is no such flag; with those of ``opaque`` fields stand before t
 NUMBER_SIZE: Final = 4
 
 
+ITEMS: Final = frozenset({"PAYLOAD", "RESPONSE"})
+ENDS: Final = frozenset({"CANCEL", "ERROR"})
+"""The types that end a stream, and a payload with it whose last fragment did not come."""
+
+MAX_JOINED: Final = 128 * 1024 * 1024
+"""Bytes of fragments that are joined at most."""
+
+
 class Torn(Exception):
     """Fragments that no peer may send."""
 
@@ -31,7 +42,7 @@ class MetadataLength:
 
 
 @attrs.frozen
-class Kind:
+class FrameKind:
     """A type of frames, and the bits that should be 0 in them, as a mask of their header and fixed fields."""
 
     name: str
@@ -50,7 +61,7 @@ class Headers:
     type_shift: int
     id_bytes: slice
     flags: Mapping[str, int]
-    kinds: Mapping[int, Kind]
+    kinds: Mapping[int, FrameKind]
     metadata_length: MetadataLength
     requests_repeat: bool = False
     """True if the fragments of a request are frames of its own type, not PAYLOAD."""
@@ -62,7 +73,7 @@ class Headers:
         kinds = {}
         for name, text in types.items():
             number, _, unused = text.partition(" ")
-            kinds[int(number, 16)] = Kind(name, bytes.fromhex(unused))
+            kinds[int(number, 16)] = FrameKind(name, bytes.fromhex(unused))
         start, end, shift = header["type"]
         flags = {name: int.from_bytes(bytes.fromhex(header[name]), "big") for name in FLAGS if name in header}
         return cls(
@@ -81,7 +92,7 @@ class Headers:
         """Bytes of a header."""
         return int(max(self.type_bytes.stop, self.id_bytes.stop))
 
-    def kind(self, frame: bytes) -> Kind | None:
+    def kind(self, frame: bytes) -> FrameKind | None:
         """Return the type of a frame, ``None`` for one that is unknown or cut short."""
         if len(frame) < self.type_bytes.stop:
             return None
@@ -104,7 +115,7 @@ class Headers:
         begin = int.from_bytes(frame[: len(mask)], "big") & ~int.from_bytes(mask, "big")
         return begin.to_bytes(len(mask), "big") + frame[len(mask) :]
 
-    def content(self, kind: Kind, frame: bytes) -> tuple[bytes | None, bytes]:
+    def content(self, kind: FrameKind, frame: bytes) -> tuple[bytes | None, bytes]:
         """Return the metadata, if there is any, and the data of a frame. Raise ``Torn`` for metadata cut short."""
         start = self._content_start(kind, frame)
         if not self.has(frame, "metadata"):
@@ -116,7 +127,7 @@ class Headers:
             raise Torn("metadata is longer than its fragment")
         return frame[begin:end], frame[end:]
 
-    def with_content(self, kind: Kind, frame: bytes, metadata: bytes | None, data: bytes) -> bytes:
+    def with_content(self, kind: FrameKind, frame: bytes, metadata: bytes | None, data: bytes) -> bytes:
         """Return the frame with other metadata and data. Raise ``Torn`` for metadata that no frame can have."""
         start, length = self._content_start(kind, frame), self.metadata_length
         if metadata is None:
@@ -135,7 +146,7 @@ class Headers:
             word = word | mask if is_set else word & ~mask
         return word.to_bytes(self.size, "big") + frame[self.size :]
 
-    def _content_start(self, kind: Kind, frame: bytes) -> int:
+    def _content_start(self, kind: FrameKind, frame: bytes) -> int:
         has_number = kind.name == "REQUEST_CHANNEL" and self.has(frame, "number")
         return len(kind.unused) + NUMBER_SIZE * has_number
 
@@ -148,6 +159,106 @@ class Headers:
         return self.block_type is None or ext_type != self.block_type
 
 
-def has_name(kind: Kind | None, names: frozenset[str]) -> bool:
+def has_name(kind: FrameKind | None, names: frozenset[str]) -> bool:
     """Return whether the type is one of these."""
     return kind is not None and kind.name in names
+
+
+@attrs.define(eq=False)
+class Parts:
+    """The fragments of one payload so far."""
+
+    kind: FrameKind
+    first: bytes
+    metadata: list[bytes] | None
+    data: list[bytes]
+    completes: bool
+    is_known: bool
+    """True if metadata and data of the first fragment are told apart; else it stands as a whole before the rest."""
+    number: int
+    """The place of the first fragment among the frames."""
+    size: int
+    """Bytes of the fragments."""
+
+    @property
+    def has_data(self) -> bool:
+        """Return whether data has begun."""
+        return any(self.data) or not self.is_known
+
+
+@attrs.define(eq=False)
+class Fragments:
+    """Joins fragments, stream by stream. Without headers, as in Streamux, each frame stays as it is."""
+
+    headers: Headers | None
+    began_at: int = 0
+    """The place among the frames where the one began that was whole last."""
+    _parts: dict[int, Parts] = attrs.field(factory=dict)
+    _count: int = 0
+
+    @property
+    def pending(self) -> bytes:
+        """Return the first fragment of an item that is not whole, empty if there is none."""
+        return next((parts.first for parts in self._parts.values() if parts.kind.name in ITEMS), b"")
+
+    def take(self, frame: bytes) -> bytes | None:
+        """Return the frame, or the whole that it completes, or ``None`` if more is to come. Raise ``Torn``."""
+        number, self._count = self._count, self._count + 1
+        self.began_at = number
+        headers = self.headers
+        kind = headers.kind(frame) if headers else None
+        if headers is None or kind is None:
+            return frame
+        stream_id = headers.stream_id(frame)
+        parts = self._parts.get(stream_id)
+        # With COMPLETE on an item FOLLOWS means nothing.
+        is_last = kind.name in ITEMS and headers.has(frame, "complete")
+        follows = not is_last and headers.has(headers.cleared(frame), "follows")
+        if parts is not None and self._continues(parts, kind):
+            self._add(headers, parts, kind, frame)
+            if follows:
+                return None
+            del self._parts[stream_id]
+            self.began_at = parts.number
+            return self._joined(headers, parts)
+        if parts is not None and kind.name in ENDS:
+            del self._parts[stream_id]
+        if not follows or parts is not None or not has_name(kind, ITEMS | REQUESTS):
+            return frame
+        self._parts[stream_id] = self._begun(headers, kind, frame, number)
+        return None
+
+    def _continues(self, parts: Parts, kind: FrameKind) -> bool:
+        """Return whether a frame of this type is a fragment: fragments of requests are PAYLOAD, or of their type."""
+        assert self.headers is not None
+        return kind.name in ITEMS or (kind is parts.kind and self.headers.requests_repeat)
+
+    def _begun(self, headers: Headers, kind: FrameKind, frame: bytes, number: int) -> Parts:
+        completes = headers.has(frame, "complete")
+        is_known = not headers.has(frame, "opaque")
+        metadata, data = headers.content(kind, frame) if is_known else (None, b"")
+        return Parts(
+            kind, frame, None if metadata is None else [metadata], [data], completes, is_known, number, len(frame)
+        )
+
+    def _add(self, headers: Headers, parts: Parts, kind: FrameKind, frame: bytes) -> None:
+        metadata, data = headers.content(kind, frame)
+        if metadata is not None:
+            if parts.has_data and metadata:
+                raise Torn("metadata stands in a fragment behind data")
+            parts.metadata = [*(parts.metadata or ()), metadata]
+        parts.data.append(data)
+        parts.size += len(frame)
+        if parts.size > MAX_JOINED:
+            raise Torn(f"fragments of {parts.size} bytes came")
+        parts.completes |= headers.has(frame, "complete")
+
+    def _joined(self, headers: Headers, parts: Parts) -> bytes:
+        flags = {"follows": False, "complete": parts.completes}
+        if parts.kind.name in ITEMS:
+            flags["next"] = True
+        data = b"".join(parts.data)
+        if not parts.is_known:
+            return headers.with_flags(parts.first, flags) + data
+        metadata = None if parts.metadata is None else b"".join(parts.metadata)
+        return headers.with_flags(headers.with_content(parts.kind, parts.first, metadata, data), flags)

@@ -25,9 +25,6 @@ ARGUMENT: Final = re.compile(
     r'\s*(?:(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=[\s*]|$))(?:\*(?P<times>\d+))?|(?P<word>[^\s"]+))'
 )
 VALUE: Final = re.compile(r"\{(?P<name>token|sent|received)(?P<more>[+-]\d+)?\}")
-SAMPLES: Final[Mapping[str, int | bytes]] = {"token": b"?", "sent": 1, "received": 1}
-"""Values of a session, as good as any to check what is written."""
-REPEATED: Final = re.compile(r"\*\d+(?=\s|$)")
 TOKEN: Final = "{token:+2}"
 """The field of a resume token."""
 REQUESTS: Final = ("ask", "stream", "sub", "channel")
@@ -53,7 +50,7 @@ Argument = int | bytes | Anything
 
 
 @attrs.frozen
-class Pattern:
+class FramePattern:
     """The bytes of one frame without its length. ``mask`` is FF where a byte is fixed, 00 where it may be any, F0 and
     0F where that is true of its halves."""
 
@@ -61,7 +58,7 @@ class Pattern:
     mask: bytes
     is_open: bool = False
     """True if more bytes may follow."""
-    rest: Pattern | None = None
+    rest: FramePattern | None = None
     """The fixed bytes behind them, anywhere in what follows."""
 
     @property
@@ -102,7 +99,7 @@ class Pattern:
 
 
 @attrs.frozen
-class Field:
+class TemplateField:
     """A place for an argument."""
 
     name: str
@@ -140,7 +137,7 @@ class Gap:
 
 
 GAP: Final = Gap()
-Token = Field | Fixed | Gap
+Token = TemplateField | Fixed | Gap
 
 
 @cache
@@ -149,7 +146,7 @@ def token_of(text: str) -> Token:
     if text == "..":
         return GAP
     if found := FIELD.fullmatch(text):
-        return Field(found["name"], int(found["size"] or 0), bool(found["sized"]), int(found["counted"] or 0))
+        return TemplateField(found["name"], int(found["size"] or 0), bool(found["sized"]), int(found["counted"] or 0))
     if len(text) % 2 or not re.fullmatch(r"[0-9a-fA-F?]+", text):
         raise NotationError(f"{text!r} is no hex, field, ? or ..")
     mask = bytes.fromhex("".join("0" if digit == "?" else "f" for digit in text))
@@ -172,20 +169,26 @@ class Template:
             read = [token_of(token) for token in tokens]
         except NotationError as error:
             raise NotationError(f"template {name}: {error}") from None
-        return cls(name, tokens, tuple(token.name for token in read if isinstance(token, Field)))
+        return cls(name, tokens, tuple(token.name for token in read if isinstance(token, TemplateField)))
 
-    def fill(self, arguments: Sequence[Argument]) -> Pattern:
+    def fill(self, arguments: Sequence[Argument]) -> FramePattern:
         """Return the frame with these arguments. Raise ``NotationError`` for a wrong number or kind of them."""
         if len(arguments) != len(self.fields):
             raise NotationError(f"{self.name} takes {len(self.fields)} arguments, {' '.join(self.fields)}")
         return _filled(self.name, self.tokens, iter(arguments))
+
+    def unfilled(self) -> FramePattern:
+        """Return the frame with any arguments."""
+        return self.fill([ANYTHING] * len(self.fields))
 
     def parts(self, stream_id: int, frame: bytes) -> tuple[bytes | None, bytes] | None:
         """Return metadata and data of such a frame on this stream, ``None`` for another one."""
         if "metadata" not in self.fields:
             head = self.fill([stream_id, b""]).value
             return (None, frame[len(head) :]) if frame.startswith(head) else None
-        length = next(token for token in map(token_of, self.tokens) if isinstance(token, Field) and token.is_sized)
+        length = next(
+            token for token in map(token_of, self.tokens) if isinstance(token, TemplateField) and token.is_sized
+        )
         size = length.size
         head = self.fill([stream_id, b"", b""]).value[:-size]
         if not frame.startswith(head):
@@ -208,13 +211,13 @@ class Template:
         return numbers
 
 
-def _filled(name: str, tokens: Sequence[str], arguments: Iterator[Argument]) -> Pattern:
+def _filled(name: str, tokens: Sequence[str], arguments: Iterator[Argument]) -> FramePattern:
     value, mask, is_open = b"", b"", False
     for number, token in enumerate(map(token_of, tokens)):
         if isinstance(token, Gap):
             is_open = True
         elif is_open:
-            return Pattern(value, mask, True, _filled(name, tokens[number:], arguments))
+            return FramePattern(value, mask, True, _filled(name, tokens[number:], arguments))
         elif isinstance(token, Fixed):
             value, mask = value + token.value, mask + token.mask
         elif not isinstance(argument := next(arguments), Anything):
@@ -224,7 +227,7 @@ def _filled(name: str, tokens: Sequence[str], arguments: Iterator[Argument]) -> 
             value, mask = value + bytes(token.size), mask + bytes(token.size)
         else:
             is_open = True
-    return Pattern(value, mask, is_open)
+    return FramePattern(value, mask, is_open)
 
 
 def arguments_in(text: str) -> list[Argument]:
@@ -247,11 +250,6 @@ def arguments_in(text: str) -> list[Argument]:
         else:
             found.append(_number(match["word"]))
     return found
-
-
-def shortened(text: str) -> str:
-    """Return a line in which nothing is repeated: enough to check it, without the megabytes that it stands for."""
-    return REPEATED.sub("", text)
 
 
 def valued(text: str, values: Mapping[str, int | bytes]) -> str:
@@ -287,7 +285,7 @@ class Notation:
     first_id: int
     """The first stream id of a client: its ids are odd or even as this one is."""
     templates: Mapping[str, Template]
-    resumable: tuple[Pattern, ...] = ()
+    resumable: tuple[FramePattern, ...] = ()
     """The requests whose streams can be resumed. All can be where there is none."""
     id_steps: int = 0
     """The distance of a client's ids, which may also skip some and begin anywhere. With 1 any id will do, with 0 the
@@ -356,7 +354,7 @@ class Notation:
     def bind(self, text: str, frame: bytes) -> None:
         """Let the names in a piece of a line stand for what they are in the frame that came for it."""
 
-    def frame(self, text: str) -> Pattern:
+    def frame(self, text: str) -> FramePattern:
         """Return the frame that a piece of a line describes: ``hex`` and bytes, or a template and its arguments.
 
         Raise ``NotationError`` for what is neither.

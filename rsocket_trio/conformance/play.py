@@ -11,13 +11,12 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.answers import ExpectedAnswer, UnaskedFrames
 from rsocket_trio.conformance.catalogue import (
     Case,
     Step,
     Word,
     alternatives,
-    codes,
     each_of,
     numbers_in,
     pieces,
@@ -25,11 +24,9 @@ from rsocket_trio.conformance.catalogue import (
     split_of,
     with_id,
 )
-from rsocket_trio.conformance.fragments import Fragments
-from rsocket_trio.conformance.header import Torn
-from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
+from rsocket_trio.conformance.header import Fragments, Torn
+from rsocket_trio.conformance.notation import ANYTHING, FramePattern, Notation, Unfit, shown, valued
 from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
-from rsocket_trio.conformance.unasked import UnaskedFrames
 from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
 
 PROBES = 0x7F00
@@ -53,19 +50,13 @@ LAST_WORDS: Final = 0.5
 """Seconds in which a peer that is about to end the connection has ended it."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
-
-
 RESUME: Final = "resume"
 """The option of a peer that needs positions to be counted."""
 TOKEN_SIZE: Final = 16
 """Bytes of a token that nobody else has."""
 
 
-AGAIN: Final = " (again)"
-"""Ends the verdict of a case that passed at a later play."""
-
-
-class Outcome(Enum):
+class CaseOutcome(Enum):
     """The result of a case."""
 
     PASS = "pass"
@@ -75,11 +66,11 @@ class Outcome(Enum):
 
 
 @attrs.frozen
-class Result:
+class CaseResult:
     """The result of one case: why it is no pass, the step where that showed, and what passed on the wire."""
 
     case: Case
-    outcome: Outcome
+    outcome: CaseOutcome
     why: str = ""
     step: str = ""
     record: tuple[Passed, ...] = ()
@@ -89,23 +80,16 @@ class Result:
     """The time that it took, of all plays."""
     connections: int = 0
     """The connections that it took, of all plays."""
-    again: int = 0
-    """The number of further plays, after the first one ran out of time."""
-    at_first: str = ""
-    """The reason for which the first play ran out of time, if there were others."""
-
-    @property
-    def verdict(self) -> str:
-        """Return the outcome in words, which tell a pass at the first play from one at a later play."""
-        return f"{self.outcome.value}{AGAIN}" if self.again and self.outcome is Outcome.PASS else self.outcome.value
+    plays: int = 1
+    """The number of plays: above 1 where the ones before ran out of time."""
 
 
-def broken(case: Case) -> Outcome:
+def broken(case: Case) -> CaseOutcome:
     """Return the outcome of a case in which the peer did something else."""
-    return Outcome.FAIL if case.level.is_binding else Outcome.DEVIATION
+    return CaseOutcome.FAIL if case.level.is_binding else CaseOutcome.DEVIATION
 
 
-class Failure(Exception):
+class StepFailure(Exception):
     """The peer did not do what the step says."""
 
     def __init__(self, why: str, *, timed_out: bool = False) -> None:
@@ -113,7 +97,7 @@ class Failure(Exception):
         self.timed_out = timed_out
 
 
-class MilderFailure(Failure):
+class MilderFailure(StepFailure):
     """The peer ended the connection as it should, and said it in other words."""
 
 
@@ -122,7 +106,7 @@ class NotApplicable(Exception):
 
 
 Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
-"""Opens another connection to the peer, or waits for one that it opens. Raise ``Failure`` if there is none in time."""
+"""Opens another connection to the peer, or waits for one that it opens. Raise ``StepFailure`` if none comes in time."""
 
 
 class Player:
@@ -132,6 +116,8 @@ class Player:
     with I, and a server's own requests. A peer with leases grants them again and again: those of a client, and those of
     a server behind the first, are passed over, too. Payloads may come in fragments, and bits that should be 0 may be 1,
     but that with ``as_sent`` steps look at each frame as it was sent.
+
+    One task plays. It waits for nothing but the peer, and answers what it has to as it reads it, never between steps.
     """
 
     def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect, *, as_sent: bool = False) -> None:
@@ -150,21 +136,18 @@ class Player:
         self._granted: dict[bytes, int] = {}
         self._kept: list[bytes] = []
         self._is_mute = False
-        self._kinds: dict[str, Pattern] = {}
-        """The frames that may come at any time, by the names of their templates, where these never change."""
         self._asides = 0
-        """Frames of these kinds that have come in a row."""
+        """Frames in a row that may come at any time."""
         self._is_client = role == "client"
         self._has_begun = False
         """True once the connection is set up, from when on the peer may send frames of its own."""
         self._unasked = UnaskedFrames(serves_requests=role == "server")
-        """True if a client is under test."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
         """The interval and the lifetime of the client's SETUP, in milliseconds."""
 
     async def play(self, step: Step) -> None:
-        """Play one step. Raise ``Failure`` for a peer that does something else."""
+        """Play one step. Raise ``StepFailure`` for a peer that does something else."""
         step = self._valued(step)
         self._asides = 0
         match step.word:
@@ -175,7 +158,9 @@ class Player:
             case Word.DRIP:
                 frames = [self._notation.frame(piece).value for piece in pieces(step.rest)]
                 self._has_begun |= not self._is_client
-                await self._drip(b"".join(map(self._end.on_the_wire, frames)))
+                for byte in b"".join(map(self._end.on_the_wire, frames)):
+                    await self._end.send_raw(bytes([byte]))
+                    await trio.sleep(DRIP)
             case Word.SPLIT:
                 size, rest = split_of(step.rest)
                 await self._split(size, [self._notation.frame(piece).value for piece in pieces(rest)])
@@ -198,27 +183,25 @@ class Player:
             case Word.ANSWERED | Word.ANSWERED_ALL:
                 await self._expect_answers(pieces(step.rest))
             case Word.COUNTED:
-                stream_id, first, last = numbers_in(step.word, step.rest)
+                stream_id, first, last = numbers_in(step.rest)
                 for number in range(first, last + 1):
                     await self._expect([f'item {stream_id} "{number}"'])
-            case Word.GRANTED:
-                await self._expect_grant(*numbers_in(step.word, step.rest))
-            case Word.ROOM:
-                await self._expect_room(*numbers_in(step.word, step.rest))
+            case Word.GRANTED | Word.ROOM:
+                await self._expect_grant(*numbers_in(step.rest), is_needed=step.word is Word.GRANTED)
             case Word.ALIVE:
                 await self._expect_alive()
             case Word.CLOSED:
                 await self._expect_end()
             case Word.FAILED:
-                await self._expect_failure(codes(step.rest))
+                await self._expect_failure(numbers_in(step.rest))
             case Word.SILENT:
                 await self._expect_silence(*silence_of(step.rest))
             case Word.OVERRUN:
-                await self._overrun(*numbers_in(step.word, step.rest))
+                await self._overrun(*numbers_in(step.rest))
             case Word.MUTE:
                 self._is_mute = True
             case Word.BEATS:
-                await self._expect_beats(*numbers_in(step.word, step.rest))
+                await self._expect_beats(*numbers_in(step.rest))
             case Word.OUTLIVED:
                 await self._expect_end_of_life()
             case Word.HALF_CLOSE:
@@ -272,7 +255,7 @@ class Player:
         try:
             lost, self._fragments = self._positions.lose(self._notation.frame(frame), self._notation.headers)
         except LookupError as error:
-            raise Failure(str(error)) from None
+            raise StepFailure(str(error)) from None
         for one in lost:
             if one[:-4] in self._granted:
                 self._granted[one[:-4]] -= int.from_bytes(one[-4:], "big")
@@ -290,16 +273,13 @@ class Player:
         name = "more" if self._notation.negotiates else "item"
         item = self._notation.templates[name].fill([ANYTHING, ANYTHING])
         only = tuple(pattern for _, _, pattern in patterns)
+        named = " ; ".join(wanted)
         ends = trio.current_time() + self._patience
-        try:
-            frame = await self._next(only)
-            while items_before and item.fits(frame) and not any(pattern.fits(frame) for pattern in only):
-                if trio.current_time() >= ends:
-                    named = " ; ".join(wanted)
-                    raise Failure(f"nothing but items came in {self._patience:g} s, expected {named}", timed_out=True)
-                frame = await self._next(only)
-        except Ended as ended:
-            raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
+        frame = await self._frame(named, only)
+        while items_before and item.fits(frame) and not any(pattern.fits(frame) for pattern in only):
+            if trio.current_time() >= ends:
+                raise StepFailure(f"nothing but items came in {self._patience:g} s, expected {named}", timed_out=True)
+            frame = await self._frame(named, only)
         for piece, one, pattern in patterns:
             if pattern.fits(frame):
                 self._notation.bind(one, frame)
@@ -308,19 +288,16 @@ class Player:
         for _, one, _ in patterns if self._is_client else ():
             if (stream_id := self._notation.other_id(one, frame)) is not None:
                 raise NotApplicable(f"the client asks on stream {stream_id}, which may be, where the case needs {one}")
-        raise Failure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
+        raise StepFailure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
     async def _expect_answers(self, wanted: list[str]) -> None:
         """Take these answers, whose frames may mix."""
-        answers = [Answer.parse(self._notation.templates, self._notation.arguments(one)) for one in wanted]
+        answers = [ExpectedAnswer.parse(self._notation.templates, self._notation.arguments(one)) for one in wanted]
         while answers:
-            try:
-                frame = await self._next()
-            except Ended as ended:
-                raise Failure(f"{ended}, expected {_first_of(answers)}") from None
+            frame = await self._frame(_first_of(answers))
             taken = next((answer for answer in answers if answer.take(frame)), None)
             if taken is None:
-                raise Failure(f"{shown(frame)} came, expected {_first_of(answers)}")
+                raise StepFailure(f"{shown(frame)} came, expected {_first_of(answers)}")
             if taken.is_over:
                 answers.remove(taken)
 
@@ -335,19 +312,11 @@ class Player:
                 continue
             patterns = [self._notation.frame(with_id(back, one)) for one in part] if sign else []
             while patterns:
-                try:
-                    frame = await self._next(tuple(patterns))
-                except Ended as ended:
-                    raise Failure(f"{ended}, {len(patterns)} frames were to come") from None
+                frame = await self._frame(f"{len(patterns)} frames", tuple(patterns))
                 found = next((pattern for pattern in patterns if pattern.fits(frame)), None)
                 if found is None:
-                    raise Failure(f"{shown(frame)} came, expected {patterns[0]}, or the same on another stream")
+                    raise StepFailure(f"{shown(frame)} came, expected {patterns[0]}, or the same on another stream")
                 patterns.remove(found)
-
-    async def _drip(self, data: bytes) -> None:
-        for byte in data:
-            await self._end.send_raw(bytes([byte]))
-            await trio.sleep(DRIP)
 
     async def _split(self, size: int, frames: list[bytes]) -> None:
         self._has_begun |= not self._is_client
@@ -356,22 +325,10 @@ class Player:
         await trio.sleep(PAUSE)
         await self._end.send_raw(data[size:])
 
-    async def _expect_grant(self, stream_id: int, number: int) -> None:
-        granted = await self._wait_for_grant(stream_id, number)
-        if granted < number:
-            seconds = f"{self._patience:g} s"
-            why = f"{granted} items were granted on stream {stream_id} in {seconds}, expected {number}"
-            raise Failure(why, timed_out=True)
-
-    async def _expect_room(self, stream_id: int, number: int) -> None:
-        granted = await self._wait_for_grant(stream_id, number)
-        if granted < number:
-            raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
-
-    async def _wait_for_grant(self, stream_id: int, number: int) -> int:
+    async def _expect_grant(self, stream_id: int, number: int, *, is_needed: bool) -> None:
         """Wait until so many items are granted; what comes before is kept for the steps that expect it.
 
-        Return how many were granted in time.
+        Raise ``StepFailure`` for fewer, or ``NotApplicable`` if the peer need not grant as many.
         """
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
         with trio.move_on_after(self._patience):
@@ -379,53 +336,70 @@ class Player:
                 try:
                     frame = await self._take()
                 except Ended as ended:
-                    raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
+                    raise StepFailure(f"{ended}, expected a grant on stream {stream_id}") from None
                 if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
-        return self._granted.get(grant, 0)
+        granted = self._granted.get(grant, 0)
+        if granted < number and not is_needed:
+            raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
+        if granted < number:
+            seconds = f"{self._patience:g} s"
+            why = f"{granted} items were granted on stream {stream_id} in {seconds}, expected {number}"
+            raise StepFailure(why, timed_out=True)
 
     async def _receive(self) -> bytes | None:
         """Return the next frame, or a payload once its last fragment came. Return ``None`` for other fragments."""
         return self._kept.pop(0) if self._kept else await self._take()
 
     async def _take(self) -> bytes | None:
+        """Read the next frame. Return it, or a payload once its last fragment came, else ``None``."""
         frame = await self._end.receive()
+        # The order counts: patterns know no unused bits; the dialect and positions are about frames as they passed, of
+        # which a payload may have several; and what is joined in the end is one frame to all steps.
         if not self._sees_unused_bits:
             frame = self._notation.cleared(frame)
         if fault := self._notation.note(frame):
-            raise Failure(f"{shown(frame)} came: {fault}")
+            raise StepFailure(f"{shown(frame)} came: {fault}")
         if self._positions is not None:
             self._positions.note_received(frame)
             self._token = self._token or self._notation.token_in(frame) or b""
         try:
             return self._fragments.take(frame) if self._joins else frame
         except Torn as fault:
-            raise Failure(f"{shown(frame)} came: {fault}") from None
+            raise StepFailure(f"{shown(frame)} came: {fault}") from None
 
-    async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
+    async def _next(self, wanted: tuple[FramePattern, ...] = ()) -> bytes:
         """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
         with trio.move_on_after(self._patience) as scope:
             while True:
                 frame = await self._receive()
+                # What the step expects comes first: it may be a frame that is passed over elsewhere.
                 if frame is None:
                     scope.deadline = trio.current_time() + self._patience
                 elif any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
         if begun := self._fragments.pending:
-            raise Failure(f"{shown(begun)} came, and not the rest of it in {self._patience:g} s")
+            raise StepFailure(f"{shown(begun)} came, and not the rest of it in {self._patience:g} s")
         if rest := self._end.rest:
-            raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}", timed_out=True)
-        raise Failure(f"nothing came in {self._patience:g} s", timed_out=True)
+            raise StepFailure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}", timed_out=True)
+        raise StepFailure(f"nothing came in {self._patience:g} s", timed_out=True)
+
+    async def _frame(self, expected: str, wanted: tuple[FramePattern, ...] = ()) -> bytes:
+        """Return the next frame that says something. Raise ``StepFailure`` with what is expected at the end."""
+        try:
+            return await self._next(wanted)
+        except Ended as ended:
+            raise StepFailure(f"{ended}, expected {expected}") from None
 
     async def _is_aside(self, frame: bytes) -> bool:
         """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered.
 
-        Raise ``Failure`` once too many have come in a row.
+        Raise ``StepFailure`` once too many have come in a row.
         """
         is_aside = await self._is_taken(frame)
         self._asides = self._asides + 1 if is_aside else 0
         if self._asides > FLOOD:
-            raise Failure(f"{self._asides} frames came in a row that say nothing, the last one {shown(frame)}")
+            raise StepFailure(f"{self._asides} frames came in a row that say nothing, the last one {shown(frame)}")
         return is_aside
 
     async def _is_taken(self, frame: bytes) -> bool:
@@ -455,16 +429,8 @@ class Player:
 
     def _is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this kind, whatever its fields say."""
-        notation = self._notation
-        if name not in notation.templates:
-            return False
-        pattern = self._kinds.get(name)
-        if pattern is None:
-            template = notation.templates[name]
-            pattern = template.fill([ANYTHING] * len(template.fields))
-            if not notation.negotiates:
-                self._kinds[name] = pattern
-        return pattern.fits(frame)
+        template = self._notation.templates.get(name)
+        return template is not None and template.unfilled().fits(frame)
 
     def _is_lease(self, frame: bytes) -> bool:
         """Return whether the frame is a LEASE, with metadata or without."""
@@ -485,16 +451,16 @@ class Player:
         try:
             frame = await self._next((wanted,))
         except Ended as ended:
-            raise Failure(f"{ended}, expected the connection to go on") from None
-        except Failure as failure:
+            raise StepFailure(f"{ended}, expected the connection to go on") from None
+        except StepFailure as failure:
             why = f"{failure}, and {wanted} was to answer a probe"
-            raise Failure(why, timed_out=failure.timed_out) from None
+            raise StepFailure(why, timed_out=failure.timed_out) from None
         if not wanted.fits(frame):
             if ended_behind := await self._end_behind():
-                raise Failure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
-            raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
+                raise StepFailure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
+            raise StepFailure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
         if begun := self._fragments.pending:
-            raise Failure(f"{shown(begun)} came, expected nothing but the answer to a probe, {wanted}")
+            raise StepFailure(f"{shown(begun)} came, expected nothing but the answer to a probe, {wanted}")
 
     async def _end_behind(self) -> str:
         """Return how the connection ends, empty if it does not right now: a peer may say more before it ends."""
@@ -507,7 +473,7 @@ class Player:
         return ""
 
     async def _expect_offer(self) -> Streamux:
-        """Wait for the peer's initialize message, unless it has come. Raise ``Failure`` if no peer may send it."""
+        """Wait for the peer's initialize message, unless it has come. Raise ``StepFailure`` if no peer may send it."""
         notation = self._notation
         assert isinstance(notation, Streamux)
         if not notation.session.has_greeted:
@@ -515,14 +481,14 @@ class Player:
             try:
                 check_offer(offer_of(frame))
             except Disagreed as reason:
-                raise Failure(f"the peer's initialize message is {shown(frame)}: {reason}") from None
+                raise StepFailure(f"the peer's initialize message is {shown(frame)}: {reason}") from None
         return notation
 
     async def _expect_agreement(self) -> None:
         try:
             notation = await self._expect_offer()
         except Ended as ended:
-            raise Failure(f"{ended}, expected its initialize message") from None
+            raise StepFailure(f"{ended}, expected its initialize message") from None
         if notation.session.fault:
             raise NotApplicable(f"the peer offers {notation.session.fault}")
 
@@ -531,7 +497,7 @@ class Player:
             notation = await self._expect_offer()
         except Ended as ended:
             if ended.rest:
-                raise Failure(f"{shown(ended.rest)} came, expected a whole initialize message or none") from None
+                raise StepFailure(f"{shown(ended.rest)} came, expected a whole initialize message or none") from None
             return
         if notation.session.is_agreed:
             raise NotApplicable("the two initialize messages agree")
@@ -540,7 +506,7 @@ class Player:
                 frame = await self._end.receive()
             except Ended:
                 return
-            raise Failure(f"{shown(frame)} came, expected nothing after a negotiation that failed")
+            raise StepFailure(f"{shown(frame)} came, expected nothing after a negotiation that failed")
         why = f"the connection is still open after {self._patience:g} s, though the negotiation failed"
         raise MilderFailure(why, timed_out=True)
 
@@ -550,15 +516,12 @@ class Player:
         assert isinstance(notation, Streamux)
         begun: dict[int, bytes] = {}
         while wanted:
-            try:
-                frame = await self._next()
-            except Ended as ended:
-                raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
+            frame = await self._frame(" ; ".join(wanted))
             chunk = notation.session.parsed(frame)
             data = begun.get(chunk.id, b"") + chunk.data
             whole = [piece for piece in wanted if notation.is_request(piece, chunk.id, data)]
             if chunk.response or not (chunk.data or (chunk.last and data)) or (chunk.last and not whole):
-                raise Failure(f"{shown(frame)} came, expected {' ; '.join(wanted)}")
+                raise StepFailure(f"{shown(frame)} came, expected {' ; '.join(wanted)}")
             begun[chunk.id] = data
             if chunk.last:
                 del begun[chunk.id]
@@ -570,9 +533,9 @@ class Player:
             frame = await self._next()
         except Ended as ended:
             if ended.rest:
-                raise Failure(f"{shown(ended.rest)} came, expected the end and nothing before it") from None
+                raise StepFailure(f"{shown(ended.rest)} came, expected the end and nothing before it") from None
             return
-        raise Failure(f"{shown(frame)} came, expected the end of the connection")
+        raise StepFailure(f"{shown(frame)} came, expected the end of the connection")
 
     async def _expect_failure(self, allowed: list[int]) -> None:
         error = self._notation.templates["failure"]
@@ -583,7 +546,7 @@ class Player:
             raise MilderFailure(f"the connection ended without an ERROR, expected one of {named} before") from None
         if not any(error.fill([code]).fits(frame) for code in allowed):
             if not error.fill([ANYTHING]).fits(frame):
-                raise Failure(f"{shown(frame)} came, expected an ERROR of {named}")
+                raise StepFailure(f"{shown(frame)} came, expected an ERROR of {named}")
             await self._end_after(frame)
             raise MilderFailure(f"{shown(frame)} came before the end, expected an ERROR of {named}")
         await self._end_after(frame)
@@ -593,9 +556,9 @@ class Player:
             more = await self._next()
         except Ended:
             return
-        except Failure as failure:
-            raise Failure(f"the connection went on after {shown(frame)}", timed_out=failure.timed_out) from None
-        raise Failure(f"{shown(more)} came after {shown(frame)}, expected the end")
+        except StepFailure as failure:
+            raise StepFailure(f"the connection went on after {shown(frame)}", timed_out=failure.timed_out) from None
+        raise StepFailure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
     async def _expect_silence(self, seconds: float, excluded: Sequence[str]) -> None:
         patterns = [self._notation.frame(one) for one in excluded]
@@ -604,18 +567,17 @@ class Player:
                 try:
                     frame = await self._receive()
                 except Ended as ended:
-                    raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
+                    raise StepFailure(f"{ended}, expected nothing for {seconds:g} s") from None
                 if frame is None:
                     continue
                 if any(pattern.fits(frame) for pattern in patterns) or not await self._is_aside(frame):
-                    raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
+                    raise StepFailure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
         if begun := self._fragments.pending:
-            raise Failure(f"{shown(begun)} came, expected nothing for {seconds:g} s")
+            raise StepFailure(f"{shown(begun)} came, expected nothing for {seconds:g} s")
 
     async def _expect_gone(self, seconds: float) -> None:
-        """Close the connections that a client opens anew. Raise ``Failure`` for one that asks to resume."""
-        resumes = self._notation.templates["client_resume"]
-        asks = resumes.fill([ANYTHING] * len(resumes.fields))
+        """Close the connections that a client opens anew. Raise ``StepFailure`` for one that asks to resume."""
+        asks = self._notation.templates["client_resume"].unfilled()
         with trio.move_on_after(seconds):
             while True:
                 end = await self._connect()
@@ -624,7 +586,7 @@ class Player:
                 except Ended:
                     continue
                 if asks.fits(frame):
-                    raise Failure(f"{shown(frame)} came, expected no other attempt to resume")
+                    raise StepFailure(f"{shown(frame)} came, expected no other attempt to resume")
                 await end.cut()
 
     def _keep(self, frame: bytes) -> None:
@@ -651,17 +613,16 @@ class Player:
             with trio.move_on_after(2 * interval + self._patience / 5) as scope:
                 frame = await self._next(self._beats_of_the_peer())
                 if not any(pattern.fits(frame) for pattern in self._beats_of_the_peer()):
-                    raise Failure(f"{shown(frame)} came, expected a KEEPALIVE that asks for an answer")
+                    raise StepFailure(f"{shown(frame)} came, expected a KEEPALIVE that asks for an answer")
                 await self._is_aside(frame)
                 heard += 1
             if scope.cancelled_caught:
                 why = f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come"
-                raise Failure(why, timed_out=True)
+                raise StepFailure(why, timed_out=True)
 
-    def _beats_of_the_peer(self) -> tuple[Pattern, ...]:
+    def _beats_of_the_peer(self) -> tuple[FramePattern, ...]:
         templates = self._notation.templates
-        found = [templates[name] for name in BEATS if name in templates]
-        return tuple(template.fill([ANYTHING] * len(template.fields)) for template in found)
+        return tuple(templates[name].unfilled() for name in BEATS if name in templates)
 
     async def _expect_end_of_life(self) -> None:
         """Say nothing, and wait for the client to end the connection when its lifetime is over, not much earlier."""
@@ -674,14 +635,14 @@ class Player:
                 while True:
                     frame = await self._receive()
                     if frame is not None and not await self._is_aside(frame) and not error.fits(frame):
-                        raise Failure(f"{shown(frame)} came, expected KEEPALIVE or the end")
+                        raise StepFailure(f"{shown(frame)} came, expected KEEPALIVE or the end")
             except Ended:
                 pass
             if trio.current_time() - begun < lifetime / 2:
-                raise Failure(f"the end came before the lifetime of {lifetime:g} s was over")
+                raise StepFailure(f"the end came before the lifetime of {lifetime:g} s was over")
             return
         why = f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s"
-        raise Failure(why, timed_out=True)
+        raise StepFailure(why, timed_out=True)
 
     async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""
@@ -693,25 +654,25 @@ class Player:
         await self._send(*[item] * (granted + beyond))
 
 
-def _first_of(answers: Sequence[Answer]) -> str:
+def _first_of(answers: Sequence[ExpectedAnswer]) -> str:
     named = " or ".join(str(answer.pattern) for answer in answers[:NAMED])
     return f"{named} or {len(answers) - NAMED} others" if len(answers) > NAMED else named
 
 
 async def unconnected() -> WireEnd:
-    """Raise ``Failure``: there is one connection."""
-    raise Failure("there is no other connection")
+    """Raise ``StepFailure``: there is one connection."""
+    raise StepFailure("there is no other connection")
 
 
-async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unconnected) -> Result:
+async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unconnected) -> CaseResult:
     """Play a case over a connection. Return its result; a step may take ``patience`` seconds."""
     player = Player(case, end, patience, connect)
     for step in case.steps:
         try:
             await player.play(step)
         except (NotApplicable, Unfit) as reason:
-            return Result(case, Outcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
-        except Failure as failure:
-            outcome = Outcome.DEVIATION if isinstance(failure, MilderFailure) else broken(case)
-            return Result(case, outcome, str(failure), step.line, tuple(end.record), failure.timed_out)
-    return Result(case, Outcome.PASS, record=tuple(end.record))
+            return CaseResult(case, CaseOutcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
+        except StepFailure as failure:
+            outcome = CaseOutcome.DEVIATION if isinstance(failure, MilderFailure) else broken(case)
+            return CaseResult(case, outcome, str(failure), step.line, tuple(end.record), failure.timed_out)
+    return CaseResult(case, CaseOutcome.PASS, record=tuple(end.record))

@@ -1,11 +1,15 @@
-"""Results of a run in words: a table and the failures for the terminal, JSON to compare two runs, and JUnit XML."""
+"""Results of a run in words: a table and the failures for the terminal, JSON, and JUnit XML.
+
+Frames are decoded for this alone: cases are played and judged without the codecs of this library.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -13,15 +17,39 @@ from xml.etree import ElementTree as ET
 import attrs
 
 from rsocket_trio.conformance.catalogue import ASKS, Case, Clause, clauses
-from rsocket_trio.conformance.frame_lines import explanation, hex_lines
-from rsocket_trio.conformance.frame_lines import lines as lines_of
-from rsocket_trio.conformance.play import AGAIN, Outcome, Result
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
+from rsocket_trio.conformance.wire import Passed
+from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.codec import Row
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_0
+from rsocket_trio.rsocket.frames import ErrorFrame, Frame
 
-BROKEN: Final = (Outcome.FAIL, Outcome.DEVIATION)
+BROKEN: Final = (CaseOutcome.FAIL, CaseOutcome.DEVIATION)
+BYTES_SHOWN: Final = 256
+"""Bytes of a frame that are shown as hex."""
+TEXT_SHOWN: Final = 24
+"""Bytes of data that are shown as text, where they are such."""
+HIDDEN: Final = frozenset({"stream_id", "interaction", "metadata_type", "ignore", "has_metadata"})
+"""Attributes of frames that a line has elsewhere, or not at all."""
+CODES: Final = {
+    0x001: "INVALID_SETUP",
+    0x002: "UNSUPPORTED_SETUP",
+    0x003: "REJECTED_SETUP",
+    0x004: "REJECTED_RESUME",
+    0x101: "CONNECTION_ERROR",
+    0x102: "CONNECTION_CLOSE",
+    0x201: "APPLICATION_ERROR",
+    0x202: "REJECTED",
+    0x203: "CANCELED",
+    0x204: "INVALID",
+}
+CODES_0_0: Final = {0x0001: "INVALID_SETUP", 0x0010: "UNSUPPORTED_SETUP", 0x0100: "REJECTED_SETUP"}
 
 
 @attrs.frozen
-class Run:
+class CaseRun:
     """The facts of a run: what was tested, when it began (ISO 8601, UTC), and the results in the order of the cases.
 
     ``seconds`` is the time that the whole run took, ``baseline`` the outcomes of an earlier run by the ids of cases.
@@ -31,30 +59,22 @@ class Run:
     dialect: str
     role: str
     began: str
-    results: Sequence[Result]
+    results: Sequence[CaseResult]
     seconds: float = 0.0
-    baseline: Mapping[str, Outcome] = attrs.field(factory=dict)
+    baseline: Mapping[str, CaseOutcome] = attrs.field(factory=dict)
 
-    def is_known(self, result: Result) -> bool:
+    def is_known(self, result: CaseResult) -> bool:
         """Return whether the case was broken in the baseline, too, and failed there if it fails now."""
-        return result.outcome in BROKEN and self.baseline.get(result.case.id) in (Outcome.FAIL, result.outcome)
+        return result.outcome in BROKEN and self.baseline.get(result.case.id) in (CaseOutcome.FAIL, result.outcome)
 
     @property
     def connections(self) -> int:
         """Return the number of connections of all cases."""
         return sum(result.connections for result in self.results)
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: CaseOutcome) -> int:
         """Return the number of cases that ended so."""
         return sum(result.outcome is outcome for result in self.results)
-
-
-def by_chapter(run: Run) -> dict[str, Counter[Outcome]]:
-    """Return the counts of each chapter, in the order of their names."""
-    rows: dict[str, Counter[Outcome]] = {}
-    for result in run.results:
-        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
-    return dict(sorted(rows.items()))
 
 
 def chapter_of(case: Case) -> str:
@@ -62,25 +82,27 @@ def chapter_of(case: Case) -> str:
     return case.clauses[0].rsplit("-", 1)[0]
 
 
-def table(run: Run) -> str:
+def table(run: CaseRun) -> str:
     """Return the counts by chapter, a line each, and a last line with those of all."""
-    rows = by_chapter(run)
+    rows: dict[str, Counter[CaseOutcome]] = {}
+    for result in sorted(run.results, key=lambda result: chapter_of(result.case)):
+        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
     rows["all"] = Counter(result.outcome for result in run.results)
     width = max(len(name) for name in rows)
-    head = " ".join([" " * width, *(f"{outcome.value:>17}" for outcome in Outcome)])
+    head = " ".join([" " * width, *(f"{outcome.value:>17}" for outcome in CaseOutcome)])
     lines = [
-        " ".join([f"{name:{width}}", *(f"{row[outcome]:17}" for outcome in Outcome)]) for name, row in rows.items()
+        " ".join([f"{name:{width}}", *(f"{row[outcome]:17}" for outcome in CaseOutcome)]) for name, row in rows.items()
     ]
     return "\n".join([head, *lines])
 
 
-def cost(run: Run) -> str:
+def cost(run: CaseRun) -> str:
     """Return a line about what the run took, and how many cases needed more than one play."""
     line = f"{_many(len(run.results), 'case')} over {_many(run.connections, 'connection')} in {run.seconds:.1f} s"
-    again = [result for result in run.results if result.again]
+    again = [result for result in run.results if result.plays > 1]
     if not again:
         return line
-    passed = sum(result.outcome is Outcome.PASS for result in again)
+    passed = sum(result.outcome is CaseOutcome.PASS for result in again)
     return f"{line}; {_many(len(again), 'case')} ran out of time and had another play, {passed} passed then"
 
 
@@ -88,17 +110,12 @@ def _many(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-def told_again(result: Result) -> list[str]:
-    """Return the lines about a case that passed at a later play."""
-    return [f"{result.verdict}: {result.case.id}: {result.case.title}", f"  at first: {result.at_first}"]
-
-
-def told_known(result: Result) -> str:
+def told_known(result: CaseResult) -> str:
     """Return the line about a result that is as in the baseline."""
     return f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
 
 
-def told(result: Result, *, with_hex: bool = False) -> list[str]:
+def told(result: CaseResult, *, with_hex: bool = False) -> list[str]:
     """Return the lines that explain a result that is no pass: the sentence that it breaks, and the frames both ways.
 
     The peer's own explanation stands above all that. ``with_hex`` adds the bytes of the frames.
@@ -111,14 +128,10 @@ def told(result: Result, *, with_hex: bool = False) -> list[str]:
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
-    if result.again:
-        lines.append(f"  played {_times(result.again + 1)}, at first: {result.at_first}")
-    record = lines_of(result.case.dialect, result.record, "sent    ", "received", with_hex=with_hex)
+    if result.plays > 1:
+        lines.append(f"  played {result.plays} times")
+    record = record_lines(result.case.dialect, result.record, "sent    ", "received", with_hex=with_hex)
     return lines + [f"  {line}" for line in record]
-
-
-def _times(number: int) -> str:
-    return "twice" if number == 2 else f"{number} times"
 
 
 def explained(case: Case) -> str:
@@ -144,7 +157,7 @@ def clauses_of(case: Case) -> list[Clause]:
     return [clauses()[name] for name in case.clauses]
 
 
-def as_json(run: Run) -> str:
+def as_json(run: CaseRun) -> str:
     """Return the run as JSON: what is needed to compare it with another one, and the record of what is no pass."""
     content = {
         "target": run.target,
@@ -154,58 +167,44 @@ def as_json(run: Run) -> str:
         "began": run.began,
         "seconds": round(run.seconds, 1),
         "connections": run.connections,
-        "counts": {outcome.value: run.count(outcome) for outcome in Outcome},
+        "counts": {outcome.value: run.count(outcome) for outcome in CaseOutcome},
         "cases": [_json_of(result) for result in run.results],
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _json_of(result: Result) -> dict[str, Any]:
+def _json_of(result: CaseResult) -> dict[str, Any]:
     case = result.case
     content: dict[str, Any] = {
         "id": case.id,
         "title": case.title,
         "clauses": case.clauses,
         "level": case.level.value,
-        "outcome": result.verdict,
+        "outcome": result.outcome.value,
+        "plays": result.plays,
     }
-    if result.again:
-        content |= {"again": result.again, "at_first": result.at_first}
-    if result.outcome is not Outcome.PASS:
+    if result.outcome is not CaseOutcome.PASS:
         content["why"] = result.why
     if result.outcome in BROKEN:
-        content["sources"] = [_source_of(clause) for clause in clauses_of(case)]
+        content["sources"] = [attrs.asdict(clause) | {"document": clause.document} for clause in clauses_of(case)]
         content["step"] = result.step
         content["said"] = explanation(case.dialect, result.record)
-        content["frames"] = lines_of(case.dialect, result.record)
-        content["wire"] = hex_lines(result.record)
+        content["frames"] = record_lines(case.dialect, result.record, with_hex=True)
     return content
 
 
-def _source_of(clause: Clause) -> dict[str, str]:
-    return {
-        "id": clause.id,
-        "level": clause.level,
-        "gist": clause.gist,
-        "rule": clause.rule,
-        "document": clause.document,
-        "section": clause.heading,
-        "words": clause.words,
-    }
-
-
-def as_junit(run: Run) -> str:
+def as_junit(run: CaseRun) -> str:
     """Return the run as JUnit XML: failures are failures, unless they are in the baseline.
 
     Those are skipped, as are cases that do not apply.
     """
-    known = sum(result.outcome is Outcome.FAIL and run.is_known(result) for result in run.results)
+    known = sum(result.outcome is CaseOutcome.FAIL and run.is_known(result) for result in run.results)
     suite = ET.Element(
         "testsuite",
         name=f"{run.dialect} {run.role} {run.target}",
         tests=str(len(run.results)),
-        failures=str(run.count(Outcome.FAIL) - known),
-        skipped=str(run.count(Outcome.NOT_APPLICABLE) + known),
+        failures=str(run.count(CaseOutcome.FAIL) - known),
+        skipped=str(run.count(CaseOutcome.NOT_APPLICABLE) + known),
         timestamp=run.began,
         time=f"{run.seconds:.3f}",
     )
@@ -213,20 +212,27 @@ def as_junit(run: Run) -> str:
         named = {"classname": chapter_of(result.case), "name": result.case.id, "time": f"{result.seconds:.3f}"}
         case = ET.SubElement(suite, "testcase", named)
         text = "\n".join(told(result)) if result.outcome in BROKEN else result.why
-        if result.outcome is Outcome.FAIL and run.is_known(result):
+        if result.outcome is CaseOutcome.FAIL and run.is_known(result):
             ET.SubElement(case, "skipped", message=f"as in the baseline: {result.why}").text = text
-        elif result.outcome is Outcome.FAIL:
+        elif result.outcome is CaseOutcome.FAIL:
             ET.SubElement(case, "failure", message=result.why).text = text
-        elif result.outcome is Outcome.NOT_APPLICABLE:
+        elif result.outcome is CaseOutcome.NOT_APPLICABLE:
             ET.SubElement(case, "skipped", message=result.why)
-        elif result.outcome is Outcome.DEVIATION:
+        elif result.outcome is CaseOutcome.DEVIATION:
             ET.SubElement(case, "system-out").text = text
-        elif result.again:
-            ET.SubElement(case, "system-out").text = "\n".join(told_again(result))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
+WRITERS: Final[Mapping[str, Callable[[CaseRun], str]]] = {".json": as_json, ".xml": as_junit}
+"""The writers of reports, by the endings of their files."""
+
+
+def write(run: CaseRun, path: Path) -> None:
+    """Write the report that the ending of the file names. Raise ``OSError``."""
+    path.write_text(WRITERS[path.suffix](run), "utf-8")
+
+
+def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, CaseOutcome]:
     """Return the outcomes of an earlier run's JSON by the ids of the cases. Raise ``OSError``.
 
     Raise ``ValueError`` for a file that is no such report, and for one of another dialect or role.
@@ -234,7 +240,7 @@ def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
     try:
         content = json.loads(path.read_text("utf-8"))
         tested, as_what = content["dialect"], content["role"]
-        outcomes = {str(case["id"]): outcome_of(case["outcome"]) for case in content["cases"]}
+        outcomes = {str(case["id"]): CaseOutcome(case["outcome"]) for case in content["cases"]}
     except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not the JSON report of a run") from None
     if tested != dialect:
@@ -244,6 +250,139 @@ def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, Outcome]:
     return outcomes
 
 
-def outcome_of(verdict: str) -> Outcome:
-    """Return the outcome behind a verdict of JSON. Raise ``ValueError`` for a text that is none."""
-    return Outcome(str(verdict).removesuffix(AGAIN))
+# What passed in a case
+
+
+def frame_line(dialect: str, data: bytes) -> str:
+    """Return a frame in words: its type, stream, flags, numbers and sizes, an ERROR's code and text.
+
+    A frame that can't be decoded is shown by what is wrong with it; one of Streamux, whose layout was negotiated, as
+    hex.
+    """
+    if dialect not in DIALECTS:
+        return hex_of(data)
+    try:
+        return _decoded(DIALECTS[dialect], data)
+    except RemoteProtocolError as error:
+        return f"not understood: {error}"
+
+
+def _decoded(dialect: Dialect, data: bytes) -> str:
+    codec = dialect.codec
+    frame = codec.decode(data)
+    header = codec.header(data)
+    assert header is not None  # A frame that was decoded has a header,
+    row = codec.row(header.number)
+    assert row is not None  # and a type.
+    facts = list(_error_facts(dialect, row, frame) if isinstance(frame, ErrorFrame) else _facts(frame))
+    if row.ignorable and header.flags & codec.ignore_flag:
+        facts.insert(0, "ignore")
+    if spare := header.flags & codec.spare_flags(row):
+        facts.append(f"other flags 0x{spare:x}")
+    place = f" stream {frame.stream_id}" if row.has_stream_id else ""
+    return f"{row.name}{place}{': ' if facts else ''}{', '.join(facts)}"
+
+
+def _facts(frame: Frame) -> list[str]:
+    """Return the flags that are set, then the numbers and texts, then what has a size."""
+    flags: list[str] = []
+    numbers: list[str] = []
+    sizes: list[str] = []
+    for attribute in attrs.fields(type(frame)):
+        content = getattr(frame, attribute.name)
+        name = attribute.name.replace("_", " ")
+        if attribute.name in HIDDEN or content is None or content == () or content is False:
+            continue
+        if isinstance(content, Payload):
+            sizes += _payload_facts(content)
+        elif content is True:
+            flags.append(name)
+        elif isinstance(content, bytes):
+            sizes.append(_bytes_fact(name, content))
+        elif isinstance(content, tuple):
+            sizes.append(f"{len(content)} {name}")
+        elif isinstance(content, float):
+            numbers.append(f"{name} {content:g} s")
+        else:
+            numbers.append(f"{name} {readable(str(content))}")
+    return [*flags, *numbers, *sizes]
+
+
+def _payload_facts(payload: Payload) -> Iterator[str]:
+    if payload.metadata is not None:
+        yield size_of(payload.metadata, "metadata")
+    yield _bytes_fact("data", payload.data)
+
+
+def _bytes_fact(name: str, content: bytes) -> str:
+    """Return short text as it is, and the size of anything else."""
+    is_text = content.isascii() and content.decode("ascii", "replace").isprintable()
+    if content and name == "data" and len(content) <= TEXT_SHOWN and is_text:
+        return f'data "{content.decode()}"'
+    return size_of(content, name)
+
+
+def size_of(content: bytes, name: str) -> str:
+    """Return the size of a field in words."""
+    return f"{len(content)} byte{'' if len(content) == 1 else 's'} of {name}"
+
+
+def _error_facts(dialect: Dialect, row: Row, frame: ErrorFrame) -> Iterator[str]:
+    is_old = dialect.name == REACTIVESOCKET_0_0.name
+    # The ERROR of a stream has no code in 0.0.
+    if not is_old or row.name != "ERROR":
+        name = (CODES_0_0 if is_old else CODES).get(frame.code)
+        yield f"{name} (0x{frame.code:x})" if name else f"0x{frame.code:x}"
+    if frame.metadata is not None:
+        yield size_of(frame.metadata, "metadata")
+    if frame.data:
+        yield f'"{readable(frame.data)}"'
+
+
+def explanation(dialect: str, record: Sequence[Passed]) -> str:
+    """Return the last ERROR of the peer that has a text, one of the connection before one of a stream.
+
+    An empty text if there is none.
+    """
+    found = ""
+    for passed in record:
+        if passed.sent or passed.event or not passed.is_frame or dialect not in DIALECTS:
+            continue
+        try:
+            frame = DIALECTS[dialect].codec.decode(passed.data)
+        except RemoteProtocolError:
+            continue
+        if isinstance(frame, ErrorFrame) and frame.data and (frame.stream_id == 0 or not found):
+            found = _decoded(DIALECTS[dialect], passed.data)
+    return found
+
+
+def record_lines(
+    dialect: str, record: Sequence[Passed], sent: str = ">", received: str = "<", *, with_hex: bool = False
+) -> list[str]:
+    """Return the record in lines, behind these words for the two directions.
+
+    Equal ones in a row are one. ``with_hex`` adds the bytes of each frame below it.
+    """
+    found: list[str] = []
+    for (line, data), several in groupby(
+        (_line(dialect, passed, sent, received), passed.data if with_hex else b"") for passed in record
+    ):
+        times = len(list(several))
+        found.append(f"{line} ({times} times)" if times > 1 else line)
+        if data and dialect in DIALECTS:
+            found.append(f"{' ' * len(sent)}   {hex_of(data)}")
+    return found
+
+
+def _line(dialect: str, passed: Passed, sent: str, received: str) -> str:
+    if passed.event:
+        return passed.event
+    shown = frame_line(dialect, passed.data) if passed.is_frame else f"{hex_of(passed.data)} (no frame)"
+    return f"{sent if passed.sent else received} {shown}"
+
+
+def hex_of(data: bytes) -> str:
+    """Return bytes as hex, the first of them if there are many."""
+    shown = data[:BYTES_SHOWN].hex(" ") or "(an empty frame)"
+    return f"{shown} ... {len(data)} bytes" if len(data) > BYTES_SHOWN else shown

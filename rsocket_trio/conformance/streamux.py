@@ -17,9 +17,9 @@ import attrs
 from rsocket_trio.conformance.notation import (
     Anything,
     Argument,
+    FramePattern,
     Notation,
     NotationError,
-    Pattern,
     Template,
     Unfit,
     arguments_in,
@@ -77,7 +77,7 @@ UNKNOWN: Final = Widths(29, 30)
 """The widths that a drawing is checked with before it is played, when nothing is negotiated yet."""
 
 
-class Chunk(NamedTuple):
+class ChunkFields(NamedTuple):
     """One chunk: ``response`` and ``last`` are its bits."""
 
     id: int
@@ -158,14 +158,12 @@ class Request:
 
 
 @attrs.define(eq=False)
-class Session:
+class StreamuxState:
     """The state of one connection: what both sides offered, and the ids in flight."""
 
     offers: list[bytes] = attrs.field(factory=lambda: [b"", b""])
     """The initialize messages of the tester and of the peer, as far as they have passed."""
     widths: Widths = UNKNOWN
-    is_live: bool = False
-    """False for lines that are checked and not played."""
     fault: str = ""
     """The reason for which no session comes about."""
     is_agreed: bool = False
@@ -227,18 +225,18 @@ class Session:
             at = end
         return found, data[at:]
 
-    def parsed(self, chunk: bytes) -> Chunk:
+    def parsed(self, chunk: bytes) -> ChunkFields:
         """Return the fields of a whole chunk."""
         size = self.widths.header_size
         number = int.from_bytes(chunk[:size], "little")
-        return Chunk(number >> 2 + self.widths.length_bits, number >> 1 & 1, number & 1, chunk[size:])
+        return ChunkFields(number >> 2 + self.widths.length_bits, number >> 1 & 1, number & 1, chunk[size:])
 
 
 @attrs.frozen
 class Drawing(Template):
     """One message of Streamux, bit by bit."""
 
-    session: Session = attrs.field(factory=Session, eq=False)
+    session: StreamuxState = attrs.field(factory=StreamuxState, eq=False)
 
     @classmethod
     def parse(cls, name: str, text: str) -> Drawing:
@@ -249,8 +247,8 @@ class Drawing(Template):
                 raise NotationError(f"drawing {name}: {token!r} is no bit, number, or field")
         return cls(name, tokens, tuple(found["name"] for token in tokens if (found := _token(token))["name"]))
 
-    def fill(self, arguments: Sequence[Argument]) -> Pattern:
-        """Return the message. Raise ``NotationError`` for wrong arguments, ``Unfit`` for what the widths forbid."""
+    def fill(self, arguments: Sequence[Argument]) -> FramePattern:
+        """Return the message. Raise ``NotationError`` for too few arguments, ``Unfit`` for what the widths forbid."""
         if len(arguments) != len(self.fields):
             raise NotationError(f"{self.name} takes {len(self.fields)} arguments, {' '.join(self.fields)}")
         left = iter(arguments)
@@ -265,10 +263,12 @@ class Drawing(Template):
             width = widths[wide] if wide in widths else int(wide)
             number: int | None
             if found["counts"]:
-                payload = self._payload(next(left))
+                argument = next(left)
+                payload = argument if isinstance(argument, bytes) else None
                 number = None if payload is None else len(payload)
             elif found["name"]:
-                number = self._number(found["name"], next(left))
+                argument = next(left)
+                number = argument if isinstance(argument, int) else None
             else:
                 digits = found["number"] or found["bit"]
                 number = None if digits == "?" else int(digits)
@@ -278,24 +278,14 @@ class Drawing(Template):
             total += width
         if not is_header:
             size = total // 8
-            return Pattern(value.to_bytes(size, "big"), mask.to_bytes(size, "big"))
+            return FramePattern(value.to_bytes(size, "big"), mask.to_bytes(size, "big"))
         size = max(self.session.widths.header_size, -(-total // 8))
         # The upper bits that nothing uses are 0 (SMX-HDR-03).
         mask |= (1 << 8 * size) - (1 << total)
         rest = payload or b""
-        return Pattern(
+        return FramePattern(
             value.to_bytes(size, "little") + rest, mask.to_bytes(size, "little") + b"\xff" * len(rest), payload is None
         )
-
-    def _payload(self, argument: Argument) -> bytes | None:
-        if isinstance(argument, int):
-            raise NotationError(f"{self.name}: its payload is text in quotes or hex behind h")
-        return None if isinstance(argument, Anything) else argument
-
-    def _number(self, field: str, argument: Argument) -> int | None:
-        if isinstance(argument, bytes):
-            raise NotationError(f"{self.name}: {field} is a number")
-        return None if isinstance(argument, Anything) else argument
 
     def parts(self, stream_id: int, frame: bytes) -> tuple[bytes | None, bytes] | None:
         """Return no metadata and the payload of such a chunk with this id, ``None`` for another one.
@@ -317,7 +307,7 @@ def _token(token: str) -> re.Match[str]:
 class Streamux(Notation):
     """The messages of Streamux. What came is cut by the widths of the connection; borders of messages mean nothing."""
 
-    session: Session = attrs.field(factory=Session, eq=False)
+    session: StreamuxState = attrs.field(factory=StreamuxState, eq=False)
 
     negotiates = True
     opening = "initialize message"
@@ -329,7 +319,7 @@ class Streamux(Notation):
 
     def connected(self) -> Streamux:
         """Return the same for one connection more."""
-        session = Session(is_live=True)
+        session = StreamuxState()
         templates = {
             name: Drawing(name, drawing.tokens, drawing.fields, session) for name, drawing in self.templates.items()
         }
@@ -340,7 +330,7 @@ class Streamux(Notation):
         return arguments_in(NAMED.sub(self._id_of, text))
 
     def _id_of(self, name: re.Match[str]) -> str:
-        return str(self.session.ids.get(name[0], "*" if self.session.is_live else 0))
+        return str(self.session.ids.get(name[0], "*"))
 
     def with_length(self, frame: bytes) -> bytes:
         """Return the message as it is."""

@@ -8,9 +8,8 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.conformance.fragments import Fragments
-from rsocket_trio.conformance.header import Headers
-from rsocket_trio.conformance.notation import Notation, Pattern
+from rsocket_trio.conformance.header import Fragments, Headers
+from rsocket_trio.conformance.notation import FramePattern, Notation
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Transport
@@ -18,7 +17,7 @@ from rsocket_trio.transports.error_text import WrongProtocol
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
-KEPT = 400
+KEPT = 40
 """Frames of the record that are kept. A case that exchanges more tells of the first and the last ones."""
 
 MASK: Final = b"*"
@@ -72,11 +71,6 @@ class Ended(Exception):
 Written: TypeAlias = Callable[[bytes], bytes]
 
 
-def as_it_is(frame: bytes) -> bytes:
-    """Return the frame."""
-    return frame
-
-
 class WireEnd:
     """The tester's end of one connection. ``record`` may be that of all connections of a case.
 
@@ -85,13 +79,14 @@ class WireEnd:
     """
 
     def __init__(
-        self, transport: Transport, notation: Notation, written: Written = as_it_is, *, secret: bytes = b""
+        self, transport: Transport, notation: Notation, written: Written = bytes, *, secret: bytes = b""
     ) -> None:
         self._transport = transport
         self.notation = notation.connected()
         self._written = written
         self._secret = secret
-        self._rest = b""
+        self.rest = b""
+        """The received bytes that are no whole frame yet."""
         self._frames: list[bytes] = []
         self.record: list[Passed] = []
         self.first = b""
@@ -104,11 +99,6 @@ class WireEnd:
     def has_messages(self) -> bool:
         """Return whether each message of the transport is a frame."""
         return self._transport.is_message_based
-
-    @property
-    def rest(self) -> bytes:
-        """Return the received bytes that are no whole frame yet."""
-        return self._rest
 
     def _masked(self, frame: bytes) -> bytes:
         """Return the frame with asterisks in place of the secret, which a server may send back."""
@@ -169,23 +159,12 @@ class WireEnd:
                 frame = self._masked(self._frames.pop(0))
                 self._note(Passed(False, frame))
                 return frame
-            if self._rest and self.notation.negotiates:
+            if self.rest and self.notation.negotiates:
                 # What came before the tester's own offer can be cut once that was sent.
-                self._frames, self._rest = self.notation.cut(self._rest)
+                self._frames, self.rest = self.notation.cut(self.rest)
                 if self._frames:
                     continue
             await self._read()
-
-    def first_as(self, notation: Notation) -> bytes:
-        """Return the first frame as this dialect cuts it, empty if it is not whole."""
-        if self._transport.is_message_based and not notation.negotiates:
-            return self.first
-        return next(iter(notation.connected().cut(self.first)[0]), b"")
-
-    def push_back(self, frames: Sequence[bytes]) -> None:
-        """Let frames that were received come once more, and forget what passed so far."""
-        self._frames[:0] = frames
-        self.record.clear()
 
     async def _read(self) -> None:
         try:
@@ -196,18 +175,18 @@ class WireEnd:
         else:
             reason = "the peer closed the connection"
         if not chunks:
-            if self._rest:
-                self._note(Passed(False, self._rest, is_frame=False))
-            raise Ended(self._rest, reason)
+            if self.rest:
+                self._note(Passed(False, self.rest, is_frame=False))
+            raise Ended(self.rest, reason)
         if self._transport.is_message_based and not self.notation.negotiates:
             self.first = self.first or chunks[0]
             self._frames += chunks
             return
         self.first = self.first or b"".join(chunks)
-        frames, self._rest = self.notation.cut(self._rest + b"".join(chunks))
+        frames, self.rest = self.notation.cut(self.rest + b"".join(chunks))
         self._frames += frames
-        if len(self._rest) > LONGEST:
-            raise Ended(self._rest[:64], f"{len(self._rest)} bytes came that are no whole frame")
+        if len(self.rest) > LONGEST:
+            raise Ended(self.rest[:64], f"{len(self.rest)} bytes came that are no whole frame")
 
 
 @attrs.define(eq=False)
@@ -217,7 +196,7 @@ class Positions:
     With ``resumable`` that is true of the streams alone that one of these requests opens.
     """
 
-    resumable: tuple[Pattern, ...] = ()
+    resumable: tuple[FramePattern, ...] = ()
     sent: int = 0
     _came: list[bytes] = attrs.field(factory=list)
     _streams: set[bytes] = attrs.field(factory=set)
@@ -236,7 +215,7 @@ class Positions:
         if self._counts(frame):
             self._came.append(frame)
 
-    def lose(self, frame: Pattern, headers: Headers | None) -> tuple[list[bytes], Fragments]:
+    def lose(self, frame: FramePattern, headers: Headers | None) -> tuple[list[bytes], Fragments]:
         """Count the first such frame and those behind it as lost; a frame may have come in fragments.
 
         Return the lost ones, and the fragments that are not lost. Raise ``LookupError`` if no such frame came.

@@ -10,14 +10,13 @@ from typing import TypeAlias
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials, shown_size
-from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, IDS, decode_mime, encode_mime
+from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, DEFAULT_LIMIT, IDS, decode_mime, encode_mime
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.values import value
 
 MetadataPair: TypeAlias = tuple[str | int, BytesLike]
 """A MIME type, and the content of an entry of that type; text is UTF-8."""
 
-DEFAULT_LIMIT = 1024
 LONGEST_CONTENT = 0xFFFFFF
 _LENGTH_SIZE = 3
 _SECRET = (AUTHENTICATION, IDS[AUTHENTICATION], COMPOSITE_METADATA, IDS[COMPOSITE_METADATA])

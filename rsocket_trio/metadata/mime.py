@@ -7,7 +7,7 @@ types of authentication all write their names in this way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rsocket_trio.errors import RemoteProtocolError
@@ -100,6 +100,8 @@ CHARSETS: Final = ("utf-8", "utf8", "ascii", "us-ascii")
 NO_MIME: Final = (None, "")
 """A payload's own MIME type that leaves the connection's as it is."""
 
+DEFAULT_LIMIT = 1024
+"""Entries of composite metadata, and MIME types of a list, that are decoded at most."""
 LONGEST_NAME = 128
 _WELL_KNOWN_BIT = 0x80
 
@@ -140,6 +142,48 @@ def encode_mime(mime: str | int) -> bytes:
     Raise ``ValueError`` for a type that cannot be written: not ASCII, empty, or above 128 characters.
     """
     return encode_name(mime, IDS)
+
+
+def decode_data_mime(data: bytes) -> str | int:
+    """Return the MIME type in ``data``, the content of a ``MIME_TYPE`` entry.
+
+    Raise ``RemoteProtocolError`` for malformed or trailing bytes.
+    """
+    mime, end = decode_mime(data)
+    if end != len(data):
+        raise RemoteProtocolError(f"{len(data) - end} bytes behind the MIME type at offset {end}", offset=end)
+    return mime
+
+
+def encode_data_mime(mime: str | int) -> bytes:
+    """Return ``mime`` as the content of a ``MIME_TYPE`` entry.
+
+    Raise ``ValueError`` for a type that cannot be written.
+    """
+    return encode_mime(mime)
+
+
+def decode_accepted_mimes(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[str | int]:
+    """Return the MIME types in ``data``, the content of an ``ACCEPT_MIME_TYPES`` entry, in order.
+
+    Raise ``RemoteProtocolError`` for malformed bytes and for more than ``limit`` types.
+    """
+    mimes: list[str | int] = []
+    offset = 0
+    while offset < len(data):
+        if len(mimes) == limit:
+            raise RemoteProtocolError(f"more than {limit} MIME types at offset {offset}", offset=offset)
+        mime, offset = decode_mime(data, offset)
+        mimes.append(mime)
+    return mimes
+
+
+def encode_accepted_mimes(mimes: Iterable[str | int]) -> bytes:
+    """Return ``mimes`` as the content of an ``ACCEPT_MIME_TYPES`` entry.
+
+    Raise ``ValueError`` for a type that cannot be written.
+    """
+    return b"".join(map(encode_mime, mimes))
 
 
 def decode_name(data: bytes, offset: int, names: Mapping[int, str]) -> tuple[str | int, int]:

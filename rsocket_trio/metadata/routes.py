@@ -1,29 +1,76 @@
-"""The route of a request, and the entries that concern typed calls: read from what a peer sent, and written."""
+"""The route of a request, and the entries that concern typed calls: read from what a peer sent, and written.
+
+A routing entry holds tags of up to 255 bytes of UTF-8, each behind its length; the first one is the route.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final
 
-from rsocket_trio.metadata.composite import DEFAULT_LIMIT, Entry, encode_composite, spans
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.metadata.composite import Entry, encode_composite, spans
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     AUTHENTICATION,
     COMPOSITE_METADATA,
     DEADLINE,
+    DEFAULT_LIMIT,
     MIME_TYPE,
     ROUTING,
     TRACE_MIMES,
 )
-from rsocket_trio.metadata.routing import decode_tag, encode_route
 from rsocket_trio.values import value
 
+LONGEST_TAG: Final = 255
+"""Bytes."""
 _REMEMBERED_SIZE: Final = 128
 """Bytes: longer metadata is read anew each time, so that a peer can make us keep no more than 256 times this."""
 _REMEMBERED_COUNT: Final = 256
 
 _TRAVELLING: Final = frozenset({AUTHENTICATION, DEADLINE}) | TRACE_MIMES
 _MIMES: Final = frozenset({MIME_TYPE, ACCEPT_MIME_TYPES})
+
+
+def decode_route(data: bytes) -> list[str]:
+    """Return the tags in ``data``, the content of a ``ROUTING`` entry; the first one is the route.
+
+    Raise ``RemoteProtocolError`` for a tag that is cut short or not UTF-8.
+    """
+    tags: list[str] = []
+    offset = 0
+    while offset < len(data):
+        tags.append(decode_tag(data, offset, len(data)))
+        offset += 1 + data[offset]
+    return tags
+
+
+def encode_route(*tags: str) -> bytes:
+    """Return ``tags`` as the content of a ``ROUTING`` entry.
+
+    Raise ``ValueError`` for a tag above 255 bytes of UTF-8.
+    """
+    parts: list[bytes] = []
+    for tag in tags:
+        text = tag.encode()
+        if len(text) > LONGEST_TAG:
+            raise ValueError(f"route of {len(text)} bytes, limit {LONGEST_TAG}")
+        parts += (bytes((len(text),)), text)
+    return b"".join(parts)
+
+
+def decode_tag(data: bytes, offset: int, end: int) -> str:
+    """The one tag at ``offset``, in bytes that end at ``end``."""
+    start = offset + 1
+    stop = start + data[offset]
+    if stop > end:
+        text = f"route of {data[offset]} bytes at offset {offset}, {end - start} left"
+        raise RemoteProtocolError(text, offset=offset)
+    try:
+        return data[start:stop].decode()
+    except UnicodeDecodeError as error:
+        at = start + error.start
+        raise RemoteProtocolError(f"route is not UTF-8 at offset {at}: {error.reason}", offset=at) from None
 
 
 @value

@@ -7,11 +7,12 @@ is malformed counts as absent, as W3C asks: tracing must not break the call that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
 import attrs
+from attrs.validators import matches_re, optional
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.composite import Entry
@@ -25,8 +26,9 @@ TRACESTATE_MEMBERS: Final = 32
 BAGGAGE_LIMIT: Final = 8192
 """Bytes."""
 
-_TRACEPARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-_FIRST_VERSION: Final = "00"
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<more>-[ -~]*)?"
+)
 _SAMPLED: Final = 0x01
 _STATE_MEMBER: Final = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[!-+\--<>-~]")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -42,17 +44,6 @@ _PARENT: Final = 0x04
 _ID_SIZE: Final = 8
 
 
-def _hex_digits(*sizes: int) -> Callable[[object, attrs.Attribute[str | None], str | None], None]:
-    """Return a validator: ``None``, or lower-case hexadecimal text of one of these ``sizes``."""
-
-    def check(instance: object, attribute: attrs.Attribute[str | None], text: str | None) -> None:
-        if text is not None and not (len(text) in sizes and re.fullmatch("[0-9a-f]+", text)):
-            digits = " or ".join(map(str, sizes))
-            raise ValueError(f"{type(instance).__name__}.{attribute.name} {text!r}: {digits} hexadecimal digits")
-
-    return check
-
-
 @attrs.frozen(kw_only=True)
 class ZipkinTrace:
     """The ids and the sampling decision that Zipkin passes on, as in B3.
@@ -63,9 +54,9 @@ class ZipkinTrace:
     and for one of ``trace_id`` and ``span_id`` without the other.
     """
 
-    trace_id: str | None = attrs.field(default=None, validator=_hex_digits(16, 32))
-    span_id: str | None = attrs.field(default=None, validator=_hex_digits(16))
-    parent_id: str | None = attrs.field(default=None, validator=_hex_digits(16))
+    trace_id: str | None = attrs.field(default=None, validator=optional(matches_re("([0-9a-f]{16}){1,2}")))
+    span_id: str | None = attrs.field(default=None, validator=optional(matches_re("[0-9a-f]{16}")))
+    parent_id: str | None = attrs.field(default=None, validator=optional(matches_re("[0-9a-f]{16}")))
     sampled: bool | None = None
     debug: bool = False
 
@@ -112,33 +103,18 @@ def encode_zipkin(trace: ZipkinTrace) -> bytes:
     return bytes((flags,)) + bytes.fromhex(trace.trace_id + trace.span_id + (trace.parent_id or ""))
 
 
-# The texts of W3C. Each check raises ``ValueError`` that says what is wrong.
-
-
-def _check_traceparent(text: str) -> None:
-    found = _TRACEPARENT.match(text)
-    if found is None or len(text) > TRACEPARENT_LIMIT or not text.isprintable():
-        raise ValueError("traceparent: not as in 00-32 hexadecimal digits-16 of them-2 of them, ids not all 0")
-    rest = text[found.end() :]
-    if rest and (found[1] == _FIRST_VERSION or not rest.startswith("-")):
-        raise ValueError(f"traceparent of version {found[1]} has {len(rest)} characters too many")
-
-
-def _check_tracestate(text: str) -> None:
-    if len(text) > TRACESTATE_LIMIT:
-        raise ValueError(f"tracestate of {len(text)} characters, limit {TRACESTATE_LIMIT}")
-    members = [stripped for member in text.split(",") if (stripped := member.strip(" \t"))]
-    if len(members) > TRACESTATE_MEMBERS:
-        raise ValueError(f"tracestate of {len(members)} members, limit {TRACESTATE_MEMBERS}")
-    if not members or not all(map(_STATE_MEMBER.fullmatch, members)):
-        raise ValueError("tracestate: not as in key=value,key=value")
-
-
-def _check_baggage(text: str) -> None:
-    if (size := len(text.encode())) > BAGGAGE_LIMIT:
-        raise ValueError(f"baggage of {size} bytes, limit {BAGGAGE_LIMIT}")
-    if not text.replace("\t", " ").isprintable() or not decode_baggage(text):
-        raise ValueError("baggage: not as in key=value,key=value")
+def _is_sound(header: str, text: str) -> bool:
+    """Return whether W3C allows the text for a header of its own, and it is within the limits."""
+    if header == TRACEPARENT:
+        parts = _TRACEPARENT.fullmatch(text)
+        # Versions behind the first one may append to it.
+        return parts is not None and len(text) <= TRACEPARENT_LIMIT and not (parts["version"] == "00" and parts["more"])
+    if header == TRACESTATE:
+        members = [stripped for member in text.split(",") if (stripped := member.strip(" \t"))]
+        is_short = len(text) <= TRACESTATE_LIMIT and 0 < len(members) <= TRACESTATE_MEMBERS
+        return is_short and all(map(_STATE_MEMBER.fullmatch, members))
+    is_short = len(text.encode()) <= BAGGAGE_LIMIT
+    return is_short and text.replace("\t", " ").isprintable() and bool(decode_baggage(text))
 
 
 def decode_baggage(text: str) -> dict[str, str]:
@@ -168,21 +144,9 @@ def encode_baggage(items: Mapping[str, str]) -> str:
     return text
 
 
-_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
-    TRACEPARENT: _check_traceparent,
-    TRACESTATE: _check_tracestate,
-    BAGGAGE: _check_baggage,
-}
-
-
-def _text_of(mime: str) -> Callable[[object, attrs.Attribute[str | None], str | None], None]:
-    """Return a validator: ``None``, or a text that an entry of this type may have."""
-
-    def check(instance: object, attribute: attrs.Attribute[str | None], text: str | None) -> None:
-        if text is not None:
-            _CHECKS[mime](text)
-
-    return check
+def _check_header(instance: object, attribute: attrs.Attribute[str | None], text: str | None) -> None:
+    if text is not None and not _is_sound(attribute.name, text):
+        raise ValueError(f"{attribute.name} of {len(text)} characters: not as W3C has it, or too long")
 
 
 @attrs.frozen(kw_only=True)
@@ -194,9 +158,9 @@ class Trace:
     above 1024 characters, and ``baggage`` above 8192 bytes.
     """
 
-    traceparent: str | None = attrs.field(default=None, validator=_text_of(TRACEPARENT))
-    tracestate: str | None = attrs.field(default=None, validator=_text_of(TRACESTATE))
-    baggage: str | None = attrs.field(default=None, validator=_text_of(BAGGAGE))
+    traceparent: str | None = attrs.field(default=None, validator=_check_header)
+    tracestate: str | None = attrs.field(default=None, validator=_check_header)
+    baggage: str | None = attrs.field(default=None, validator=_check_header)
     zipkin: ZipkinTrace | None = None
 
     @property
@@ -226,46 +190,45 @@ class Trace:
         return decode_baggage(self.baggage) if self.baggage is not None else {}
 
 
+def sound_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Return the ``entries`` of tracing that are well-formed, as they are: what a call passes on.
+
+    The first entry of each type counts, and a ``tracestate`` only beside the ``traceparent`` that it belongs to.
+    """
+    first: dict[str | int, Entry] = {}
+    for entry in entries:
+        if entry.mime in TRACE_MIMES:
+            first.setdefault(entry.mime, entry)
+    sound = {mime: entry for mime, entry in first.items() if _is_sound_entry(entry)}
+    if TRACEPARENT not in sound:
+        sound.pop(TRACESTATE, None)
+    return tuple(sound.values())
+
+
+def _is_sound_entry(entry: Entry) -> bool:
+    if len(entry.content) > BAGGAGE_LIMIT:
+        return False
+    try:
+        if entry.mime == TRACING_ZIPKIN:
+            decode_zipkin(entry.content)
+            return bool(entry.content)
+        return _is_sound(str(entry.mime), entry.content.decode())
+    except (RemoteProtocolError, UnicodeDecodeError):
+        return False
+
+
 def decode_trace(entries: Iterable[Entry]) -> Trace | None:
     """Return the tracing context in ``entries`` of composite metadata, or ``None`` if they have none.
 
     The first entry of each type counts. One that is malformed or too long is left out, and a ``tracestate`` as well
     where there is no ``traceparent`` that it belongs to.
     """
-    contents: dict[str | int, bytes] = {}
-    for entry in entries:
-        if entry.mime in TRACE_MIMES:
-            contents.setdefault(entry.mime, entry.content)
-    if not contents:
+    sound = {str(entry.mime): entry.content for entry in sound_entries(entries)}
+    if not sound:
         return None
-    texts = {mime: _text(mime, content) for mime, content in contents.items() if mime in _CHECKS}
-    traceparent = texts.get(TRACEPARENT)
-    trace = Trace(
-        traceparent=traceparent,
-        tracestate=texts.get(TRACESTATE) if traceparent is not None else None,
-        baggage=texts.get(BAGGAGE),
-        zipkin=_zipkin(contents.get(TRACING_ZIPKIN)),
-    )
-    return trace if trace != _NO_TRACE else None
-
-
-def sound_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the ``entries`` that ``decode_trace`` reads, as they are: what a call passes on."""
-    entries = tuple(entries)
-    trace = decode_trace(entries)
-    if trace is None:
-        return ()
-    found = {
-        TRACEPARENT: trace.traceparent,
-        TRACESTATE: trace.tracestate,
-        BAGGAGE: trace.baggage,
-        TRACING_ZIPKIN: trace.zipkin,
-    }
-    first: dict[str | int, Entry] = {}
-    for entry in entries:
-        if found.get(str(entry.mime)) is not None:
-            first.setdefault(entry.mime, entry)
-    return tuple(first.values())
+    zipkin = sound.pop(TRACING_ZIPKIN, None)
+    texts = {name: content.decode() for name, content in sound.items()}
+    return Trace(**texts, zipkin=None if zipkin is None else decode_zipkin(zipkin))
 
 
 def trace_entries(trace: Trace) -> tuple[Entry, ...]:
@@ -275,25 +238,3 @@ def trace_entries(trace: Trace) -> tuple[Entry, ...]:
     if trace.zipkin is not None:
         entries.append(Entry(TRACING_ZIPKIN, encode_zipkin(trace.zipkin)))
     return tuple(entries)
-
-
-_NO_TRACE: Final = Trace()
-
-
-def _text(mime: str | int, content: bytes) -> str | None:
-    """Return the text of an entry, or ``None`` if it is malformed."""
-    if len(content) > BAGGAGE_LIMIT:
-        return None
-    try:
-        text = content.decode()
-        _CHECKS[str(mime)](text)
-    except ValueError:
-        return None
-    return text
-
-
-def _zipkin(content: bytes | None) -> ZipkinTrace | None:
-    try:
-        return decode_zipkin(content) if content else None
-    except RemoteProtocolError:
-        return None

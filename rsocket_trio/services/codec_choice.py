@@ -27,13 +27,11 @@ from rsocket_trio.metadata.mime import (
     MIME_TYPE,
     NO_MIME,
     OCTET_STREAM,
-    mime_name,
-)
-from rsocket_trio.metadata.mimetypes_per_stream import (
     decode_accepted_mimes,
     decode_data_mime,
     encode_accepted_mimes,
     encode_data_mime,
+    mime_name,
 )
 from rsocket_trio.metadata.routes import read_request
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.metadata.routing import LONGEST_TAG
+from rsocket_trio.metadata.routes import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.replay.log import reader_name
 from rsocket_trio.replay.requests import LONGEST_SINK

@@ -4,9 +4,8 @@ from rsocket_trio.testing.delivery_checker import DeliveryChecker, Verdict
 from rsocket_trio.testing.network import SimulatedListener, SimulatedNetwork
 from rsocket_trio.testing.network_faults import Faults
 from rsocket_trio.testing.pairs import connected_pair
-from rsocket_trio.testing.scheduling import deterministic_scheduling, simulate
+from rsocket_trio.testing.scheduling import FrameTrace, deterministic_scheduling, simulate
 from rsocket_trio.testing.simulated_connection import SimulatedStream
-from rsocket_trio.testing.trace import FrameTrace
 
 __all__ = [
     "DeliveryChecker",

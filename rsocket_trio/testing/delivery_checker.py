@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.testing.trace import FrameTrace
+from rsocket_trio.testing.scheduling import FrameTrace
 
 Direction: TypeAlias = Literal["up", "down"]
 """``up`` is from the requester to the responder."""

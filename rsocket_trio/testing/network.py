@@ -11,8 +11,8 @@ from random import Random
 import trio
 
 from rsocket_trio.testing.network_faults import NO_FAULTS, Faults, drawn_size
+from rsocket_trio.testing.scheduling import FrameTrace
 from rsocket_trio.testing.simulated_connection import SimulatedConnection, SimulatedStream
-from rsocket_trio.testing.trace import FrameTrace
 
 
 class SimulatedNetwork:

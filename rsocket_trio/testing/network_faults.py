@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Literal, TypeAlias
 
 import attrs
+from attrs.validators import and_, ge, le, min_len
 
 Sizes: TypeAlias = tuple[int, int]
 """Bytes: the fewest and the most."""
@@ -27,14 +28,7 @@ def _range(least: float) -> Any:
     return check
 
 
-def _chance(instance: object, attribute: attrs.Attribute[float], chance: float) -> None:
-    if not 0 <= chance <= 1:
-        raise ValueError(f"Faults.{attribute.name} of {chance}: must be between 0 and 1")
-
-
-def _some(instance: object, attribute: attrs.Attribute[tuple[Any, ...]], found: tuple[Any, ...]) -> None:
-    if not found:
-        raise ValueError(f"Faults.{attribute.name} is empty: there is nothing to draw from")
+CHANCE = and_(ge(0.0), le(1.0))
 
 
 @attrs.frozen(kw_only=True)
@@ -51,29 +45,29 @@ class Faults:
     """Delay of each piece, and of each connect, in seconds."""
     stall: Seconds | None = attrs.field(default=None, validator=_range(0))
     """Delay of a stalled piece in seconds; all behind it wait."""
-    stall_chance: float = attrs.field(default=0.02, validator=_chance)
+    stall_chance: float = attrs.field(default=0.02, validator=CHANCE)
     """Probability that a piece is stalled."""
     buffer: Sizes | None = attrs.field(default=None, validator=_range(1))
     """Bytes that may be under way in one direction; a writer waits beyond. Drawn for each direction."""
     vanish_after: Sizes | None = attrs.field(default=None, validator=_range(0))
     """Bytes in one direction after which all further ones vanish without an error: a half-open connection."""
-    vanish_chance: float = attrs.field(default=1.0, validator=_chance)
+    vanish_chance: float = attrs.field(default=1.0, validator=CHANCE)
     """Probability that this happens to a connection."""
-    vanish_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
+    vanish_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=min_len(1))
     """The sides whose bytes vanish: one of these is drawn."""
     cut_after: Sizes | None = attrs.field(default=None, validator=_range(0))
     """Bytes in one direction after which the connection is cut. The write that reaches it fails half-way."""
-    cut_chance: float = attrs.field(default=1.0, validator=_chance)
+    cut_chance: float = attrs.field(default=1.0, validator=CHANCE)
     """Probability that this happens to a connection."""
-    cut_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
+    cut_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=min_len(1))
     """The sides whose bytes are counted: one of these is drawn."""
-    cut_with: tuple[End, ...] = attrs.field(default=ENDS, validator=_some)
+    cut_with: tuple[End, ...] = attrs.field(default=ENDS, validator=min_len(1))
     """The end that readers get then: the end of the stream, or ``BrokenResourceError``."""
-    cut_delivers: tuple[bool, ...] = attrs.field(default=(True, False), validator=_some)
+    cut_delivers: tuple[bool, ...] = attrs.field(default=(True, False), validator=min_len(1))
     """True if readers first get the bytes that are still under way: one of these is drawn."""
-    refuse: float = attrs.field(default=0.0, validator=_chance)
+    refuse: float = attrs.field(default=0.0, validator=CHANCE)
     """Probability that a connect raises ``OSError``."""
-    duplicate: float = attrs.field(default=0.0, validator=_chance)
+    duplicate: float = attrs.field(default=0.0, validator=CHANCE)
     """Probability that the server sees a connect twice, each with the same first bytes of the client."""
     duplicate_bytes: Sizes = attrs.field(default=(0, 64), validator=_range(0))
     """Bytes that the second one gets before it is cut."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
-from typing import Literal
 
 import trio
 
 from rsocket_trio.testing.network_faults import Faults, Side, drawn_size
-from rsocket_trio.testing.trace import FrameTrace
+from rsocket_trio.testing.scheduling import FrameTrace
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -37,15 +37,11 @@ class SimulatedPipe:
         self._under_way = 0
         self._written = 0
         self._latest = -math.inf
-        self._finished = self._reset = self._deaf = self._vanishes = False
+        self._finished = self._reset = self._deaf = False
+        self.has_vanished = False
         self._writer_gone = self._reader_gone = False
         self._readers = trio.lowlevel.ParkingLot()
         self._writers = trio.lowlevel.ParkingLot()
-
-    @property
-    def has_vanished(self) -> bool:
-        """Return whether written bytes vanish."""
-        return self._vanishes
 
     # The writer's end
 
@@ -78,7 +74,7 @@ class SimulatedPipe:
             return
         self._reach(self._written)
         size = len(piece)
-        if self._vanishes:
+        if self.has_vanished:
             self._trace.note(self.name, "vanishes", size)
         else:
             self._latest = max(self._latest, trio.current_time() + self._time_under_way())
@@ -93,7 +89,7 @@ class SimulatedPipe:
 
     def vanish(self) -> None:
         """Let all further bytes vanish; waiting writers are woken, since nothing fills the pipe any more."""
-        self._vanishes = True
+        self.has_vanished = True
         self._writers.unpark_all()
 
     def finish(self) -> None:
@@ -113,7 +109,7 @@ class SimulatedPipe:
         """Set the number of bytes written so far; beyond ``vanish_at`` they vanish."""
         self._written = written
         if written >= self.vanish_at and not self._quiet():
-            self._vanishes = True
+            self.has_vanished = True
 
     async def _has_room(self) -> bool:
         """Return whether there is room; otherwise wait for some first, since another task may take it."""
@@ -264,7 +260,7 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
     def __init__(self, outgoing: SimulatedPipe, incoming: SimulatedPipe) -> None:
         self._outgoing = outgoing
         self._incoming = incoming
-        self._busy: set[Literal["sending", "receiving"]] = set()
+        self._busy: set[str] = set()
         self._is_finished = self._is_closed = False
 
     def __repr__(self) -> str:
@@ -272,19 +268,19 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
 
     async def send_all(self, data: BytesLike) -> None:
         """Write all of ``data``; wait while too many bytes are under way."""
-        with _Alone(self._busy, "sending"):
+        with _alone(self._busy, "sending"):
             if self._is_finished and not self._is_closed:
                 raise trio.ClosedResourceError("send_eof was called on this stream")
             await self._outgoing.write(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until a write may find room."""
-        with _Alone(self._busy, "sending"):
+        with _alone(self._busy, "sending"):
             await self._outgoing.wait_writable()
 
     async def send_eof(self) -> None:
         """End the outgoing direction."""
-        with _Alone(self._busy, "sending"):
+        with _alone(self._busy, "sending"):
             if self._is_closed:
                 raise trio.ClosedResourceError("this stream was closed")
             self._is_finished = True
@@ -297,7 +293,7 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
             raise TypeError(f"max_bytes is an int, not {type(max_bytes).__name__}")
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(f"max_bytes of {max_bytes}: must be at least 1")
-        with _Alone(self._busy, "receiving"):
+        with _alone(self._busy, "receiving"):
             return await self._incoming.read(2**31 if max_bytes is None else max_bytes)
 
     async def aclose(self) -> None:
@@ -317,17 +313,13 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
                 self._incoming.abandon()
 
 
-class _Alone:
-    """One task at a time."""
-
-    def __init__(self, busy: set[Literal["sending", "receiving"]], what: Literal["sending", "receiving"]) -> None:
-        self._busy = busy
-        self._what = what
-
-    def __enter__(self) -> None:
-        if self._what in self._busy:
-            raise trio.BusyResourceError(f"another task is {self._what} on this stream")
-        self._busy.add(self._what)
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.discard(self._what)
+@contextmanager
+def _alone(busy: set[str], what: str) -> Iterator[None]:
+    """Refuse a second task that does the same on a stream for as long as the block."""
+    if what in busy:
+        raise trio.BusyResourceError(f"another task is {what} on this stream")
+    busy.add(what)
+    try:
+        yield
+    finally:
+        busy.discard(what)

@@ -16,7 +16,7 @@ import pytest
 from qa.synthetic import write_capture
 from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.sql import OTHER_PEERS, OTHER_ROUTES
-from rsocket_trio.analytics.views import REPORT_TABLES, Answer, Engine, open_duckdb
+from rsocket_trio.analytics.views import REPORT_TABLES, Answer, QueryEngine, open_duckdb
 from tests.analytics.handwritten import FRAMES, MINUTE, TABLES_BY_HAND
 from tests.analytics.test_tables import exactly
 from tests.analytics.writing import START, Cells, connection, frame, interaction, write_jsonl, write_parquet
@@ -26,7 +26,7 @@ from tests.rows import Rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Open: TypeAlias = Callable[..., AbstractContextManager[Engine]]
+Open: TypeAlias = Callable[..., AbstractContextManager[QueryEngine]]
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 TRACE = bytes(range(16))

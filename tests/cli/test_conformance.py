@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
 import signal
@@ -218,15 +217,10 @@ def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
     with in_a_thread(serving(good_responder(), "wss://127.0.0.1:0", ssl_context=server)) as uri:
         trusted = command(uri, "--clause", FIELDS, "--trust-cert", tmp_path / "ca.pem", "-H", "X-One: 1")
         untrusted = command(uri, "--clause", FIELDS)
-        plain = command(uri.replace("wss", "ws"), "--clause", FIELDS)
 
     assert (trusted.code, trusted.stderr) == (0, "")
     assert (untrusted.code, untrusted.stdout) == (3, "")
     assert "certificate verify failed" in untrusted.stderr
-    assert (plain.code, plain.stderr) == (
-        3,
-        f"rsocket-trio: {uri.replace('wss', 'ws')}: HTTP/1.1 over TLS answered: try wss://\n",
-    )
 
 
 def test_a_server_is_tested_over_http2(command: Command) -> None:
@@ -280,9 +274,9 @@ def test_explain_shows_the_steps_and_the_clauses(command: Command) -> None:
 @pytest.fixture
 def heavy_case(monkeypatch: pytest.MonkeyPatch) -> Case:
     """One case, made heavy for this test."""
-    chapter = catalogue.chapters()["rsocket/1.0"]
+    chapter = catalogue.read_chapter("rsocket/1.0")
     cases = tuple(attrs.evolve(case, heavy=case.heavy or case.id == FIELDS) for case in chapter.cases)
-    monkeypatch.setitem(catalogue.chapters()._known, "rsocket/1.0", attrs.evolve(chapter, cases=cases))
+    monkeypatch.setattr(catalogue, "read_chapter", lambda dialect: attrs.evolve(chapter, cases=cases))
     return next(case for case in cases if case.id == FIELDS)
 
 
@@ -317,10 +311,12 @@ def test_json_tells_every_case(command: Command, wrong: str, tmp_path: Path) -> 
     assert found[FIELDS]["outcome"] == "pass"
     assert found[SPARE]["clauses"] == ["RS10-UNX-08"]
     [source] = found[SPARE]["sources"]
-    assert (source["document"], source["section"]) == ("RSocket Protocol 1.0", "Handling the Unexpected")
+    assert (source["document"], source["heading"]) == ("RSocket Protocol 1.0", "Handling the Unexpected")
     assert (source["words"], source["gist"]) == ("Flag bits not specified", "unnamed flag bits are skipped")
-    assert found[SPARE]["frames"][-1] == '< PAYLOAD stream 1: next, complete, data "x!"'
-    assert found[SPARE]["wire"][-2:] == ["> 00 00 00 01 10 7f 78", "< 00 00 00 01 28 60 78 21"]
+    assert found[SPARE]["frames"][-2:] == [
+        '< PAYLOAD stream 1: next, complete, data "x!"',
+        "    00 00 00 01 28 60 78 21",
+    ]
 
 
 def test_junit_tells_failures_and_what_was_skipped(command: Command, wrong: str, tmp_path: Path) -> None:
@@ -348,47 +344,12 @@ def test_the_bytes_are_shown_on_demand(command: Command, wrong: str) -> None:
     ) in done.stdout
 
 
-def test_html_is_one_whole_page_that_names_the_failure(command: Command, wrong: str, tmp_path: Path) -> None:
-    command(wrong, "--clause", SPARE, "--clause", FIELDS, "--report", tmp_path / "x.html")
-    text = (tmp_path / "x.html").read_text()
-    seen = Page()
-    seen.feed(text)
-    seen.close()
-
-    assert seen.open == []
-    assert f"rsocket-trio conformance {wrong} --clause {SPARE}" in text
-    assert '<b>&lt;= 1 "x"</b>' in html.unescape(text).replace("<=", "&lt;=")
-    assert seen.sections == [SPARE]
-    assert "http" not in text.replace(wrong, "")
-    assert "00 00 00 01 28 60 78 21" in text
-    assert "Flag bits that have no name in the type of a frame are ignored when it is received." in html.unescape(text)
-
-
-class Page(html.parser.HTMLParser):
-    """Holds elements that are open; one that is closed must be the last of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sections: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "section":
-            self.sections.append(str(dict(attrs)["id"]))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_several_reports_are_written_at_once(command: Command, good: str, tmp_path: Path) -> None:
-    paths = [tmp_path / f"x{ending}" for ending in (".html", ".json", ".xml")]
+    paths = [tmp_path / f"x{ending}" for ending in (".json", ".xml")]
     done = command(good, "--clause", FIELDS, *[word for path in paths for word in ("--report", path)])
 
     assert done.code == 0
     assert all(path.stat().st_size for path in paths)
-    assert "Every case that applies passed." in paths[0].read_text()
 
 
 def test_failures_of_the_baseline_do_not_count(command: Command, good: str, wrong: str, tmp_path: Path) -> None:
@@ -445,7 +406,7 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://h:1", "--with", "echo"], "'echo' is not one of 'resume', 'leases', 'dialects'"),
         (["tcp://h:1", "--patience", "0"], "0"),
         (["tcp://h:1", "--at-once", "0"], "0"),
-        (["tcp://h:1", "--report", "x.txt"], "x.txt: the ending says what to write: .html, .json, .xml"),
+        (["tcp://h:1", "--report", "x.txt"], "x.txt: the ending says what to write: .json, .xml"),
         (["tcp://h:1", "--report", "missing/x.json"], "missing/x.json: there is no folder missing"),
         (["tcp://h:1", "--report", "folder.json"], "folder.json"),
         (["tcp://h:1", "--baseline", "missing.json"], "missing.json"),
@@ -508,7 +469,7 @@ def test_failures_are_counted_although_a_report_was_not_written(command: Command
 
 
 def test_a_command_of_any_bytes_fits_the_reports(command: Command, tmp_path: Path) -> None:
-    paths = [tmp_path / f"x{ending}" for ending in (".html", ".json", ".xml")]
+    paths = [tmp_path / f"x{ending}" for ending in (".json", ".xml")]
     reports = [word for path in paths for word in ("--report", path)]
     client = (sys.executable, "-c", "from tests.conformance.peers import main; main()", "\x01<\udcff")
     done = command(
@@ -516,9 +477,8 @@ def test_a_command_of_any_bytes_fits_the_reports(command: Command, tmp_path: Pat
     )
 
     assert done.code == 0
-    assert ET.parse(paths[2]).getroot().get("name", "").endswith(r"\x01<\udcff")
-    assert json.loads(paths[1].read_text())["target"].endswith(r"\x01<\udcff")
-    assert r"\x01&lt;\udcff" in paths[0].read_text()
+    assert ET.parse(paths[1]).getroot().get("name", "").endswith(r"\x01<\udcff")
+    assert json.loads(paths[0].read_text())["target"].endswith(r"\x01<\udcff")
 
 
 def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:
@@ -531,13 +491,12 @@ def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:
 @pytest.mark.parametrize(
     ("served", "asked", "answered"),
     [
-        ("tls", "tcp", "RSocket over TLS answered: try tls://"),
-        ("tls", "ws", "RSocket over TLS answered: try tls://"),
+        ("tls", "tcp", "TLS answered: try tls://"),
+        ("tls", "ws", "TLS answered: try tls://"),
         ("tcp", "tls", "RSocket without TLS answered: try tcp://"),
         ("tcp", "ws", "RSocket without TLS answered: try tcp://"),
-        ("ws", "tcp", "HTTP/1.1 without TLS answered: try ws://"),
-        ("ws", "wss", "HTTP/1.1 without TLS answered: try ws://"),
-        ("wss", "tcp", "HTTP/1.1 over TLS answered: try wss://"),
+        ("ws", "tcp", "'HTTP/1.1 400 Bad Request': try ws://"),
+        ("ws", "wss", "'HTTP/1.1 400 Bad Request': try ws://"),
         ("h2", "tcp", "HTTP/2 without TLS answered: try h2://"),
     ],
 )
@@ -549,7 +508,8 @@ def test_the_transport_of_a_server_is_named(command: Command, served: str, asked
         wrong = uri.replace(served, asked)
         done = command(wrong, "--patience", 60)
 
-    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {wrong}: {answered}\n")
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert answered in done.stderr
 
 
 async def want_a_whole_head(stream: trio.SocketStream) -> None:
@@ -558,27 +518,6 @@ async def want_a_whole_head(stream: trio.SocketStream) -> None:
         received += chunk
         if received.endswith(b"\r\n\r\n"):
             await stream.send_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-
-
-@pytest.mark.parametrize(
-    ("is_http", "asked", "answered"),
-    [
-        (False, "tls", "RSocket without TLS answered: try tcp://"),
-        (False, "ws", "RSocket without TLS answered: try tcp://"),
-        (False, "h2", "RSocket without TLS answered: try tcp://"),
-        (True, "tcp", "HTTP/1.1 without TLS answered: try ws://"),
-        (True, "wss", "HTTP/1.1 without TLS answered: try ws://"),
-    ],
-)
-def test_the_transport_of_a_server_that_waits_for_more_is_named(
-    command: Command, is_http: bool, asked: str, answered: str
-) -> None:
-    # Other bytes than its own are to it the beginning of something long.
-    with in_a_thread(accepting(want_a_whole_head if is_http else unanswered(0))) as uri:
-        wrong = uri.replace("tcp", asked)
-        done = command(wrong, "--patience", 60)
-
-    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {wrong}: {answered}\n")
 
 
 def test_a_path_that_is_not_there_is_no_wrong_transport(command: Command) -> None:
@@ -646,10 +585,7 @@ def keepalive_answers(count: int, *, then: Callable[[trio.SocketStream], Any]) -
     async def handle(stream: trio.SocketStream) -> Any:
         if next(seen, None) is None:
             return await then(stream)
-        received = b""
-        while not received.endswith(b"?"):
-            received += await stream.receive_some()
-        await stream.send_all(bytes.fromhex("00000f 00000000 0c00 0000000000000000") + b"?")
+        await unanswered(0)(stream)
         return None
 
     return handle
@@ -691,12 +627,9 @@ def test_a_case_that_ran_out_of_time_is_played_again(command: Command, tmp_path:
 
     assert once.code == 1
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"pass (again): {BEAT}: a KEEPALIVE with a byte is answered with the same\n")
-    assert "\n  at first: nothing came in 0.3 s" in done.stdout
     assert done.stdout.endswith(" s; 1 case ran out of time and had another play, 1 passed then\n")
     [case] = json.loads((tmp_path / "x.json").read_text())["cases"]
-    assert (case["outcome"], case["again"]) == ("pass (again)", 1)
-    assert case["at_first"].startswith("nothing came in 0.3 s")
+    assert (case["outcome"], case["plays"]) == ("pass", 2)
 
 
 def unanswered(number: int) -> Callable[[trio.SocketStream], Any]:

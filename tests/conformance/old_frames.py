@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from rsocket_trio.conformance.catalogue import chapters
+from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.notation import Argument
 from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Log, Raw, u32
 
@@ -21,7 +21,7 @@ class OldWire:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._notation = chapters()[name].notation
+        self._notation = read_chapter(name).notation
         self._has_codes = name == "reactivesocket/0.1"
 
     def __str__(self) -> str:

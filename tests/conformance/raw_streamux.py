@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Payload, Responder, open_connection_over, serve_stream
-from rsocket_trio.conformance.streamux import Chunk, Widths
+from rsocket_trio.conformance.streamux import ChunkFields, Widths
 
 PATIENCE = 5.0
 """Seconds, on a clock that jumps, in which the other side has to do what is expected of it."""
@@ -94,15 +94,15 @@ class RawMux:
             got = await self.read(len(one))
             assert got == one, f"{got.hex(' ')} and not {one.hex(' ')}"
 
-    async def receive(self) -> Chunk:
+    async def receive(self) -> ChunkFields:
         """The next chunk."""
         request_id, length, response, last = self.mux.parsed(await self.read(self.mux.header_size))
-        return Chunk(request_id, response, last, await self.read(length))
+        return ChunkFields(request_id, response, last, await self.read(length))
 
     async def expect_request(self, data: bytes) -> int:
         """A request of one chunk comes next: its id."""
         got = await self.receive()
-        assert got == Chunk(got.id, 0, 1, data)
+        assert got == ChunkFields(got.id, 0, 1, data)
         return got.id
 
     async def expect_alive(self, request_id: int = 0) -> None:

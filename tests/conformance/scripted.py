@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Responder, open_connection_over, serve_stream
-from rsocket_trio.conformance.catalogue import Case, Level, _steps, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, read_chapter, steps_of
 from rsocket_trio.conformance.play import Player, unconnected
 from rsocket_trio.conformance.wire import WireEnd
 from rsocket_trio.transports.base import Transport
@@ -28,13 +28,13 @@ class Script:
     """The tester's end of one connection, in a dialect."""
 
     def __init__(self, dialect: str, role: str, transport: Transport) -> None:
-        self._notation = chapters()[dialect].notation
+        self._notation = read_chapter(dialect).notation
         case = Case("made-up", dialect, role, "steps of a test", (), Level.MUST, (), ())
         self._player = Player(case, WireEnd(transport, self._notation), PATIENCE, unconnected, as_sent=True)
 
     async def play(self, steps: str) -> None:
         """Play these steps. Raise ``Failure`` for a peer that does something else."""
-        for step in _steps("steps of a test", self._notation, steps, {}):
+        for step in steps_of(steps, {}):
             await self._player.play(step)
         await trio.testing.wait_all_tasks_blocked()
 

@@ -1,4 +1,4 @@
-"""Cases that run out of time are played again, with more time and less company, before they fail."""
+"""Cases that run out of time are played again, with more time, before they fail."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, read_chapter
 from rsocket_trio.conformance.clients import Listening, start_clients
-from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import Run, cost, told
-from rsocket_trio.conformance.run import ALONE, MORE_PATIENCE, Target, run
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
+from rsocket_trio.conformance.report import CaseRun, cost, told
+from rsocket_trio.conformance.run import MORE_PATIENCE, Target, run
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.memory import memory_pair
 
@@ -36,21 +36,15 @@ class Peer:
 
     delay: Callable[[int], float]
     number: int = 0
-    open_now: int = 0
-    together: list[int] = attrs.field(factory=list)
-    """The number of connections that were open with each one, itself included."""
 
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[Transport]:
         ours, theirs = memory_pair()
         self.number += 1
-        self.open_now += 1
-        self.together.append(self.open_now)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve, theirs, self.delay(self.number))
             yield ours
             nursery.cancel_scope.cancel()
-        self.open_now -= 1
 
     async def _serve(self, end: Transport, seconds: float) -> None:
         with suppress(trio.BrokenResourceError):
@@ -60,7 +54,7 @@ class Peer:
                         await trio.sleep(seconds)
                         await end.send([frame[:4] + b"\x0c\0" + frame[6:]])
 
-    async def play(self, played: Sequence[Case], *, again: int = 1) -> list[Result]:
+    async def play(self, played: Sequence[Case], *, again: int = 1) -> list[CaseResult]:
         return await run(played, Target(self.dial, frozenset(), PATIENCE, again=again))
 
 
@@ -68,10 +62,9 @@ async def test_a_case_that_passes_at_its_second_play_is_a_pass(autojump_clock: o
     peer = Peer(lambda number: 6.0 if number == 1 else 0.0)
     [result] = await peer.play(cases(1))
 
-    assert (result.outcome, result.verdict, result.again) == (Outcome.PASS, "pass (again)", 1)
-    assert result.at_first.startswith("nothing came in 5 s")
+    assert (result.outcome, result.plays) == (CaseOutcome.PASS, 2)
     assert (result.seconds, result.connections) == (PATIENCE, 2)
-    assert cost(Run("x", DIALECT, "server", "", [result], 7.0)) == (
+    assert cost(CaseRun("x", DIALECT, "server", "", [result], 7.0)) == (
         "1 case over 2 connections in 7.0 s; 1 case ran out of time and had another play, 1 passed then"
     )
 
@@ -80,10 +73,10 @@ async def test_a_case_that_runs_out_of_time_again_fails_and_says_so(autojump_clo
     # The fourth connection asks whether the server is there.
     peer = Peer(lambda number: EVER if number in {2, 5} else 0.0)
     results = await peer.play(cases(3))
-    [late] = [result for result in results if result.again]
+    [late] = [result for result in results if result.plays > 1]
 
-    assert (late.outcome, late.seconds) == (Outcome.FAIL, PATIENCE + MORE_PATIENCE * PATIENCE)
-    assert [result.verdict for result in results if result is not late] == ["pass", "pass"]
+    assert (late.outcome, late.seconds) == (CaseOutcome.FAIL, PATIENCE + MORE_PATIENCE * PATIENCE)
+    assert [result.outcome for result in results if result is not late] == [CaseOutcome.PASS] * 2
 
 
 @pytest.mark.parametrize("again", [0, 1, 3])
@@ -92,11 +85,8 @@ async def test_a_case_is_played_again_as_often_as_is_said(autojump_clock: object
     peer = Peer(lambda number: 0.0 if number == 2 else EVER)
     [result] = await peer.play(cases(1), again=again)
 
-    assert (result.outcome, result.again) == (Outcome.FAIL, again)
-    assert result.connections == 1 + again
-    assert any(f"played {('', 'twice', '', '4 times')[again]}, at first: nothing" in line for line in told(result)) == (
-        again > 0
-    )
+    assert (result.outcome, result.plays, result.connections) == (CaseOutcome.FAIL, 1 + again, 1 + again)
+    assert (f"  played {1 + again} times" in told(result)) == (again > 0)
 
 
 async def test_a_wrong_answer_is_not_played_again(autojump_clock: object) -> None:
@@ -108,34 +98,14 @@ async def test_a_wrong_answer_is_not_played_again(autojump_clock: object) -> Non
     peer = Peer(lambda number: 0.0)
     [result] = await peer.play([attrs.evolve(cases(1)[0], steps=steps)])
 
-    assert (result.outcome, result.again) == (Outcome.FAIL, 0)
-
-
-async def test_cases_are_played_again_alone(autojump_clock: object) -> None:
-    peer = Peer(lambda number: 6.0 if number <= 8 else 0.0)
-    results = await peer.play(cases(8))
-
-    assert [result.verdict for result in results] == ["pass (again)"] * 8
-    assert max(peer.together[:8]) > 1
-    assert set(peer.together[8:]) == {1}
-
-
-async def test_cases_that_are_late_without_company_are_played_side_by_side_in_the_end(autojump_clock: object) -> None:
-    peer = Peer(lambda number: 0.0 if number == 21 else EVER)
-    began = trio.current_time()
-    results = await peer.play(cases(20))
-
-    assert {(result.outcome, result.again) for result in results} == {(Outcome.FAIL, 1)}
-    assert peer.together[21 : 21 + ALONE] == [1] * ALONE
-    assert max(peer.together[21 + ALONE :]) == 20 - ALONE
-    assert trio.current_time() - began == pytest.approx(2 * PATIENCE + (ALONE + 1) * MORE_PATIENCE * PATIENCE)
+    assert (result.outcome, result.plays) == (CaseOutcome.FAIL, 1)
 
 
 async def test_nothing_is_played_again_at_a_server_that_has_fallen_silent(autojump_clock: object) -> None:
     peer = Peer(lambda number: EVER)
     results = await peer.play(cases(3))
 
-    assert {(result.outcome, result.again, result.timed_out) for result in results} == {(Outcome.FAIL, 0, True)}
+    assert {(result.outcome, result.plays, result.timed_out) for result in results} == {(CaseOutcome.FAIL, 1, True)}
 
 
 async def test_a_connection_that_takes_too_long_is_opened_again(autojump_clock: object) -> None:
@@ -145,14 +115,13 @@ async def test_a_connection_that_takes_too_long_is_opened_again(autojump_clock: 
     async def dial() -> AsyncIterator[Transport]:
         if not peer.number:
             peer.number += 1
-            await trio.sleep(3)
+            await trio.sleep(6)
         async with peer.dial() as transport:
             yield transport
 
-    [result] = await run(cases(1), Target(dial, frozenset(), PATIENCE, connect_timeout=2, again=1))
+    [result] = await run(cases(1), Target(dial, frozenset(), PATIENCE, again=1))
 
-    assert (result.verdict, result.connections) == ("pass (again)", 2)
-    assert result.at_first.endswith("the connection was not there after 2 s")
+    assert (result.outcome, result.plays, result.connections) == (CaseOutcome.PASS, 2, 2)
 
 
 async def test_a_client_that_is_late_is_started_again(autojump_clock: object) -> None:
@@ -164,9 +133,9 @@ async def test_a_client_that_is_late_is_started_again(autojump_clock: object) ->
         starts += 1
         yield trio.sleep_forever
 
-    case = next(case for case in chapters()[DIALECT].cases if case.role == "client")
+    case = next(case for case in read_chapter(DIALECT).cases if case.role == "client")
     listening = Listening("tcp://127.0.0.1:0", start, frozenset(), wait=3, again=2)  # type: ignore[arg-type]
     [result] = await start_clients([case], listening)
 
-    assert (starts, result.again, result.outcome) == (3, 2, Outcome.FAIL)
-    assert "no client connected" in result.at_first
+    assert (starts, result.plays, result.outcome) == (3, 3, CaseOutcome.FAIL)
+    assert "no client connected" in result.why

@@ -14,9 +14,9 @@ import trio.testing
 import trustme
 
 from rsocket_trio import Connection, RSocketError, serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
 from rsocket_trio.conformance.clients import Listening, run_clients
-from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.aeron import duty_cycle
@@ -26,7 +26,7 @@ from tests.each_row import ALL_CASES, some
 from tests.missing import missing_aeron, require
 from tests.rows import Rows, shows
 
-CASES = [case for chapter in chapters().values() for case in chapter.cases]
+CASES = [case for dialect in TESTED_DIALECTS for case in read_chapter(dialect).cases]
 PATIENCE = 60.0
 """Seconds that a healthy server never takes, on a machine that is busy with other things."""
 CLIENTS = 8
@@ -57,7 +57,7 @@ def cases_of(dialect: str, role: str, *, heavy: bool) -> list[Case]:
 
 def settings() -> Iterator[tuple[str, str, str]]:
     """What is played: in each role all dialects over ``WHOLE``, and one of them over each other transport."""
-    dialects = sorted(chapters())
+    dialects = sorted(TESTED_DIALECTS)
     for role in ("server", "client"):
         for number, scheme in enumerate(sorted(set(REGISTRY) - {"tcp"})):
             # Not the same dialect in both roles, nor over all transports.
@@ -84,16 +84,18 @@ async def served(uri: str, dialect: str, abilities: frozenset[str]) -> AsyncIter
         yield Target(dial_to(bound, client), abilities, PATIENCE, AT_ONCE)
 
 
-async def results_at(role: str, dialect: str, uri: str, cases: Sequence[Case]) -> list[Result]:
+async def results_at(role: str, dialect: str, uri: str, cases: Sequence[Case]) -> list[CaseResult]:
     """The results of cases of a dialect and a role, played at an address, each option by itself."""
-    found: list[Result] = []
+    found: list[CaseResult] = []
     for options in sorted({case.options for case in cases}):
         some = [case for case in cases if case.options == options]
         found += await results_with(frozenset((*NEEDS, *options)), some, role, dialect, uri)
     return found
 
 
-async def results_with(abilities: frozenset[str], cases: list[Case], role: str, dialect: str, uri: str) -> list[Result]:
+async def results_with(
+    abilities: frozenset[str], cases: list[Case], role: str, dialect: str, uri: str
+) -> list[CaseResult]:
     """The results of these cases, with the abilities that they need."""
     if role == "server":
         async with served(uri, dialect, abilities) as target:
@@ -104,7 +106,7 @@ async def results_with(abilities: frozenset[str], cases: list[Case], role: str, 
         return await run_clients(
             cases, Listening(uri, starting(client), abilities, PATIENCE, CLIENTS, PATIENCE, server)
         )
-    found: list[Result] = []
+    found: list[CaseResult] = []
 
     async def play(number: int) -> None:
         listening = Listening(f"{uri}-{number}", starting(client), abilities, PATIENCE, wait=PATIENCE)
@@ -122,7 +124,7 @@ HEAVY = "rsocket/1.0"
 
 
 @shows(case.clauses for case in CASES)
-@pytest.mark.parametrize("dialect", sorted(chapters()))
+@pytest.mark.parametrize("dialect", sorted(TESTED_DIALECTS))
 @pytest.mark.parametrize("role", ["server", "client"])
 async def test_our_side_passes(role: str, dialect: str, clock: trio.testing.MockClock) -> None:
     cases = cases_of(dialect, role, heavy=ALL_CASES or dialect == HEAVY)
@@ -162,20 +164,20 @@ async def test_our_side_passes_over_every_transport(
     assert [told(result) for result in broken] == []
 
 
-def wanted(case: Case, *, has_messages: bool) -> Outcome:
+def wanted(case: Case, *, has_messages: bool) -> CaseOutcome:
     """The outcome of a case over a transport with or without messages."""
     lacks = case.streams_only if has_messages else case.messages_only
-    return Outcome.NOT_APPLICABLE if lacks else Outcome.PASS
+    return CaseOutcome.NOT_APPLICABLE if lacks else CaseOutcome.PASS
 
 
 @pytest.mark.clause("DET-02", "DET-03", "DET-04", "DET-05", "DET-06")
-@pytest.mark.parametrize("dialect", sorted(chapters()))
+@pytest.mark.parametrize("dialect", sorted(TESTED_DIALECTS))
 async def test_a_port_for_all_dialects_passes_the_cases_of_each(dialect: str, clock: trio.testing.MockClock) -> None:
     cases = [case for case in cases_of(dialect, "server", heavy=False) if not set(case.options) - {"dialects"}]
     abilities = frozenset((*NEEDS, "dialects"))
     cases = [case for number, case in enumerate(cases) if "dialects" in case.options or number % PART == 0]
     results = await results_with(abilities, cases, "server", dialect, "tcp://127.0.0.1:0")
-    passing = (Outcome.PASS, Outcome.NOT_APPLICABLE)
+    passing = (CaseOutcome.PASS, CaseOutcome.NOT_APPLICABLE)
     assert [told(result) for result in results if result.outcome not in passing] == []
 
 
@@ -185,17 +187,17 @@ FRAGMENT_SIZE = 64
 
 @pytest.mark.clause("RS10-FRAG-01", "RS10-FRAG-02", "RS10-FRAG-03", "RS10-FRAG-06", "RS02-FRAG-01", "RS02-FRAG-02")
 @pytest.mark.clause("RS01-FRAG-01", "RS01-FRAG-03", "RS00-FRAG-01")
-@pytest.mark.parametrize("dialect", sorted(set(chapters()) - {"streamux/1"}))
+@pytest.mark.parametrize("dialect", sorted(set(TESTED_DIALECTS) - {"streamux/1"}))
 async def test_our_server_passes_with_answers_in_small_fragments(dialect: str, clock: trio.testing.MockClock) -> None:
     begins = ("request-", "requests-", "fragments-")
     cases = [case for case in cases_of(dialect, "server", heavy=False) if case.id.startswith(begins)][::PART]
     abilities = frozenset(NEEDS)
     async with serving(dialect, abilities, fragment_size=FRAGMENT_SIZE) as bound:
         results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
-    assert [told(result) for result in results if result.outcome is not Outcome.PASS] == []
+    assert [told(result) for result in results if result.outcome is not CaseOutcome.PASS] == []
 
 
-@pytest.mark.parametrize("dialect", some(sorted(set(chapters()) - {"streamux/1"}), 2))
+@pytest.mark.parametrize("dialect", some(sorted(set(TESTED_DIALECTS) - {"streamux/1"}), 2))
 async def test_our_server_passes_that_makes_requests_of_its_own(dialect: str, clock: trio.testing.MockClock) -> None:
     cases = [case for case in cases_of(dialect, "server", heavy=False) if not case.options]
     cases = [case for number, case in enumerate(cases) if number % PART == 0 or case.id.startswith("ids-")]
@@ -217,4 +219,4 @@ async def test_our_server_passes_that_makes_requests_of_its_own(dialect: str, cl
         [bound] = await nursery.start(serves)
         results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
         nursery.cancel_scope.cancel()
-    assert [told(result) for result in results if result.outcome is not Outcome.PASS] == []
+    assert [told(result) for result in results if result.outcome is not CaseOutcome.PASS] == []

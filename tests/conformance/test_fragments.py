@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rsocket_trio.conformance.catalogue import chapters
-from rsocket_trio.conformance.fragments import LONGEST, Fragments
-from rsocket_trio.conformance.header import Torn
+from rsocket_trio.conformance.catalogue import read_chapter
+from rsocket_trio.conformance.header import MAX_JOINED, Fragments, Torn
 
 PLAIN, OLD, OLDEST, DRAFT = "rsocket/1.0", "reactivesocket/0.1", "reactivesocket/0.0", "rsocket/2.0-draft"
 JOINED = {
@@ -52,12 +51,12 @@ JOINED = {
 
 
 def fragments_of(dialect: str) -> Fragments:
-    return Fragments(chapters()[dialect].notation.headers)
+    return Fragments(read_chapter(dialect).notation.headers)
 
 
 @pytest.mark.parametrize(("dialect", "frames", "whole"), JOINED.values(), ids=JOINED)
 def test_fragments_are_joined(dialect: str, frames: list[str], whole: str) -> None:
-    notation = chapters()[dialect].notation
+    notation = read_chapter(dialect).notation
     fragments = Fragments(notation.headers)
     got = [fragments.take(notation.frame(frame).value) for frame in frames]
 
@@ -66,7 +65,7 @@ def test_fragments_are_joined(dialect: str, frames: list[str], whole: str) -> No
 
 
 def test_the_first_fragment_tells_what_is_not_whole() -> None:
-    notation = chapters()[PLAIN].notation
+    notation = read_chapter(PLAIN).notation
     fragments = fragments_of(PLAIN)
     for frame in ('item 3 "x"', 'item_more 1 "a"', 'item_more 1 "b"'):
         fragments.take(notation.frame(frame).value)
@@ -84,7 +83,7 @@ def test_the_first_fragment_tells_what_is_not_whole() -> None:
     ],
 )
 def test_fragments_that_no_peer_may_send_are_torn(frame: str, fault: str) -> None:
-    notation, fragments = chapters()[PLAIN].notation, fragments_of(PLAIN)
+    notation, fragments = read_chapter(PLAIN).notation, fragments_of(PLAIN)
     fragments.take(notation.frame('item_more 1 "a"').value)
 
     with pytest.raises(Torn, match=fault):
@@ -92,8 +91,8 @@ def test_fragments_that_no_peer_may_send_are_torn(frame: str, fault: str) -> Non
 
 
 def test_fragments_end_somewhere() -> None:
-    notation, fragments = chapters()[PLAIN].notation, fragments_of(PLAIN)
-    part = notation.frame('item_more 1 "a"').value + bytes(LONGEST // 4)
+    notation, fragments = read_chapter(PLAIN).notation, fragments_of(PLAIN)
+    part = notation.frame('item_more 1 "a"').value + bytes(MAX_JOINED // 4)
     for _ in range(3):
         fragments.take(part)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsocket_trio.conformance.catalogue import chapters
+from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.header import Headers
 from rsocket_trio.rsocket.dialects import DIALECTS
 
@@ -29,7 +29,7 @@ CASES = {
 
 
 def headers_of(dialect: str) -> Headers:
-    headers = chapters()[dialect].notation.headers
+    headers = read_chapter(dialect).notation.headers
     assert headers is not None
     return headers
 

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from rsocket_trio import Channel, Payload, Responder, serve
-from rsocket_trio.conformance.catalogue import NEEDS, chapters, chosen
-from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, chosen, read_chapter
+from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
@@ -20,7 +20,7 @@ from rsocket_trio.metadata import BearerAuthentication
 from tests.each_row import each_row, some
 
 PATHS = {"echo": "a.echo", "count": "a.count", "talk": "a.talk", "silent": "a.silent"}
-NOTATION = chapters()["rsocket/1.0"].notation
+NOTATION = read_chapter("rsocket/1.0").notation
 SETUP = NOTATION.frame("setup").value
 SPARE = "served-a-request-with-spare-flags"
 COMPOSITE = "message/x.rsocket.composite-metadata.v0"
@@ -123,10 +123,10 @@ async def test_a_server_that_asks_for_credentials_passes_the_cases_that_apply(cl
         [refused] = await run(chosen("rsocket/1.0", role="server", patterns=(SPARE,)), stranger)
         nursery.cancel_scope.cancel()
 
-    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
     assert [told(result) for result in broken] == []
-    assert refused.outcome is Outcome.FAIL
-    apply = [result for result in results if result.outcome is Outcome.PASS]
+    assert refused.outcome is CaseOutcome.FAIL
+    apply = [result for result in results if result.outcome is CaseOutcome.PASS]
     assert len(apply) > 0.5 * len([case for case in cases if not case.options])
 
 
@@ -141,7 +141,7 @@ async def test_nothing_that_is_told_has_the_credentials_also_where_the_server_se
         nursery.cancel_scope.cancel()
 
     said = "\n".join(line for result in results for line in told(result))
-    assert [result.outcome for result in results] == [Outcome.FAIL]
+    assert [result.outcome for result in results] == [CaseOutcome.FAIL]
     assert "2a 2a 2a 2a 2a 2a 2a" in said
     assert b"sesame".hex(" ") not in said
 
@@ -183,14 +183,14 @@ async def test_a_server_with_routes_alone_passes_the_cases_that_apply(mime: str,
         results = await run(cases, target)
         nursery.cancel_scope.cancel()
 
-    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
     assert [told(result) for result in broken] == []
-    apply = [result for result in results if result.outcome is Outcome.PASS]
+    apply = [result for result in results if result.outcome is CaseOutcome.PASS]
     assert len(apply) > 0.8 * len([case for case in cases if not case.options])
 
 
 @pytest.mark.parametrize("abilities", [frozenset[str](), frozenset({"echo"})], ids=["none", "echo"])
-@pytest.mark.parametrize("dialect", [name for name, chapter in chapters().items() if not chapter.notation.negotiates])
+@pytest.mark.parametrize("dialect", [name for name in TESTED_DIALECTS if not read_chapter(name).notation.negotiates])
 async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
     dialect: str, abilities: frozenset[str], clock: trio.testing.MockClock
 ) -> None:
@@ -202,5 +202,5 @@ async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
         results = await run(some(chosen(dialect, role="server"), 20), Target(dial_to(uri), abilities, 60, 64))
         nursery.cancel_scope.cancel()
 
-    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
     assert [told(result) for result in broken] == []

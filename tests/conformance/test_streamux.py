@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, read_chapter
 from rsocket_trio.conformance.notation import NotationError, Unfit
-from rsocket_trio.conformance.play import Outcome, Result, play
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult, play
 from rsocket_trio.conformance.streamux import Drawing, Streamux, Widths
 from rsocket_trio.conformance.wire import WireEnd
 from rsocket_trio.transports.memory import memory_pair
 
-NOTATION = chapters()["streamux/1"].notation
+NOTATION = read_chapter("streamux/1").notation
 EXACT = "01 05 29 65 29"
 """An offer of 5 and 9 bits and nothing else."""
 
@@ -63,7 +63,7 @@ def test_a_drawing_that_cannot_be_read_is_named(text: str, told: str) -> None:
         Drawing.parse("bad", text)
 
 
-@pytest.mark.parametrize("text", ["request 1", 'ping "x"', "request 1 2"])
+@pytest.mark.parametrize("text", ["request 1", "ping"])
 def test_wrong_arguments_are_told(text: str) -> None:
     with pytest.raises(NotationError):
         NOTATION.frame(text)
@@ -74,7 +74,7 @@ def test_wrong_arguments_are_told(text: str) -> None:
 
 async def played(
     steps: str, said: str, *, ends: bool = False, level: Level = Level.MUST, role: str = "client"
-) -> Result:
+) -> CaseResult:
     """Play steps against a peer that says these bytes, and then reads or ends."""
     words = [line.strip().partition(" ") for line in steps.splitlines() if line.strip()]
     read = tuple(Step(Word(sign), rest, f"{sign} {rest}") for sign, _, rest in words)
@@ -136,29 +136,29 @@ WRONG = {
 async def test_a_step_passes(autojump_clock: object, steps: str, said: str, ends: bool) -> None:
     result = await played(steps, said, ends=ends)
 
-    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    assert (result.outcome, result.why) == (CaseOutcome.PASS, "")
 
 
 @pytest.mark.parametrize(("steps", "said", "ends", "why"), WRONG.values(), ids=list(WRONG))
 async def test_a_step_fails(autojump_clock: object, steps: str, said: str, ends: bool, why: str) -> None:
     result = await played(steps, said, ends=ends)
 
-    assert result.outcome is Outcome.FAIL
+    assert result.outcome is CaseOutcome.FAIL
     assert why in result.why
 
 
 @pytest.mark.parametrize(
     ("steps", "said", "outcome"),
     [
-        ("> offer 6 6 6 9 9 9\nagreed", EXACT, Outcome.NOT_APPLICABLE),
-        ("> offer 5 5 5 9 9 9\nrefused", EXACT, Outcome.NOT_APPLICABLE),
-        (AGREED + "> ping 32", EXACT, Outcome.NOT_APPLICABLE),
-        ("> hex 0000000000\nrefused", EXACT, Outcome.DEVIATION),
+        ("> offer 6 6 6 9 9 9\nagreed", EXACT, CaseOutcome.NOT_APPLICABLE),
+        ("> offer 5 5 5 9 9 9\nrefused", EXACT, CaseOutcome.NOT_APPLICABLE),
+        (AGREED + "> ping 32", EXACT, CaseOutcome.NOT_APPLICABLE),
+        ("> hex 0000000000\nrefused", EXACT, CaseOutcome.DEVIATION),
     ],
     ids=["no agreement", "an agreement", "widths that are too small", "a connection that stays"],
 )
 async def test_a_step_does_not_apply_or_is_left_open(
-    autojump_clock: object, steps: str, said: str, outcome: Outcome
+    autojump_clock: object, steps: str, said: str, outcome: CaseOutcome
 ) -> None:
     assert (await played(steps, said)).outcome is outcome
 
@@ -167,7 +167,7 @@ async def test_a_request_of_the_server_is_answered_empty_once_it_is_whole(autoju
     first, rest, silence = "0410 78", "0510 78", AGREED + "silent 1"
     result = await played(silence, EXACT + first + rest, role="server")
 
-    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    assert (result.outcome, result.why) == (CaseOutcome.PASS, "")
     assert [one.data.hex() for one in result.record if one.sent] == ["0105296529", "0310"]
     cancelled = await played(silence, EXACT + first + "0010", role="server")
     assert [one.data.hex() for one in cancelled.record if one.sent][1:] == ["0210"]

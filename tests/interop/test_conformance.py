@@ -8,8 +8,8 @@ import trio
 from qa.peers.findings import explain, findings
 from qa.peers.rows import BY_NAME
 from qa.peers.running import DIALECT, results_of
-from rsocket_trio.conformance.catalogue import chapters
-from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.catalogue import read_chapter
+from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import told
 from tests.each_row import ALL_CASES
 from tests.interop.peers import KINDS, Kind
@@ -27,8 +27,8 @@ async def test_a_foreign_peer_fails_only_what_is_known(kind: Kind) -> None:
     async def fails_only_what_is_known(role: str) -> None:
         results = await results_of(BY_NAME[kind], role, patience=PATIENCE, every=EVERY[role], again=1)
 
-        failed = {result.case.id: result for result in results if result.outcome is Outcome.FAIL}
-        known = [case for case in chapters()[DIALECT].cases if case.role == role]
+        failed = {result.case.id: result for result in results if result.outcome is CaseOutcome.FAIL}
+        known = [case for case in read_chapter(DIALECT).cases if case.role == role]
         ran = [result.case for result in results]
         found = explain(findings().failures, kind, role, [one.case for one in failed.values()], ran, known)
         assert ["\n".join(told(failed[name])) for name in found.unexplained] == []

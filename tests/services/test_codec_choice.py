@@ -15,8 +15,7 @@ import trio.testing
 from rsocket_trio import Connection, ConnectionLost, Invalid, Payload, Responder, open_connection_over
 from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
-from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE, ROUTING
-from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
+from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE, ROUTING, encode_accepted_mimes, encode_data_mime
 from rsocket_trio.services import CBOR, JSON, MESSAGEPACK, Call, Codec, Receiving
 from rsocket_trio.services.codec_choice import MAX_CHOICES
 from tests.connection.pairs import connected_pair

@@ -13,8 +13,7 @@ import pytest
 
 from rsocket_trio import ApplicationError, Call, Channel, Invalid, Outgoing, Payload, Responder
 from rsocket_trio.metadata import Entry, encode_composite
-from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE
-from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
+from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE, encode_accepted_mimes, encode_data_mime
 from rsocket_trio.services import CBOR, JSON, MESSAGEPACK
 from tests.connection.pairs import connected_pair
 from tests.rows import Rows

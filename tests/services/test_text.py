@@ -12,8 +12,7 @@ import pytest
 
 from rsocket_trio import Invalid, Payload, Responder
 from rsocket_trio.metadata import Entry, encode_composite
-from rsocket_trio.metadata.mime import MIME_TYPE
-from rsocket_trio.metadata.mimetypes_per_stream import encode_data_mime
+from rsocket_trio.metadata.mime import MIME_TYPE, encode_data_mime
 from rsocket_trio.services import (
     DecodeError,
     Receiving,

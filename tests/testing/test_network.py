@@ -228,7 +228,7 @@ def test_a_size_of_each_order_of_magnitude_is_as_likely_as_the_next() -> None:
     ],
 )
 def test_what_is_no_range_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"Faults.{next(iter(wrong))}"):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
         Faults(**wrong)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from qa.fuzz.decoders import TARGETS, fuzz
 from qa.fuzz.machines import run_machine
 from qa.fuzz.targets import Finding, Target
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.metadata import composite, decode_mime, routing
+from rsocket_trio.metadata import composite, decode_mime, routes
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
@@ -85,7 +85,7 @@ def test_a_metadata_entry_that_runs_past_the_end_is_found(monkeypatch: pytest.Mo
 
 def test_a_route_that_runs_past_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        routing, "decode_tag", lambda data, offset, end: data[offset + 1 : offset + 1 + data[offset]].decode("latin-1")
+        routes, "decode_tag", lambda data, offset, end: data[offset + 1 : offset + 1 + data[offset]].decode("latin-1")
     )
 
     assert findings("routing")

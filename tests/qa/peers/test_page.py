@@ -12,18 +12,18 @@ from qa.peers.findings import Finding, Findings, findings
 from qa.peers.page import NOBODY, Record, made
 from qa.peers.rows import BY_NAME, EXAMPLES, OURS, PEERS, NotBuilt, Peer
 from qa.peers.running import DIALECT, ROLES
-from rsocket_trio.conformance.catalogue import Case, Level, chapters
-from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import Run
+from rsocket_trio.conformance.catalogue import Case, Level, read_chapter
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
+from rsocket_trio.conformance.report import CaseRun
 
-CASES = [case for case in chapters()[DIALECT].cases if case.role == "server"][:4]
+CASES = [case for case in read_chapter(DIALECT).cases if case.role == "server"][:4]
 ONE, TWO, THREE, FOUR = CASES
 NOTHING = Findings([], [])
 
 
-def record(peer: str, **outcomes: Outcome) -> Record:
+def record(peer: str, **outcomes: CaseOutcome) -> Record:
     """A record in which the cases passed, but for those that are named by their place."""
-    by_case = {case.id: outcomes.get(f"case_{place}", Outcome.PASS) for place, case in enumerate(CASES)}
+    by_case = {case.id: outcomes.get(f"case_{place}", CaseOutcome.PASS) for place, case in enumerate(CASES)}
     return Record(peer, peer.title(), "1.2", "Lisp 3", "server", "2026-11-23T04:05:06+00:00", by_case)
 
 
@@ -40,7 +40,7 @@ def complaints(*records: Record, findings: Findings = NOTHING) -> list[str]:
 
 
 def test_versions_and_dates_are_those_of_the_record() -> None:
-    lines = page(record("java", case_0=Outcome.FAIL, case_1=Outcome.NOT_APPLICABLE))
+    lines = page(record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.NOT_APPLICABLE))
 
     assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 2 | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
 
@@ -48,14 +48,14 @@ def test_versions_and_dates_are_those_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("level", "outcome", "cells"),
     [
-        (Level.SHOULD, Outcome.DEVIATION, "3 | 1 | 0 | 0 | 0 | 0 | 0"),
-        (Level.READING, Outcome.DEVIATION, "3 | 0 | 1 | 0 | 0 | 0 | 0"),
-        (Level.MUST, Outcome.DEVIATION, "3 | 0 | 0 | 1 | 0 | 0 | 0"),
-        (Level.MUST, Outcome.FAIL, "3 | 0 | 0 | 0 | 1 | 0 | 0"),
-        (Level.IMPLIED, Outcome.FAIL, "3 | 0 | 0 | 0 | 0 | 1 | 0"),
+        (Level.SHOULD, CaseOutcome.DEVIATION, "3 | 1 | 0 | 0 | 0 | 0 | 0"),
+        (Level.READING, CaseOutcome.DEVIATION, "3 | 0 | 1 | 0 | 0 | 0 | 0"),
+        (Level.MUST, CaseOutcome.DEVIATION, "3 | 0 | 0 | 1 | 0 | 0 | 0"),
+        (Level.MUST, CaseOutcome.FAIL, "3 | 0 | 0 | 0 | 1 | 0 | 0"),
+        (Level.IMPLIED, CaseOutcome.FAIL, "3 | 0 | 0 | 0 | 0 | 1 | 0"),
     ],
 )
-def test_what_does_not_pass_is_counted_by_its_level(level: Level, outcome: Outcome, cells: str) -> None:
+def test_what_does_not_pass_is_counted_by_its_level(level: Level, outcome: CaseOutcome, cells: str) -> None:
     cases = [attrs.evolve(ONE, level=level), TWO, THREE, FOUR]
 
     text = made([record("java", case_0=outcome)], cases, NOTHING, {}).text
@@ -65,7 +65,7 @@ def test_what_does_not_pass_is_counted_by_its_level(level: Level, outcome: Outco
 
 def test_sentences_are_about_a_peer_over_each_transport() -> None:
     rows = Findings([finding("It is so.", ONE, TWO)], [])
-    broken = record("java-ws", case_0=Outcome.FAIL)
+    broken = record("java-ws", case_0=CaseOutcome.FAIL)
 
     assert f"* It is so. (`{ONE.id}`)" in page(broken, record("go"), findings=rows)
     assert complaints(broken, record("go"), findings=rows) == []  # over TCP more may fail
@@ -74,7 +74,7 @@ def test_sentences_are_about_a_peer_over_each_transport() -> None:
 def test_a_chapter_counts_what_passed_deviated_and_failed() -> None:
     [row] = [
         line
-        for line in page(record("java", case_0=Outcome.FAIL, case_1=Outcome.DEVIATION), record("go"))
+        for line in page(record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.DEVIATION), record("go"))
         if "2, 1, 1" in line
     ]
 
@@ -83,7 +83,7 @@ def test_a_chapter_counts_what_passed_deviated_and_failed() -> None:
 
 def test_a_failure_stands_under_the_first_sentence_that_fits() -> None:
     rows = Findings([finding("It is so.", ONE), finding("It is otherwise.", ONE, TWO)], [])
-    broken = record("java", case_0=Outcome.FAIL, case_1=Outcome.FAIL)
+    broken = record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.FAIL)
 
     lines = page(broken, record("go"), findings=rows)
 
@@ -93,7 +93,7 @@ def test_a_failure_stands_under_the_first_sentence_that_fits() -> None:
 
 
 def test_a_failure_without_a_sentence_is_complained_about() -> None:
-    broken = record("java", case_2=Outcome.FAIL)
+    broken = record("java", case_2=CaseOutcome.FAIL)
 
     assert f"* `{THREE.id}` is unexplained." in page(broken, record("go"))
     assert complaints(broken, record("go")) == [f"java server: {THREE.id} is unexplained"]
@@ -114,7 +114,7 @@ def test_a_race_need_not_show() -> None:
 def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
     cases = [attrs.evolve(ONE, level=Level.SHOULD), TWO, THREE, FOUR]
 
-    page = made([record("java", case_0=Outcome.FAIL), record("go")], cases, NOTHING, {})
+    page = made([record("java", case_0=CaseOutcome.FAIL), record("go")], cases, NOTHING, {})
 
     assert page.complaints == []
     assert (
@@ -125,13 +125,13 @@ def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
 def test_a_pattern_of_cases_that_did_not_run_is_let_be() -> None:
     rows = Findings([finding("It is so.", FOUR)], [])
     whole = record("java")
-    short = attrs.evolve(whole, outcomes={ONE.id: Outcome.PASS})
+    short = attrs.evolve(whole, outcomes={ONE.id: CaseOutcome.PASS})
 
     assert complaints(short, findings=rows) == []
 
 
 def test_a_case_that_nobody_else_passes_needs_a_reason() -> None:
-    alone = [record("java", case_0=Outcome.DEVIATION), record("go", case_0=Outcome.DEVIATION), record(OURS)]
+    alone = [record("java", case_0=CaseOutcome.DEVIATION), record("go", case_0=CaseOutcome.DEVIATION), record(OURS)]
     rows = Findings([], [finding("The documents leave it open.", ONE, peer=NOBODY)])
 
     assert complaints(*alone) == [f"no foreign server: {ONE.id} is unexplained"]
@@ -144,10 +144,10 @@ def test_a_peer_that_is_missing_is_named() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    kept = record("java", case_1=Outcome.DEVIATION)
-    results = [Result(case, kept.outcomes[case.id]) for case in CASES]
+    kept = record("java", case_1=CaseOutcome.DEVIATION)
+    results = [CaseResult(case, kept.outcomes[case.id]) for case in CASES]
 
-    kept.write(tmp_path / "it.json", Run("Java 1.2", DIALECT, kept.role, kept.began, results))
+    kept.write(tmp_path / "it.json", CaseRun("Java 1.2", DIALECT, kept.role, kept.began, results))
 
     assert Record.read(tmp_path / "it.json") == kept
 

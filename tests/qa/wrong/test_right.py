@@ -7,7 +7,7 @@ import trio.testing
 
 from qa.wrong.findings import CASES, IDLE, played
 from qa.wrong.right import Manner
-from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import told
 from tests.each_row import ALL_CASES, each_row
 
@@ -22,7 +22,7 @@ async def test_an_unusual_server_that_is_right_has_no_failure(manner: Manner, cl
     cases = [case for case in CASES if not case.heavy][:: 1 if ALL_CASES else 6]
     results = await played(None, cases, manner.make)
 
-    assert [told(result) for result in results if result.outcome is Outcome.FAIL] == []
+    assert [told(result) for result in results if result.outcome is CaseOutcome.FAIL] == []
 
 
 async def test_bits_that_should_be_0_cost_one_deviation_in_all(clock: trio.testing.MockClock) -> None:
@@ -30,4 +30,4 @@ async def test_bits_that_should_be_0_cost_one_deviation_in_all(clock: trio.testi
     cases += [case for case in CASES if case.unused_bits and case not in cases]
     results = await played(None, cases, Manner.SETS_BITS.make)
 
-    assert [result.case.id for result in results if result.outcome is not Outcome.PASS] == ["bits-that-should-be-0"]
+    assert [result.case.id for result in results if result.outcome is not CaseOutcome.PASS] == ["bits-that-should-be-0"]

@@ -10,8 +10,8 @@ import trio.testing
 
 from qa.wrong.findings import CASES, IDLE, played, serving
 from qa.wrong.server import Rule, Switch
-from rsocket_trio.conformance.catalogue import chapters
-from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.catalogue import read_chapter
+from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import WrongServer, check_server, run
 from tests.each_row import each_row
@@ -26,7 +26,7 @@ def clock() -> trio.testing.MockClock:
 
 async def test_a_server_without_faults_passes_cases(clock: trio.testing.MockClock) -> None:
     # One of two: all of them are played by ``python -m qa.wrong.findings --check``.
-    assert [told(result) for result in await played(None, CASES[::2]) if result.outcome is not Outcome.PASS] == []
+    assert [told(result) for result in await played(None, CASES[::2]) if result.outcome is not CaseOutcome.PASS] == []
 
 
 @each_row("switch", Switch, ids=str)
@@ -34,7 +34,7 @@ async def test_each_fault_is_caught_by_the_case_that_it_names(switch: Switch, cl
     case = NAMED[switch.caught_by]
     [result] = await played(switch, [case])
 
-    assert result.outcome is (Outcome.FAIL if case.level.is_binding and not switch.mild else Outcome.DEVIATION)
+    assert result.outcome is (CaseOutcome.FAIL if case.level.is_binding and not switch.mild else CaseOutcome.DEVIATION)
 
 
 def test_every_rule_of_the_server_is_broken_by_a_switch() -> None:
@@ -72,7 +72,7 @@ async def test_a_server_that_is_silent_or_talks_nonsense_ends_its_cases_and_not_
 
     assert [result.case for result in results] == some
     outcomes = Counter(result.outcome for result in results)
-    assert outcomes[Outcome.FAIL] > len(some) / 4, outcomes
+    assert outcomes[CaseOutcome.FAIL] > len(some) / 4, outcomes
 
 
 @pytest.mark.parametrize("switch", [Switch.DIES_AMID_A_FRAME, Switch.HANGS_AFTER_A_REQUEST, Switch.DIES_AT_A_STREAM])
@@ -83,7 +83,7 @@ async def test_a_server_that_dies_or_hangs_ends_the_case_and_the_next_ones_are_p
     async with serving(switch, at_once=1) as target:
         first, second = await run([NAMED[switch.caught_by], fine], target)
 
-    assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.PASS)
+    assert (first.outcome, second.outcome) == (CaseOutcome.FAIL, CaseOutcome.PASS)
     assert first.why
     assert first.step
 
@@ -93,7 +93,7 @@ async def test_a_server_that_floods_the_tester_ends_its_cases_before_their_time(
         with trio.fail_after(30):
             [result] = await run([NAMED["served-an-unknown-type-with-i"]], target)
 
-    assert result.outcome is Outcome.FAIL
+    assert result.outcome is CaseOutcome.FAIL
     assert result.why.startswith("5001 frames came in a row that say nothing, the last one 00 00 00 01 20")
 
 
@@ -102,11 +102,11 @@ async def test_a_server_that_is_gone_fails_every_case(clock: trio.testing.MockCl
         pass
     results = await run(CASES[:3], target)
 
-    assert {result.outcome for result in results} == {Outcome.FAIL}
+    assert {result.outcome for result in results} == {CaseOutcome.FAIL}
     assert all("can't be reached any more" in result.why for result in results)
 
 
 def test_a_length_that_is_below_its_own_size_does_not_hold_the_tester() -> None:
-    notation = chapters()["reactivesocket/0.0"].notation
+    notation = read_chapter("reactivesocket/0.0").notation
 
     assert notation.cut(bytes(4) + b"mor") == ([b""], b"mor")
