@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,9 +16,9 @@ from qa.synthetic import write_capture
 from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.sql import OTHER_PEERS, OTHER_ROUTES
 from rsocket_trio.analytics.views import REPORT_TABLES, Answer, QueryEngine, open_duckdb
-from tests.analytics.handwritten import FRAMES, MINUTE, TABLES_BY_HAND
+from tests.analytics.handwritten import MINUTE
 from tests.analytics.test_tables import exactly
-from tests.analytics.writing import START, Cells, connection, frame, interaction, write_jsonl, write_parquet
+from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
 from tests.each_row import ALL_CASES, whole
 from tests.rows import Rows
 
@@ -81,41 +80,6 @@ def capture_of(directory: Path, interactions: list[Cells], frames: list[Cells], 
 # Rates
 
 
-def bursts(begin: int) -> list[Cells]:
-    """Three bursts of 50 requests, a second apart, of which each takes 29 ms."""
-    return [
-        interaction(2 * n + 1, "request_response", "one", begin + n // 50 * SECOND + n % 50 * 586, 500)
-        for n in range(150)
-    ]
-
-
-def rates(answer: Answer) -> list[tuple[float, float, bool]]:
-    """The rate of each cell, its covered seconds, and whether it is cut."""
-    return [
-        (round(per_second, 1), covered_s, cut)
-        for per_second, covered_s, cut in rows_of(answer, "per_second", "covered_s", "cut")
-    ]
-
-
-@pytest.mark.parametrize("view", ["red", "rate_cells"])
-def test_three_equal_bursts_are_three_equal_rates(opened: Open, tmp_path: Path, view: str) -> None:
-    made = bursts(30_354_800)
-    around = {"t_start": START + 30 * SECOND, "t_end": START + 33 * SECOND}
-
-    with opened(capture_of(tmp_path, made, frames_of(made[:2]), **around)) as engine:
-        assert rates(engine.ask(view)) == [(50.0, 1.0, False)] * 3
-
-
-def test_the_cells_at_both_ends_say_that_they_are_cut_and_count_over_what_is_covered(
-    opened: Open, tmp_path: Path
-) -> None:
-    made = bursts(30_500_000)
-    around = {"t_start": START + 30_200_000, "t_end": START + 32_799_999}
-
-    with opened(capture_of(tmp_path, made, frames_of(made[:2]), **around)) as engine:
-        assert rates(engine.ask("red")) == [(62.5, 0.8, True), (50.0, 1.0, False), (62.5, 0.8, True)]
-
-
 def test_a_constant_load_is_level_in_whole_cells(opened: Open, tmp_path: Path) -> None:
     made = load(MINUTE + 30 * SECOND, RATE, LASTS)
 
@@ -128,42 +92,6 @@ def test_a_constant_load_is_level_in_whole_cells(opened: Open, tmp_path: Path) -
     assert sorted(by_cell) == [MIDNIGHT + timedelta(seconds=90 + n) for n in range(LASTS - 1)]
     assert set(by_cell.values()) == {float(RATE)}
     assert {rate for (rate,) in rows_of(rated, "per_second", cut=False)} == {RATE / 2}
-
-
-@pytest.mark.parametrize(
-    ("lasts", "bucket_s"), [(299, 1), (301, 10), (3599, 10), (3601, 60), (86_390, 60), (86_410, 600)]
-)
-def test_the_length_of_a_cell_follows_from_that_of_the_capture(tmp_path: Path, lasts: int, bucket_s: int) -> None:
-    made = [interaction(2 * n + 1, "request_response", "one", n * lasts * SECOND, 0) for n in range(2)]
-
-    with open_duckdb(capture_of(tmp_path, made, frames_of(made))) as engine:
-        assert rows_of(engine.ask("capture_span"), "bucket_s") == [(bucket_s,)]
-
-
-def test_a_request_belongs_to_the_cell_in_which_it_begins(opened: Open, tmp_path: Path) -> None:
-    made = [
-        interaction(1, "request_response", "one", 1 * SECOND, 9 * SECOND),
-        interaction(3, "request_response", "one", 2 * SECOND - 1, 1),
-        interaction(5, "request_response", "one", 2 * SECOND, 1),
-        interaction(7, "request_response", "one", 9 * SECOND, 1),
-    ]
-
-    with opened(capture_of(tmp_path, made, frames_of(made))) as engine:
-        found = rows_of(engine.ask("red"), "t_from", "t_to", "requests")
-
-    at = [MIDNIGHT + timedelta(seconds=seconds) for seconds in range(11)]
-    assert found == [(at[1], at[2], 2), (at[2], at[3], 1), (at[9], at[10], 1)]
-
-
-def test_a_burst_is_a_rate_over_the_time_that_the_capture_covers(tmp_path: Path) -> None:
-    made = [interaction(2 * n + 1, "request_response", "one", 500_000 + n, 2) for n in range(100)]
-    frames = [frame(200_000, 0, "out", 0, 1), frame(4 * SECOND, 1, "out", 0, 3)]
-
-    with open_duckdb(capture_of(tmp_path, made, frames)) as engine:
-        ((rate, covered),) = rows_of(engine.ask("red"), "per_second", "t_to")
-
-    # The capture begins at 0.2 s, and its connection at the first request.
-    assert (rate, covered) == (125.0, MIDNIGHT + timedelta(seconds=1))
 
 
 def test_frames_alone_are_paired_and_tell_the_same(opened: Open, tmp_path: Path) -> None:
@@ -202,19 +130,6 @@ def test_routes_and_peers_beyond_the_busiest_share_a_name(opened: Open, tmp_path
     assert sum(n for (n,) in rows_of(rates, "requests", route=OTHER_ROUTES)) == 6 + 5 + 4 + 3 + 2 + 1
 
 
-def test_few_peers_keep_their_ports_and_a_connection_that_goes_on_is_known_by_its_frames(
-    opened: Open, tmp_path: Path
-) -> None:
-    made = [interaction(1, "request_response", "one", 0, 5, conn_id=f"c{n}") for n in range(3)]
-    frames = [frame(0, 0, "out", 1, 4, conn_id=f"c{n}", peer=f"[2001:db8::1]:{n}") for n in range(3)]
-    tables = {"frames": frames, "interactions": made, "connections": []}
-
-    with opened(write_parquet(tmp_path, tables)) as engine:
-        found = rows_of(engine.ask("shown_peers"), "conn_id", "peer")
-
-    assert found == [(f"c{n}", f"[2001:db8::1]:{n}") for n in range(3)]
-
-
 # The slowest
 
 
@@ -251,17 +166,6 @@ def test_the_slowest_requests_have_their_trace_and_their_frames(opened: Open, tm
     assert (len(seen), seen[-1][0]) == (61, 900_000)
 
 
-def test_who_starved_whom_has_what_filters_need(opened: Open, by_hand: Path) -> None:
-    with opened(by_hand) as engine:
-        found = rows_of(engine.ask("starved"), "shown_route", "peer", "by_route", "t_start", "stall_us", "bytes")
-
-    begun = MIDNIGHT + timedelta(milliseconds=3)
-    assert sorted(found) == [
-        ("watch", "192.0.2.1:7", "find", begun, 2_500, 426),
-        ("watch", "192.0.2.1:7", "watch", begun, 2_500, 1568),
-    ]
-
-
 # Both
 
 
@@ -279,44 +183,3 @@ def test_both_engines_answer_alike(spark: SparkSession, tmp_path: Path) -> None:
                 answer = ours.ask(view)
                 assert answer.rows or view not in FIVE
                 assert exactly(answer) == exactly(theirs.ask(view))
-
-
-def test_files_of_both_formats_in_one_directory_are_one_capture(by_hand: Path, tmp_path: Path) -> None:
-    write_jsonl(tmp_path, {**TABLES_BY_HAND, "frames": FRAMES[:9]})
-    for path in tmp_path.rglob("date=*"):
-        path.rename(path.with_name("date=2025-12-31"))
-    write_parquet(tmp_path, {"frames": FRAMES[9:], "interactions": [], "connections": []})
-
-    with open_duckdb(tmp_path) as mixed, open_duckdb(by_hand) as lines:
-        for asked in REPORT_TABLES:
-            assert exactly(mixed.ask(asked.view)) == exactly(lines.ask(asked.view)), asked.view
-
-
-def test_a_second_capture_tells_service_from_network_in_both_engines(
-    opened: Open, by_hand: Path, tmp_path: Path
-) -> None:
-    sides = [
-        [row for row in TABLES_BY_HAND["interactions"] if row["role"] == role] for role in ("requester", "responder")
-    ]
-    ours, theirs = (
-        write_jsonl(tmp_path / name, {**TABLES_BY_HAND, "interactions": rows})
-        for name, rows in zip(("ours", "theirs"), sides, strict=True)
-    )
-
-    with opened(ours, server=theirs) as apart, open_duckdb(by_hand) as together:
-        assert exactly(apart.ask("client_server")) == exactly(together.ask("client_server"))
-
-
-def test_a_view_that_is_none_is_named(opened: Open, by_hand: Path) -> None:
-    with opened(by_hand) as engine, pytest.raises(KeyError, match="no view is named 'yellow'"):
-        engine.ask("yellow")
-
-
-def test_duckdb_needs_neither_spark_nor_what_it_needs(tmp_path: Path) -> None:
-    directory = write_parquet(tmp_path, TABLES_BY_HAND)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("pyspark", "pyarrow", "sqlglot"):
-            patch.setitem(sys.modules, name, None)
-        with open_duckdb(directory) as engine:
-            assert engine.ask("red").rows

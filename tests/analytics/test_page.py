@@ -49,13 +49,6 @@ def test_every_table_is_on_the_page_and_those_that_stream_are_marked() -> None:
     assert not tables.keys() & filtered.keys()
 
 
-def test_the_columns_of_the_tables_for_filters_are_on_the_page(by_hand: Path) -> None:
-    with analytics.open_duckdb(by_hand) as engine:
-        for name in ("rate_cells", "latency_cells", "error_cells", "size_cells", "traffic_cells", "connection_routes"):
-            (said,) = (row[1] for view, row in names("### Tables for filters") if view == name)
-            assert set(engine.ask(name).columns) <= set(re.findall(r"`(\w+)`", said)), name
-
-
 def test_every_option_is_on_the_page() -> None:
     documented = {row[0].strip("`").partition(" ")[0] for row in cells("## A report", PAGE)}
 

@@ -1,13 +1,11 @@
-"""Frames become the interactions that they are, whatever happened: in one job for hundreds of random traces."""
+"""Frames become the interactions that they are, whatever happened."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import trio
 
 from qa.synthetic import write_capture
@@ -16,57 +14,16 @@ from rsocket_trio.analytics import derive, read_capture
 from rsocket_trio.analytics.views import open_duckdb
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.schema import TABLES
-from tests.analytics.traces import paired, random_trace
-from tests.analytics.writing import Cells, write_parquet
+from tests.analytics.writing import Cells
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TRACES = 400
 COLUMNS = [column.name for column in TABLES["interactions"]]
 TIMES = ("t_start", "t_first", "t_end")
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Cells]]]:
-    """A capture of so many connections, and its frames by connection."""
-    made = [random_trace(seed) for seed in range(TRACES)]
-    frames = [cells for trace in made for cells in trace]
-    tables: dict[str, Sequence[Cells]] = {"frames": frames, "interactions": [], "connections": []}
-    return write_parquet(tmp_path_factory.mktemp("traces"), tables), made
-
-
-def test_traces_are_of_all_kinds(traces: tuple[Path, list[list[Cells]]]) -> None:
-    rows = [row for trace in traces[1] for row in paired(trace)]
-
-    outcomes = {row["outcome"] for row in rows}
-    assert outcomes == {"complete", "error", "cancel", "rejected", "lease_denied", "unknown"}
-    assert {row["role"] for row in rows} == {"requester", "responder"}
-    assert sum(row["stalls"] > 1 for row in rows) > 5
-    assert len(rows) > 2 * TRACES
-
-
-def test_spark_pairs_as_one_who_reads_frame_by_frame(
-    spark: SparkSession, traces: tuple[Path, list[list[Cells]]]
-) -> None:
-    directory, made = traces
-    found = read_capture(spark, directory, paired=False).interactions
-
-    assert found.columns == COLUMNS
-    assert by_stream(read(found)) == by_stream(row for trace in made for row in paired(trace))
-
-
-def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -> None:
-    directory, made = traces
-    expected = by_stream(row for trace in made for row in paired(trace))
-
-    with open_duckdb(directory, paired=False) as engine:
-        rows = engine.connection.execute(f"SELECT * REPLACE ({in_micros()}) FROM interactions").fetchall()
-
-    assert by_stream(dict(zip(COLUMNS, row, strict=True)) for row in rows) == expected
-
-
-def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_pairs_frames_to_the_interactions_that_the_generator_says(spark: SparkSession, tmp_path: Path) -> None:
     streams = write_capture(tmp_path, 2700)
 
     made = read_capture(spark, tmp_path)
@@ -74,6 +31,18 @@ def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession, tm
     expected = by_stream(read(made.interactions))
     assert len(expected) == streams
     assert by_stream(read(derive("interactions", frames=made.frames))) == expected
+
+
+def test_duckdb_pairs_by_the_same_text(tmp_path: Path) -> None:
+    streams = write_capture(tmp_path, 2700)
+    found = []
+    for paired in (True, False):
+        with open_duckdb(tmp_path, paired=paired) as engine:
+            rows = engine.connection.execute(f"SELECT * REPLACE ({in_micros()}) FROM interactions").fetchall()
+        found.append(by_stream(dict(zip(COLUMNS, row, strict=True)) for row in rows))
+
+    assert len(found[0]) == streams
+    assert found[0] == found[1]
 
 
 async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -111,17 +80,6 @@ async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, 
     assert {key: without(row, *TIMES) for key, row in found.items()} == {
         key: without(row, *TIMES) for key, row in expected.items()
     }
-
-
-def test_connections_are_made_of_frames(spark: SparkSession, by_hand: Path) -> None:
-    found = derive("connections", frames=read_capture(spark, by_hand).frames)
-
-    assert found.columns == [column.name for column in TABLES["connections"]]
-    (row,) = found.collect()
-    assert (row.conn_id, row.dialect, row.streams, row.frames_in, row.frames_out, row.drop_count) == (
-        *("c1", "rsocket/1.0", 6, 10, 9, 2),
-    )
-    assert row.keepalive_rtt == [0] * 32
 
 
 def in_micros() -> str:

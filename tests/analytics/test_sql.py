@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from rsocket_trio.analytics.pairing import PAIRED
 from rsocket_trio.analytics.sql import IN_SPARK, TYPES, for_spark, reads_of, spark_type
 from rsocket_trio.analytics.views import QUERIES, SIDES
@@ -18,15 +16,6 @@ def test_no_function_of_duckdb_is_left_in_a_translation() -> None:
     left = re.compile(rf"\b({'|'.join(IN_SPARK)}|time_bucket|date_bin)\(|//|::|QUALIFY", re.IGNORECASE)
 
     assert [found for sql in ALL for found in left.findall(for_spark(sql))] == []
-
-
-def test_each_row_of_the_two_spellings_is_needed() -> None:
-    assert [name for name in IN_SPARK if not any(f"{name}(" in sql for sql in ALL)] == []
-
-
-def test_a_function_without_a_name_in_spark_is_refused() -> None:
-    with pytest.raises(KeyError, match="list_resize"):
-        for_spark("SELECT list_resize([0], 2, 0)")
 
 
 def test_times_are_cut_by_windows_over_a_stream() -> None:

@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from qa.synthetic import write_capture
 from rsocket_trio.analytics import derive, name_frames, table_schema
 from rsocket_trio.analytics.views import QUERIES
 from tests.analytics.handwritten import MINUTE
-from tests.analytics.traces import paired, random_trace
 from tests.analytics.writing import frame, interaction, write_parquet
 from tests.each_row import ALL_CASES
 from tests.spark.session import finish
@@ -30,22 +32,23 @@ TABLES_OF_FRAMES = ("connection_seconds", "error_minutes", "frame_sizes", "strea
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Frames and interactions of some connections in pieces, and a last one, hours later, that ends all windows."""
     folder = tmp_path_factory.mktemp("pieces")
-    frames = [cells for seed in range(40) for cells in random_trace(seed)]
-    frames.sort(key=lambda cells: cells["ts"])
+    write_capture(folder, 2700)
     # Of each kind: where a query looks at some frames only, only these move its watermark.
     late = [
         frame(30 * HOUR, 0, "out", 1, 4, conn_id="the last", interaction="request_response"),
         frame(30 * HOUR, 1, "in", 1, 11, conn_id="the last", error_code=0x201, error_text="late"),
     ]
-    rows = [cells for seed in range(40) for cells in paired(random_trace(seed))]
-    rows.sort(key=lambda cells: cells["t_end"])
     last_row = interaction(1, "request_response", "last", 30 * HOUR, 10, first=10)
+    write_parquet(folder / "parts" / str(PIECES), {"frames": late, "interactions": [last_row]})
+    for table, time in (("frames", "ts"), ("interactions", "t_end")):
+        files = [pq.ParquetFile(path).read() for path in (folder / table).rglob("*.parquet")]
+        rows = pa.concat_tables(files).sort_by(time)
+        for number in range(PIECES):
+            piece = folder / "parts" / str(number) / table / "date=2026-01-01"
+            piece.mkdir(parents=True)
+            start, end = (len(rows) * place // PIECES for place in (number, number + 1))
+            pq.write_table(rows.slice(start, end - start), piece / "piece.parquet")
     for number in range(PIECES + 1):
-        if number < PIECES:
-            tables = {"frames": frames[number::PIECES], "interactions": rows[number::PIECES]}
-        else:
-            tables = {"frames": late, "interactions": [last_row]}
-        write_parquet(folder / "parts" / str(number), tables)
         for path in (folder / "parts" / str(number)).rglob("*.parquet"):
             # A stream of files takes them by age.
             os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))

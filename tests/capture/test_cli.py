@@ -48,37 +48,6 @@ async def test_a_server_and_a_client_record_what_passes(more: tuple[str, ...], a
     assert len(list((app / "server").rglob("part-*.jsonl"))) == (3 if more else 0)
 
 
-async def test_a_frame_watcher_and_a_capture_go_together(app: Path) -> None:
-    async with started("serve", "app:responder", *LISTEN, cwd=app) as server:
-        uri = (await server.line()).removeprefix("listening ")
-        asked = await run("request", uri, "--route", "shout", "--data", "a", "--capture", "c", "--debug", cwd=app)
-
-    assert "REQUEST_RESPONSE" in asked.stderr
-    assert len(read(app / "c", "interactions")) == 1
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("serve", "app:responder", *LISTEN), ("request", "tcp://127.0.0.1:1", "--route", "shout", "--data", "a")],
-    ids=["serve", "request"],
-)
-async def test_a_directory_that_is_none_is_named_at_once(command: tuple[str, ...], app: Path) -> None:
-    (app / "file").write_text("")
-    done = await run(*command, "--capture", "file", cwd=app)
-
-    assert (done.code, done.stdout) == (1, "")
-    assert done.stderr == "rsocket-trio: can't capture into file: Not a directory\n"
-
-
-async def test_a_missing_pyarrow_is_said_in_one_line(app: Path) -> None:
-    (app / "pyarrow.py").write_text("raise ModuleNotFoundError('no', name='pyarrow')")
-    done = await run("serve", "app:responder", *LISTEN, "--capture", "c", cwd=app)
-
-    assert done.code == 1
-    assert done.stderr.count("\n") == 1
-    assert "pip install '.[capture]'" in done.stderr
-
-
 async def test_a_capture_that_is_not_complete_says_so_at_the_end(app: Path) -> None:
     (app / "fail.py").write_text(
         "import rsocket_trio.capture.writers as writers\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,12 +15,9 @@ import trio.testing
 
 from rsocket_trio import (
     ApplicationError,
-    Backoff,
-    ConnectionLost,
     Payload,
     Responder,
     ResumeOptions,
-    connect_forever,
     open_connection,
     open_connection_over,
     serve,
@@ -30,9 +25,6 @@ from rsocket_trio import (
 )
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.writers import TableWriter
-from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.connection.recording import RecordedTransport
-from rsocket_trio.transports.memory import memory_pair
 from tests.capture.reading import Named, read
 
 PATIENCE = 60.0
@@ -134,26 +126,6 @@ async def test_both_sides_of_every_transport(uri: str, directory: Path, tmp_path
     assert ours == theirs
 
 
-@pytest.mark.parametrize("dialect", ALL)
-async def test_every_dialect_over_memory(dialect: str, directory: Path) -> None:
-    ours, theirs = memory_pair()
-    with Capture(directory) as capture, trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve_stream(responder(), theirs, capture=capture))
-            async with open_connection_over(ours, dialect=dialect, capture=capture) as connection:
-                for data in b"hello", b"x" * 300_000:
-                    assert (await connection.request_response(data)).data == data
-    rows = read(directory, "interactions")
-
-    completed = [("client", "requester", "complete")] * 2 + [("server", "responder", "complete")] * 2
-    # Of Streamux sizes are known, and no requests.
-    expected = [] if dialect == "streamux/1" else completed
-    assert sorted((row["side"], row["role"], row["outcome"]) for row in rows) == expected
-    assert sum(row["bytes_in"] for row in rows) == sum(row["bytes_out"] for row in rows)
-    assert {row["dialect"] for row in read(directory, "connections")} == {dialect}
-    assert add_up(read(directory, "frames"), read(directory, "connections"))
-
-
 @pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft"])
 async def test_a_session_that_is_resumed_is_one_on_both_sides(dialect: str, directory: Path) -> None:
     options = ResumeOptions(jitter=0, first_delay=0.01)
@@ -186,63 +158,6 @@ async def test_a_session_that_is_resumed_is_one_on_both_sides(dialect: str, dire
     assert {row["session_id"] for row in read(directory / "client", "frames")} == {
         row["session_id"] for row in read(directory / "server", "frames")
     }
-
-
-async def test_a_connection_that_is_lost_ends_what_was_open(directory: Path) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    with Capture(directory) as capture, trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve_stream(responder(), theirs))
-            async with (
-                open_connection_over(ours, capture=capture) as connection,
-                connection.request_stream(route="stuck") as stuck,
-            ):
-                await anext(stuck)
-                await theirs.aclose()
-                with pytest.raises(ConnectionLost):
-                    await anext(stuck)
-    [row] = read(directory, "connections")
-
-    assert streams(directory) == [("client", "requester", "stuck", "request_stream", 1, 1, "conn_lost")]
-    assert row["close_reason"] == "the peer closed the transport"
-
-
-async def test_a_client_that_connects_anew_has_one_capture(directory: Path) -> None:
-    async with (
-        serving("tcp://127.0.0.1:0") as bound,
-        connect_forever(bound, backoff=Backoff(first_delay=0.01), capture=directory) as client,
-    ):
-        for _ in range(2):
-            connection = await client.connected()
-            await connection.request_response(b"x")
-            connection._leave()
-            await connection.wait_closed()
-
-    rows = read(directory, "connections")
-    assert len({row["capture_id"] for row in rows}) == 1
-    assert len({row["conn_id"] for row in rows}) == len(rows) >= 2
-
-
-async def test_a_refused_client_and_one_that_says_nothing_leave_no_trace_behind(directory: Path) -> None:
-    with Capture(directory) as capture:
-        async with (
-            serving("tcp://127.0.0.1:0", dialects=["rsocket/1.0"], capture=capture) as bound,
-            await trio.open_tcp_stream("127.0.0.1", int(bound.rpartition(":")[2])) as stream,
-        ):
-            await stream.send_all(b"\0\0\6GET / ")
-            while await stream.receive_some():
-                pass
-        assert capture.flush()
-        [row] = read(directory, "connections")
-
-    assert (row["streams"], row["frames_in"]) == (0, 1)
-    assert len(capture._worker._tracker) == 0
-
-
-async def test_what_is_no_capture_is_refused() -> None:
-    with pytest.raises(TypeError, match="capture is a Capture or a directory, not int"):
-        async with open_connection("tcp://127.0.0.1:1", capture=5):  # type: ignore[arg-type]
-            pass
 
 
 async def test_a_directory_that_cannot_be_written_to_is_refused_before_anything_is_dialled(tmp_path: Path) -> None:
@@ -311,27 +226,3 @@ async def test_bytes_that_wait_are_bounded_too(directory: Path, stuck_writer: th
     stuck_writer.set()
     await trio.to_thread.run_sync(capture.close)
     assert len(read(directory, "frames")) + capture.dropped == 1 + 2 * 60
-
-
-async def test_a_connection_that_is_not_captured_has_no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("nobody asked for a recorder")
-
-    monkeypatch.setattr(RecordedTransport, "__init__", refuse)
-    async with serving("tcp://127.0.0.1:0") as bound, open_connection(bound) as connection:
-        assert (await connection.request_response(b"x")).data == b"x"
-
-
-def test_a_program_that_captures_nothing_does_not_load_the_capture() -> None:
-    code = (
-        "import sys, trio, rsocket_trio as r\n"
-        "async def main():\n"
-        "    async with trio.open_nursery() as nursery:\n"
-        "        [uri] = await nursery.start(r.serve, r.Responder(), 'tcp://127.0.0.1:0')\n"
-        "        async with r.open_connection(uri): pass\n"
-        "        nursery.cancel_scope.cancel()\n"
-        "trio.run(main)\n"
-        "print('rsocket_trio.capture' in sys.modules)"
-    )
-
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

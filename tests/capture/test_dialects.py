@@ -101,34 +101,5 @@ def test_of_streamux_the_sizes_are_known() -> None:
     assert (connection["bytes_in"], connection["bytes_out"], connection["drop_count"]) == (7, 10, 2)
 
 
-def test_the_sign_of_a_drain_answers_no_keepalive() -> None:
-    script = Script("rsocket/1.0")
-    script.sent(bytes.fromhex(BYTES["rsocket/1.0"]["setup"]), at=10)
-    script.sent(bytes.fromhex("00000000 0c80 0000000000000000"), at=20)
-    script.received(
-        bytes.fromhex("00000000 0c00 0000000000000000") + b"no new requests: the connection is closing", at=21
-    )
-    script.received(bytes.fromhex("00000000 0c00 0000000000000000"), at=30)
-    script.closed()
-    rows, _, [connection] = script.rows()
-
-    assert [row["data_bytes"] for row in rows if row["dir"] == "in"] == [42, 0]
-    assert sum(connection["keepalive_rtt"]) == connection["keepalive_rtt"][4] == 1, "10 us"
-
-
 def test_every_dialect_is_tried_here() -> None:
     assert {*BYTES, "streamux/1"} == set(ALL)
-
-
-@each_row("end", ["0008 1000 00000002", "0008 1000 00000002 00000000", "000b 1000 00000002"])
-def test_a_completion_of_a_channel_of_0_1_without_an_item_counts_as_none(end: str) -> None:
-    script = Script("reactivesocket/0.1")
-    script.sent(bytes.fromhex(BYTES["reactivesocket/0.1"]["setup"]), at=10)
-    script.sent(bytes.fromhex("0008 0800 00000002 00000009 61"), at=20)
-    script.received(bytes.fromhex("0009 0000 00000002 00000009"), at=30)
-    script.sent(bytes.fromhex("0008 0000 00000002 00000000"), bytes.fromhex(end), at=40)
-    script.received(bytes.fromhex("000b 1000 00000002 62"), at=50)
-    script.closed()
-    _, [row], _ = script.rows()
-
-    assert (row["n_out"], row["n_in"], row["outcome"]) == (2, 1, "complete")

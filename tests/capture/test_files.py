@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import rsocket_trio.capture.writers
 from rsocket_trio.capture import Capture
-from rsocket_trio.capture.buffer import BufferEntry
 from rsocket_trio.capture.writers import GROUP, JsonPart, ParquetPart, TableWriter
 from rsocket_trio.mux.recording import Facts
 from tests.blocks import ROOT
@@ -34,18 +31,6 @@ def writer(directory: Path, kind: type[JsonPart] | type[ParquetPart] = JsonPart,
 def names(directory: Path) -> list[str]:
     """All files below, hidden ones too."""
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-
-
-def test_a_file_appears_when_it_is_old_enough(tmp_path: Path) -> None:
-    table = writer(tmp_path)
-    table.add(ROWS, 100.0)
-    table.add([], 159.9)
-    assert names(tmp_path) == []
-
-    table.add([], 160.0)
-
-    assert names(tmp_path) == ["frames/date=2026-01-01/part-x-00000.jsonl"]
-    assert (table.kept, table.unsaved) == (len(ROWS), 0)
 
 
 @pytest.mark.parametrize("kind", [JsonPart, ParquetPart])
@@ -85,30 +70,6 @@ def test_what_is_being_written_has_a_name_that_readers_pass_over(tmp_path: Path)
     assert (names(tmp_path), table.unsaved) == ([], 0)
 
 
-@pytest.mark.parametrize("format", ["parquet", "jsonl"])
-def test_a_directory_that_is_none_is_refused_at_once_by_name(format: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("here already")
-
-    with pytest.raises(OSError, match=f"can't capture into {tmp_path}/file"):
-        Capture(tmp_path / "file", format=format)
-
-
-def test_a_table_that_is_a_file_is_refused_as_well(tmp_path: Path) -> None:
-    (tmp_path / "interactions").write_text("torn")
-
-    with pytest.raises(OSError, match="can't capture into") as caught:
-        Capture(tmp_path)
-
-    assert str(tmp_path) in str(caught.value)
-
-
-def test_wrong_bounds_and_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the known ones are parquet, jsonl"):
-        Capture(tmp_path, format="csv")
-    with pytest.raises(ValueError, match="buffer_frames of 0"):
-        Capture(tmp_path, buffer_frames=0)
-
-
 def test_without_pyarrow_parquet_names_the_extra_and_json_lines_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,50 +98,6 @@ def converse(capture: Capture) -> None:
     recorder.sent([golden.GET_5])
 
 
-def test_a_full_disk_ends_the_capture_with_one_line_and_counts_what_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    capture = Capture(tmp_path, format="jsonl")
-    for date in today():
-        (tmp_path / "frames" / date).mkdir()
-        # A device that is always full, where the first file would be written.
-        (tmp_path / "frames" / date / f".part-{capture.capture_id[:12]}-00000.jsonl.tmp").symlink_to("/dev/full")
-    with caplog.at_level(logging.ERROR):
-        recorder = capture._opened(Facts("client", "rsocket/1.0"))
-        recorder.sent([golden.SETUP, golden.GET_5])
-        assert not capture.flush()
-        recorder.received([golden.ERROR_5, golden.ERROR_5, golden.ERROR_5])
-        recorder.closed("over")
-        capture.close()
-
-    assert isinstance(capture.error, OSError)
-    assert "No space left" in str(capture.error)
-    assert capture.dropped == 5
-    assert [record.getMessage() for record in caplog.records] == [
-        f"capture into {tmp_path} failed, and records nothing more: {capture.error}"
-    ]
-    assert not any(name.startswith("frames/") for name in names(tmp_path))
-
-
-def today() -> set[str]:
-    """The directories that rows of now may go to."""
-    return {f"date={datetime.now(UTC).date().isoformat()}"}
-
-
-def test_a_fault_of_the_reader_ends_the_capture_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("rsocket_trio.capture.writer_thread.RSocketDecoder", None)
-    with Capture(tmp_path, format="jsonl") as capture:
-        converse(capture)
-        assert not capture.flush()
-        converse(capture)
-
-    assert isinstance(capture.error, TypeError)
-    assert capture.dropped == 4
-    assert len(caplog.records) == 1
-
-
 def test_flush_puts_all_that_was_seen_into_whole_files(tmp_path: Path) -> None:
     with Capture(tmp_path) as capture:
         converse(capture)
@@ -190,60 +107,6 @@ def test_flush_puts_all_that_was_seen_into_whole_files(tmp_path: Path) -> None:
     assert [row["close_reason"] for row in read(tmp_path, "connections")] == ["the capture ended first"]
     assert "closed" in repr(capture)
     assert not capture.flush(), "nobody is left who could"
-
-
-def test_flush_and_close_end_while_connections_are_faster_than_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture = Capture(tmp_path, format="jsonl")
-    recorder = capture._opened(Facts("client", "rsocket/1.0"))
-    tracker, sent = capture._worker._tracker, 1
-    see = tracker.see
-
-    def chased(entry: BufferEntry) -> None:
-        nonlocal sent
-        recorder.sent([golden.GET_5])
-        sent += 1
-        see(entry)
-
-    monkeypatch.setattr(tracker, "see", chased)
-    recorder.sent([golden.SETUP])
-
-    assert capture.flush()
-    assert read(tmp_path, "frames")
-    capture.close()
-    assert capture.error is None
-    assert len(read(tmp_path, "frames")) + capture.dropped == sent
-
-
-def test_close_completes_what_was_read_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    capture = Capture(tmp_path, format="jsonl")
-    worker, given_up = capture._worker, threading.Event()
-    see, fail = worker._tracker.see, worker._fail
-
-    def slow(entry: BufferEntry) -> None:
-        see(entry)
-        if entry.frames:
-            given_up.wait(60)
-
-    def giving_up(error: Exception) -> None:
-        fail(error)
-        given_up.set()
-
-    monkeypatch.setattr(worker._tracker, "see", slow)
-    monkeypatch.setattr(worker, "_fail", giving_up)
-    recorder = capture._opened(Facts("client", "rsocket/1.0"))
-    recorder.sent([golden.SETUP, golden.GET_5])
-    recorder.received([golden.ERROR_5])
-    capture.close(timeout=0.2)
-    worker._thread.join(60)
-
-    assert isinstance(capture.error, TimeoutError)
-    assert [row["seq"] for row in read(tmp_path, "frames")] == [0, 1]
-    assert capture.dropped == 1
-    assert len(caplog.records) == 1
 
 
 KILLED = """

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from rsocket_trio.capture.schema import OUTCOMES, TABLES, type_names
 from tests.capture import golden
-from tests.capture.golden import START_US, TRACE
-from tests.each_row import each_row
+from tests.capture.golden import START_US
 
 ORDERS_GET = -1393431455782772139
 ORDERS_PUT = 7739050948782122473
@@ -148,16 +147,6 @@ def test_both_ends_name_a_resumed_session_and_its_streams_alike() -> None:
     assert server["retries"] == 0
 
 
-def test_what_a_frame_says_of_errors_leases_and_traces() -> None:
-    rows = {row["seq"]: row for row in table("frames") if row["conn_id"] == "client-0"}
-
-    assert (rows[10]["error_code"], rows[10]["error_text"]) == (0x201, "no such order")
-    assert (rows[1]["lease_ttl_ms"], rows[1]["lease_n"]) == (10000, 6)
-    assert rows[2]["trace_id"] == TRACE
-    assert rows[18]["keepalive_pos"] == 0
-    assert rows[2]["ts"] == START_US + 2000
-
-
 def test_the_files_say_the_same_in_parquet_and_in_json(tmp_path: Path) -> None:
     golden.build(tmp_path / "p")
     golden.build(tmp_path / "j", "jsonl")
@@ -181,11 +170,3 @@ def said(row: dict[str, Any]) -> dict[str, Any]:
         else cell
         for key, cell in row.items()
     }
-
-
-@each_row("name", TABLES)
-def test_required_cells_are_never_null(name: str) -> None:
-    required = [column.name for column in TABLES[name] if column.required]
-
-    for run in ("client", "server"):
-        assert all(row[key] is not None for row in table(name, run) for key in required)

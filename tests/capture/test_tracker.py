@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.capture.buffer import Recorded
-from rsocket_trio.capture.rows import route_id, trace_of
-from rsocket_trio.capture.schema import as_int8, as_int16, as_int32
+from rsocket_trio.capture.rows import trace_of
 from rsocket_trio.metadata import Trace, encode_composite, trace_entries
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACING_ZIPKIN
-from rsocket_trio.mux.recording import Facts
 from tests.capture import golden
 from tests.capture.reading import Script
 
@@ -41,63 +38,6 @@ def script() -> Script:
     return made
 
 
-def test_a_channel_ends_when_both_halves_have_completed(script: Script) -> None:
-    script.sent(frame(1, CHANNEL, n(1) + b"a"), at=10)
-    script.received(frame(1, REQUEST_N, n(2)), at=20)
-    script.sent(frame(1, PAYLOAD | NEXT | COMPLETE, b"b"), at=30)
-    assert script.rows()[1] == []
-
-    script.received(frame(1, PAYLOAD | NEXT | COMPLETE, b"c"), at=40)
-    frames, [stream], _ = script.rows()
-
-    assert (stream["outcome"], stream["total_us"], stream["n_in"], stream["n_out"]) == ("complete", 30, 1, 2)
-    assert frames[0]["credit_after"] == 0, "the responder may send one item, and did"
-
-
-def test_a_responder_that_cancels_a_channel_ends_the_requesters_half_only(script: Script) -> None:
-    script.sent(frame(1, CHANNEL, n(1) + b"a"))
-    script.received(frame(1, CANCEL))
-    assert script.rows()[1] == []
-
-    script.received(frame(1, PAYLOAD | COMPLETE))
-
-    assert [stream["outcome"] for stream in script.rows()[1]] == ["complete"]
-
-
-def test_credit_is_that_of_each_direction(script: Script) -> None:
-    script.sent(frame(1, CHANNEL, n(3) + b"a"))
-    script.received(frame(1, REQUEST_N, n(2)))
-    script.sent(frame(1, PAYLOAD | NEXT, b"b"))
-    script.received(frame(1, PAYLOAD | NEXT, b"c"))
-    script.sent(frame(1, REQUEST_N, n(5)))
-
-    assert [row["credit_after"] for row in script.rows()[0][1:]] == [3, 2, 1, 2, 7]
-
-
-def test_a_payload_in_fragments_is_one_payload(script: Script) -> None:
-    script.sent(frame(1, STREAM, n(2)))
-    for piece, at in (b"a", 10), (b"b", 20):
-        script.received(frame(1, PAYLOAD | NEXT | FOLLOWS, piece), at=at)
-    script.received(frame(1, PAYLOAD | NEXT, b"c"), at=30)
-    script.received(frame(1, PAYLOAD | NEXT | COMPLETE, b"d"), at=40)
-    frames, [stream], _ = script.rows()
-
-    assert [row["fragments"] for row in frames[1:]] == [1, 0, 0, 3, 1]
-    assert [row["credit_after"] for row in frames[1:]] == [2, None, None, 1, 0]
-    assert (stream["n_in"], stream["max_gap_us"]) == (2, 10)
-
-
-def test_a_stall_lasts_from_the_last_credit_to_the_next(script: Script) -> None:
-    script.sent(frame(1, STREAM, n(1)), at=100)
-    script.received(frame(1, PAYLOAD | NEXT), at=200)
-    script.sent(frame(1, REQUEST_N, n(1)), at=500)
-    script.received(frame(1, PAYLOAD | NEXT), at=600)
-    script.received(frame(1, PAYLOAD | COMPLETE), at=1000)
-    [stream] = script.rows()[1]
-
-    assert (stream["stalls"], stream["stall_us"], stream["requested_n"]) == (2, 700, 2)
-
-
 def test_a_lease_counts_what_was_used_and_what_expired(script: Script) -> None:
     script.received(golden.LEASE[:6] + n(1) + n(3), at=1000)
     script.sent(frame(1, FNF, b"in time"), at=1500)
@@ -122,13 +62,6 @@ def test_what_was_dropped_leaves_the_ends_of_streams_unknown(script: Script) -> 
     assert connection["drop_count"] == 4
 
 
-def test_a_stream_id_that_begins_anew_was_lost_sight_of(script: Script) -> None:
-    script.sent(frame(1, STREAM, n(1)))
-    script.sent(frame(1, RESPONSE), dropped=1)
-
-    assert [stream["outcome"] for stream in script.rows()[1]] == ["unknown"]
-
-
 def test_what_cannot_be_read_is_counted_and_has_its_header(script: Script) -> None:
     script.received(b"\0\0", frame(1, 0xF800), frame(1, REQUEST_N, b"\0"))
     frames, _, _ = script.rows()
@@ -138,13 +71,6 @@ def test_what_cannot_be_read_is_counted_and_has_its_header(script: Script) -> No
         (0x3E, 1, 6),
         (8, 1, 7),
     ]
-
-
-def test_data_that_was_not_kept_is_counted(script: Script) -> None:
-    script.sent((frame(1, RESPONSE), 5_000_000))
-    row = script.rows()[0][-1]
-
-    assert (row["frame_bytes"], row["data_bytes"]) == (5_000_006, 5_000_000)
 
 
 def test_a_try_to_resume_that_is_refused_leaves_its_session_alone(script: Script) -> None:
@@ -166,73 +92,6 @@ def test_a_try_to_resume_that_is_refused_leaves_its_session_alone(script: Script
     assert len(script.tracker) == 0
 
 
-def test_a_session_whose_beginning_was_not_seen_ends_with_its_transport() -> None:
-    script = Script()
-    script.sent(golden.RESUME)
-    script.received(golden.RESUME_OK)
-    script.sent(golden.FEED_1)
-    script.closed("gone", over=False)
-    _, [stream], [row] = script.rows()
-
-    assert (stream["outcome"], row["close_reason"], row["resume_count"]) == ("conn_lost", "gone", 1)
-    assert len(script.tracker) == 0
-
-
-def test_a_transport_that_is_replaced_before_it_closes_gets_its_row_when_it_does() -> None:
-    script = Script(side="server")
-    script.received(golden.SETUP_RESUME, golden.FEED_1)
-    second = script.open()
-    script.received(golden.RESUME, source=second)
-    script.sent(golden.RESUME_OK, source=second)
-    script.closed("the client came back", over=False)
-    assert [row["close_reason"] for row in script.rows()[2]] == ["the client came back"]
-
-    script.closed("the end", over=False, source=second)
-    script.closed("the end")
-    _, [stream], [row] = script.rows()
-
-    assert (stream["outcome"], row["conn_id"], row["resume_count"]) == ("conn_lost", "conn-1", 1)
-    assert len(script.tracker) == 0
-
-
-def test_one_capture_may_see_both_ends_of_a_session() -> None:
-    script = Script()
-    server = Recorded(script.buffer, Facts("server", "rsocket/1.0"))
-    script.tell()
-    script.sent(golden.SETUP_RESUME, golden.FEED_1)
-    script.received(golden.SETUP_RESUME, golden.FEED_1, source=server)
-    again, back = script.open(), Recorded(script.buffer, Facts("server", "rsocket/1.0"))
-    script.tell()
-    script.sent(golden.RESUME, source=again)
-    script.received(golden.RESUME, source=back)
-    script.sent(golden.RESUME_OK, source=back)
-    script.received(golden.RESUME_OK, source=again)
-    script.sent(golden.FEED_LAST_1, source=back)
-    script.received(golden.FEED_LAST_1, source=again)
-    for source, over in (again, False), (back, False), (script.source, True), (server, True):
-        script.closed(over=over, source=source)
-    _, streams, connections = script.rows()
-
-    assert [(row["side"], row["outcome"]) for row in streams] == [("server", "complete"), ("client", "complete")]
-    assert sorted((row["side"], row["resume_count"]) for row in connections) == [
-        *(("client", 0), ("client", 1), ("server", 0), ("server", 1)),
-    ]
-    assert len(script.tracker) == 0
-
-
-def test_a_capture_that_ends_first_tells_of_all_that_is_open(script: Script) -> None:
-    script.sent(frame(1, STREAM, n(1)))
-    script.tracker.finish(9_000_000, "the capture ended first")
-    _, [stream], [row] = script.rows()
-
-    assert (stream["outcome"], row["close_reason"]) == ("conn_lost", "the capture ended first")
-
-
-def test_a_route_has_the_same_number_everywhere() -> None:
-    assert route_id("orders.get") == -1393431455782772139
-    assert route_id("orders.get") != route_id("orders.put")
-
-
 def test_a_short_trace_id_is_filled_up() -> None:
     short = b"\x80" + bytes(range(1, 17))
 
@@ -248,10 +107,6 @@ def test_the_trace_id_of_w3c_is_recorded_as_well() -> None:
 
     assert trace_of(encode_composite(trace_entries(trace)), COMPOSITE_METADATA) == bytes.fromhex(trace.trace_id or "")
     assert trace_of(encode_composite(trace_entries(alone)), COMPOSITE_METADATA) is None
-
-
-def test_wire_values_fit_their_columns() -> None:
-    assert (as_int8(0x3F), as_int8(0xFFFF), as_int16(0x8000), as_int32(0xFFFFFFFF)) == (0x3F, -1, -0x8000, -1)
 
 
 # The reference: a capture paired by streams, each looked at by itself

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
 
-from rsocket_trio import Channel, Lease, Payload, Responder, Setup, current_connection, serve
+from rsocket_trio import Channel, Payload, Responder, Setup, current_connection, serve
 from rsocket_trio.metadata import COMPOSITE_METADATA, decode_composite
 from tests.programs import PATIENCE, Result, Running, program, run_program
 
-__all__ = ["COMMAND", "MAIN", "PATIENCE", "Result", "Running", "Served", "run", "serving", "started"]
+__all__ = ["COMMAND", "MAIN", "PATIENCE", "Result", "Running", "Served", "hosting", "run", "serving", "started"]
 
 MAIN = ("-c", "from rsocket_trio.cli.entry import main; main()")
+LISTEN = "tcp://127.0.0.1:0"
 COMMAND = [sys.executable, *MAIN]
 
 
@@ -37,25 +38,26 @@ def started(*arguments: str, cwd: Path | None = None) -> AbstractAsyncContextMan
 class Served:
     """A server in the test: where it listens, and what it got."""
 
-    uris: list[str] = attrs.field(factory=list)
+    uri: str = ""
     got: list[bytes] = attrs.field(factory=list)
     cancelled: trio.Event = attrs.field(factory=trio.Event)
     arrived: trio.Event = attrs.field(factory=trio.Event)
 
-    @property
-    def uri(self) -> str:
-        """The first of them."""
-        return self.uris[0]
+
+@asynccontextmanager
+async def serving(uri: str = LISTEN, **options: Any) -> AsyncIterator[Served]:
+    """The handlers that the tests ask for, on a free port of TCP by default."""
+    served = Served()
+    async with hosting(responder_for(served), uri, **options) as served.uri:
+        yield served
 
 
 @asynccontextmanager
-async def serving(*uris: str, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[Served]:
-    """The handlers that the tests ask for, on a free port of TCP by default."""
-    served = Served()
+async def hosting(responder: Responder, uri: str = LISTEN, **options: Any) -> AsyncIterator[str]:
+    """Serve a responder for as long as the block, and yield its URI."""
     async with trio.open_nursery() as nursery:
-        run_server = partial(serve, ssl_context=ssl_context, grace=0)
-        served.uris = await nursery.start(run_server, responder_for(served), list(uris) or ["tcp://127.0.0.1:0"])
-        yield served
+        [bound] = await nursery.start(partial(serve, responder, [uri], grace=0, **options))
+        yield bound
         nursery.cancel_scope.cancel()
 
 
@@ -124,10 +126,6 @@ def responder_for(served: Served) -> Responder:
     def pushed(metadata: bytes) -> None:
         got(metadata)
 
-    @responder.lease
-    async def lease(setup: Setup) -> AsyncIterator[Lease]:
-        yield Lease(10, 60)
-
     return responder
 
 
@@ -142,7 +140,6 @@ def seen(request: Payload, setup: Setup) -> dict[str, object]:
         "setup_metadata": entries(setup.payload.metadata, str(setup.metadata_mime)),
         "keepalive": setup.keepalive_interval,
         "lifetime": setup.max_lifetime,
-        "lease": setup.lease,
         "dialect": setup.dialect,
         "transport": setup.transport,
         "x_one": setup.header("X-One"),

@@ -8,20 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, MISUSED
-from rsocket_trio.cli.load import command as load_command
-from rsocket_trio.cli.load import terms_of
 from rsocket_trio.cli.main import commands
-from rsocket_trio.loadgen.plan import Plan
 from tests.rows import Rows
 
 URI = "tcp://127.0.0.1:1"
 COMMANDS = {
     "request": [],
     "stream": [],
-    "channel": [],
-    "fnf": [],
     "push": ["-m", "x"],
-    "request --debug": ["--debug"],
     "routes": [],
     "sources": [],
     "readers": ["log"],
@@ -51,19 +45,6 @@ def test_every_command_of_a_client_has_it(silent: str, capfd: pytest.CaptureFixt
                 assert code_of(command, silent, *more, "--connect-timeout", "0.05") == CANNOT_CONNECT
                 line = f"ConnectionLost: {silent}: the WebSocket upgrade was not answered within 0.05 s\n"
                 assert capfd.readouterr().err == line
-
-
-def test_a_run_of_conformance_has_it(silent: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert code_of("conformance", silent, "--connect-timeout", "0.05", "--patience", "0.1") == CANNOT_CONNECT
-    assert "the connection was not there after 0.05 s" in capfd.readouterr().err
-
-
-def test_a_load_has_it_for_all_connections_of_a_worker() -> None:
-    with Rows() as row:
-        for words, seconds in (([], 10.0), (["--connect-timeout", "3"], 3.0)):
-            with row(words), load_command.make_context("load", [URI, "--rate", "1", *words]) as context:
-                plan = Plan(**terms_of(context.params))
-                assert (plan.connect_timeout, plan._connection_options()["connect_timeout"]) == (seconds, seconds)
 
 
 def test_a_time_that_is_none_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:

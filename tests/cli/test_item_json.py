@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import trio
-
-from rsocket_trio import Payload, Responder, Setup, serve
+from rsocket_trio import Payload, Responder, Setup
 from rsocket_trio.cli.item_json import item_json
 from rsocket_trio.metadata import (
     APPLICATION_JSON,
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    MIME_TYPE,
     OCTET_STREAM,
     ROUTING,
     TEXT_PLAIN,
@@ -23,10 +19,9 @@ from rsocket_trio.metadata import (
     Entry,
     encode_authentication,
     encode_composite,
-    encode_data_mime,
     encode_route,
 )
-from tests.cli.commands import run
+from tests.cli.commands import hosting, run
 from tests.rows import Rows
 from tests.secret import SECRET, by_text
 
@@ -34,24 +29,13 @@ TOKEN = encode_authentication(BearerAuthentication(SECRET))
 MASKED = {"mime": AUTHENTICATION, "data": "**", "encoding": "text"}
 
 DATA: list[tuple[str, bytes, str, Any]] = [
-    (OCTET_STREAM, b"", "text", ""),
-    (OCTET_STREAM, b"hi", "text", "hi"),
-    (OCTET_STREAM, "Grüße".encode(), "text", "Grüße"),
-    (OCTET_STREAM, b"42", "text", "42"),
     (OCTET_STREAM, b' {"a": [1, null]} ', "json", {"a": [1, None]}),
-    (OCTET_STREAM, b"[1]", "json", [1]),
     (OCTET_STREAM, b"[1", "text", "[1"),
     (OCTET_STREAM, b"\xff\x00", "base64", "/wA="),
     (APPLICATION_JSON, b"42", "json", 42),
-    (APPLICATION_JSON, b'"hi"', "json", "hi"),
-    (APPLICATION_JSON, b"hi", "text", "hi"),
-    (APPLICATION_JSON, b"", "text", ""),
     (APPLICATION_JSON, b"NaN", "text", "NaN"),
-    (APPLICATION_JSON, b"1e999", "text", "1e999"),
     (APPLICATION_JSON, b"[" * 100_000 + b"]" * 100_000, "text", "[" * 100_000 + "]" * 100_000),
-    ("application/problem+json; charset=utf-8", b"1", "json", 1),
     (TEXT_PLAIN, b"[1]", "text", "[1]"),
-    ("application/cbor", b"\x81\x01", "base64", "gQE="),
 ]
 
 
@@ -76,8 +60,6 @@ def composite(*entries: tuple[str | int, bytes]) -> bytes:
 
 
 METADATA: list[tuple[str, bytes | None, str, list[dict[str, Any]]]] = [
-    ("none", None, COMPOSITE_METADATA, []),
-    ("empty", b"", COMPOSITE_METADATA, []),
     ("text", b"m", TEXT_PLAIN, [{"mime": TEXT_PLAIN, "data": "m", "encoding": "text"}]),
     (
         "entries",
@@ -97,12 +79,6 @@ METADATA: list[tuple[str, bytes | None, str, list[dict[str, Any]]]] = [
         [{"mime": ROUTING, "data": ["echo"], "encoding": "json"}],
     ),
     (
-        "a route that is none",
-        composite((ROUTING, b"\x09echo")),
-        COMPOSITE_METADATA,
-        [{"mime": ROUTING, "data": "\techo", "encoding": "text"}],
-    ),
-    (
         "credentials by number",
         composite((AUTHENTICATION, TOKEN), (TEXT_PLAIN, b"m")),
         COMPOSITE_METADATA,
@@ -110,12 +86,6 @@ METADATA: list[tuple[str, bytes | None, str, list[dict[str, Any]]]] = [
     ),
     ("credentials by text", by_text(TOKEN), COMPOSITE_METADATA, [MASKED]),
     ("credentials alone", TOKEN, AUTHENTICATION, [MASKED]),
-    (
-        "credentials in an entry of entries",
-        composite((COMPOSITE_METADATA, composite((AUTHENTICATION, TOKEN)))),
-        COMPOSITE_METADATA,
-        [{"mime": COMPOSITE_METADATA, "data": "**", "encoding": "text"}],
-    ),
     (
         "cut short",
         composite((AUTHENTICATION, TOKEN))[:-1],
@@ -138,18 +108,8 @@ def test_metadata_is_a_list_of_entries_without_credentials() -> None:
                 assert as_json(Payload(b"", metadata), metadata_mime=mime)["metadata"] == shown
 
 
-def test_the_type_of_the_data_is_that_of_the_metadata_then_of_the_payload_then_of_the_connection() -> None:
-    named = composite((MIME_TYPE, encode_data_mime(APPLICATION_JSON)))
-    shown = {"mime": MIME_TYPE, "data": APPLICATION_JSON, "encoding": "json"}
-
-    assert as_json(Payload(b"1", named), TEXT_PLAIN) == {"data": 1, "encoding": "json", "metadata": [shown]}
-    assert as_json(Payload(b"1", data_mime=APPLICATION_JSON), TEXT_PLAIN)["encoding"] == "json"
-    assert as_json(Payload(b"1", named, data_mime=TEXT_PLAIN), TEXT_PLAIN)["encoding"] == "json"
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[str]:
-    """Serve echoes of every kind, and give the URI."""
+def echoing() -> Responder:
+    """Echoes of every kind."""
     responder = Responder()
     responder.request_response(lambda request: request)
 
@@ -163,17 +123,14 @@ async def serving() -> AsyncIterator[str]:
         async for item in channel:
             await channel.send(item)
 
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
-        yield uri
-        nursery.cancel_scope.cancel()
+    return responder
 
 
 async def test_request_stream_and_channel_write_an_object_a_line() -> None:
     words = ("--json", "--auth-bearer", SECRET, "--metadata", "m", "--data", '{"a":1}')
     metadata = [MASKED, {"mime": TEXT_PLAIN, "data": "m", "encoding": "text"}]
     first = {"data": {"a": 1}, "encoding": "json", "metadata": metadata}
-    async with serving() as uri:
+    async with hosting(echoing()) as uri:
         shown = {command: await run(command, uri, *words) for command in ("request", "stream", "channel")}
         one = await run("stream", uri, *words, "--take", "1")
         quiet = await run("request", uri, *words, "--quiet")

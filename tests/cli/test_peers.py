@@ -6,23 +6,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
-import click
 import pytest
-import trio
 
-from rsocket_trio import Keepalive, Responder, ResumeOptions, serve
+from rsocket_trio import Keepalive
 from rsocket_trio.cli import client_command
 from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.connections import Dial, connected
-from rsocket_trio.cli.load import command as load_command
-from rsocket_trio.cli.load import terms_of
+from rsocket_trio.cli.connections import Dial
 from rsocket_trio.cli.main import commands
 from rsocket_trio.cli.output import Output
-from rsocket_trio.cli.watching import Watch
-from rsocket_trio.payload import as_payload
 from rsocket_trio.rsocket.peers import PEERS
-from tests.cli.commands import PATIENCE, run
+from tests.cli.commands import run
 from tests.each_row import each_row
 
 CLIENTS = ["request", "stream", "channel", "fnf", "push"]
@@ -66,14 +59,6 @@ def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], co
     assert wish.credit == (2 if name == "java-0.5.2" else 256)
 
 
-@pytest.mark.parametrize("words", [["-m", "x"], ["--setup-metadata", "x"], ["-r", "x"], []])
-def test_metadata_alone_is_of_the_peers_type(asked: Callable[..., tuple[Dial, Wish]], words: list[str]) -> None:
-    dial, _ = asked("request", URI, "--peer", "js-3", *words)
-
-    assert dial.options["metadata_mime"] == "utf-8"
-    assert as_payload(dial.options["setup"]).metadata == (b"x" if "--setup-metadata" in words else None)
-
-
 def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
     terms = "--data-mime json --metadata-mime a/b --keepalive 7 --dialect 0.1 --quirk version_0_0"
     dial, _ = asked("request", URI, "--peer", "js-1", *terms.split())
@@ -84,58 +69,6 @@ def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
     dial, wish = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
     assert dial.options["keepalive"] == Keepalive(5 / 3, 5)
     assert wish.credit == 9
-
-
-def test_without_it_nothing_changes(asked: Callable[..., tuple[Dial, Wish]]) -> None:
-    dial, wish = asked("request", URI)
-
-    assert (dial.options["peer"], dial.options["dialect"], dial.options["keepalive"]) == (
-        None,
-        "rsocket/1.0",
-        Keepalive(20, 90),
-    )
-    assert dial.options["metadata_mime"] == "message/x.rsocket.composite-metadata.v0"
-    assert wish.credit == 256
-    assert asked("request", URI, "--resume", "3")[0].options["resume"] == ResumeOptions(session_seconds=3)
-
-
-def test_a_load_has_it_as_well() -> None:
-    words = [URI, "--rate", "1", "--peer", "java-0.5.2"]
-    with load_command.make_context("load", list(words)) as context:
-        terms = terms_of(context.params)
-    options = terms["connection"]
-    assert (options["peer"], options["dialect"], terms["credit"]) == ("java-0.5.2", "reactivesocket/0.1", 2)
-    with load_command.make_context("load", [URI, "--rate", "1", "--peer", "js-1"]) as context:
-        terms = terms_of(context.params)
-    options = terms["connection"]
-    assert options["keepalive"] == Keepalive(500, 900)
-    assert (options["data_mime"], options["metadata_mime"]) == ("utf-8", "utf-8")
-
-
-async def test_frames_are_shown_as_the_peer_means_them(capfd: pytest.CaptureFixture[str]) -> None:
-    responder = Responder()
-    responder.request_response(lambda request: request)
-    terms = Dial(
-        uri="ws://",
-        options={"dialect": "reactivesocket/0.1", "data_mime": "utf-8", "metadata_mime": "utf-8", "peer": "js-3"},
-        watch=Watch(frames=True, hex=True),
-    )
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            (uri,) = await nursery.start(serve, responder, "ws://127.0.0.1:0")
-            async with connected(attrs.evolve(terms, uri=uri)) as connection:
-                assert (await connection.request_response(b"hello")).data == b"hello"
-            nursery.cancel_scope.cancel()
-    setup, request, answer = capfd.readouterr().err.splitlines()
-    assert setup.startswith("-> SETUP, stream 0, major 0, minor 1, ")
-    assert request == "-> REQUEST_RESPONSE, stream 1, 'hello' 000000110004000000000001" + b"hello".hex()
-    assert answer == "<- RESPONSE, stream 1, 'hello', next, complete 00000011000b100000000001" + b"hello".hex()
-
-
-def test_a_server_has_none() -> None:
-    serving = commands.get_command(click.Context(commands), "serve")
-    assert serving is not None
-    assert "peer" not in {param.name for param in serving.params}
 
 
 async def test_a_name_that_nobody_has_is_wrong_usage(tmp_path: Path) -> None:

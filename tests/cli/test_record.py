@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-import trustme
 from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
     Channel,
-    Connection,
     Outgoing,
     Payload,
-    Rejected,
-    RejectedSetup,
     Responder,
-    Setup,
     connect_forever,
     open_connection,
-    serve,
 )
 from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.exit_codes import Failure
 from rsocket_trio.cli.record import StreamRecorder
 from rsocket_trio.replay import Log, Record, read_source_payload
-from tests.cli.commands import Running, run, started
+from tests.cli.commands import Running, hosting, run, started
 
 LISTEN = "tcp://127.0.0.1:0"
 
@@ -48,12 +37,6 @@ class Feed:
         self.sends, self._items = self._new()
         self.requests: list[bytes] = []
         self.responder = Responder()
-        self.refuses = False
-
-        @self.responder.setup
-        def check(setup: Setup, connection: Connection) -> None:
-            if self.refuses:
-                raise RejectedSetup("not you")
 
         @self.responder.request_stream("ticks")
         async def ticks(request: Payload, out: Outgoing) -> None:
@@ -85,12 +68,9 @@ class Feed:
         for item in items:
             self.sends.send_nowait(Payload(item.encode()) if isinstance(item, str) else item)
 
-    @asynccontextmanager
-    async def serving(self, uri: str = LISTEN) -> AsyncIterator[str]:
-        async with trio.open_nursery() as nursery:
-            [bound] = await nursery.start(partial(serve, self.responder, uri, grace=0))
-            yield bound
-            nursery.cancel_scope.cancel()
+    def serving(self, uri: str = LISTEN) -> AbstractAsyncContextManager[str]:
+        """Serve it for as long as the block, and yield where."""
+        return hosting(self.responder, uri)
 
 
 @asynccontextmanager
@@ -142,20 +122,6 @@ async def test_a_live_stream_is_kept_and_can_be_read_again(interaction: str, tmp
     assert feed.requests == [b"ACME"]
 
 
-async def test_it_serves_on_several_transports_and_under_another_name(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-    listen = ("--listen", LISTEN, "--listen", "wss://localhost:0/rsocket", "--listen-cert", "server.pem")
-    words = ("ticks", "--to", "ticks.log", "--route-as", "prices", *listen)
-    feed = Feed()
-    async with feed.serving() as uri, recording(uri, *words, cwd=tmp_path, bound=2) as (_, (plain, secured)):
-        feed.send("one")
-        trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-        assert datas(await rows(plain, 1, "prices")) == ["one"]
-        assert datas(await rows(secured, 1, "prices", ssl_context=trusting)) == ["one"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 async def test_a_signal_ends_it_with_0_and_the_file_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     feed = Feed()
@@ -200,16 +166,6 @@ async def test_a_stream_that_completes_is_asked_for_again_on_the_next_connection
             assert datas(await rows(source, 2)) == ["one", "two"]
 
 
-async def test_a_stream_that_fails_behind_items_is_asked_for_again(tmp_path: Path) -> None:
-    feed = Feed()
-    words = ("ticks", "--to", "ticks.log", "--listen", LISTEN)
-    async with feed.serving() as uri, recording(uri, *words, cwd=tmp_path) as (recorder, (source,)):
-        feed.send("one", ApplicationError("overflow"), Rejected("busy"), "two")
-        assert datas(await rows(source, 2)) == ["one", "two"]
-        await said(recorder, "failed behind 1 items: ApplicationError: overflow")
-        await said(recorder, "Rejected: busy")
-
-
 @pytest.mark.parametrize(
     ("route", "code", "text"),
     [
@@ -227,60 +183,10 @@ async def test_a_first_request_that_fails_is_an_error(route: str, code: int, tex
     assert result.stderr.startswith(text)
 
 
-async def test_a_server_that_refuses_the_connection_is_an_error(tmp_path: Path) -> None:
-    feed = Feed()
-    feed.refuses = True
-    async with feed.serving() as uri:
-        result = await run(
-            "record", uri, "ticks", "--to", "ticks.log", "--listen", LISTEN, "--log", "error", cwd=tmp_path
-        )
-
-    assert (result.code, result.stderr) == (4, "RejectedSetup: not you\n")
-
-
-async def test_of_two_recorders_of_one_file_the_later_one_goes_on(tmp_path: Path) -> None:
-    feed, other = Feed(), Feed()
-    words = ("ticks", "--to", "ticks.log", "--listen", LISTEN, "--log", "error")
-    async with (
-        feed.serving() as uri,
-        other.serving() as uri_of_other,
-        recording(uri, *words, cwd=tmp_path) as (recorder, (source,)),
-        recording(uri_of_other, *words, cwd=tmp_path),
-    ):
-        other.send("one")
-        await rows(source, 1)
-        feed.send("two")
-        code, text = await recorder.end()
-
-    assert code == 1
-    assert text.endswith("ticks.log: partition 0 ends at 1, not at 0: somebody else wrote to it")
-
-
-async def test_rows_above_the_bytes_that_are_kept_are_dropped(tmp_path: Path) -> None:
-    feed = Feed()
-    words = ("ticks", "--to", "ticks.log", "--listen", LISTEN, "--keep-bytes", "20000", "--credit", "10")
-    async with feed.serving() as uri, recording(uri, *words, cwd=tmp_path) as (_, (source,)):
-        feed.send(*(f"{number:1000}" for number in range(100)))
-        async with open_connection(source) as client:
-            latest = earliest = 0
-            while latest < 100 or not earliest:
-                bounds = json.loads((await client.request_response(route="ticks.offsets")).data)["0"]
-                earliest, latest = bounds["earliest"], bounds["latest"]
-
-    assert 70 < earliest < 100
-
-
 WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("--listen", LISTEN), 2, "rsocket-trio record: missing option '--to'"),
-    (("--to", "a.log"), 2, "rsocket-trio record: missing option '--listen'"),
     (("--to", "a.log", "--listen", "tls://127.0.0.1:0"), 2, "needs a certificate: --listen-cert"),
-    (("--to", "a.log", "--listen", "here"), 2, "'here'"),
-    (("--to", "a.log", "--listen", LISTEN, "--credit", "0"), 2, "'--credit': 0 is not in the range"),
-    (("--to", "a.log", "--listen", LISTEN, "--keep-seconds", "0"), 2, "'--keep-seconds': 0.0 is not in the range"),
-    (("--to", "a.log", "--listen", LISTEN, "-u", "ann:x", "--auth-bearer", "t"), 2, "not both"),
-    (("--to", "a.log", "--listen", LISTEN, "--data", "@nowhere"), 1, "cannot read nowhere"),
     (("--to", ".", "--listen", LISTEN), 1, ": a log is a file, and this is a folder"),
-    (("--to", "nowhere/a.log", "--listen", LISTEN), 1, "nowhere/a.log: there is no folder for it"),
     (("--to", "text", "--listen", LISTEN), 1, "text is damaged: file is not a database"),
 ]
 
@@ -332,18 +238,3 @@ async def test_credit_is_granted_for_what_is_committed_only(
             await trio.sleep(50)
             assert sent() <= log.bounds(0)[1] + 11
         assert log.bounds(0)[1] > 20
-
-
-async def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed, path = Feed(), tmp_path / "ticks.log"
-
-    async def full(*_: object, **more: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(Log, "append_all", full)
-    feed.send("one")
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(Failure, match=r"ticks\.log: No space left on device"), flatten_subgroups=True
-    ):
-        async with recorder_of(feed, Log(path), 10, "memory://full"):
-            await trio.sleep_forever()

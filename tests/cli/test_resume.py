@@ -58,27 +58,3 @@ async def test_a_stream_goes_on_where_it_was(scheme: str, arguments: tuple[str, 
     assert result.code == 0
     assert proxy.made == len(CUTS)
     assert ("RESUME_OK" in result.stderr) is ("--debug" in arguments)
-
-
-async def test_a_stream_without_it_ends_with_its_connection(tmp_path: Path) -> None:
-    async with cut_off(tmp_path, "--resume", "10") as proxy:
-        result = await run("stream", proxy.uri)
-
-    assert result.stdout.startswith("0 ")
-    assert (result.code, proxy.made) == (3, 1)
-    assert result.stderr.startswith("ConnectionLost: ")
-
-
-async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
-    async with cut_off(tmp_path) as proxy:
-        result = await run("stream", "--resume", "60", proxy.uri)
-
-    assert (result.code, result.stdout) == (4, "")
-    assert result.stderr == "RejectedSetup: resumption is not offered here\n"
-
-
-async def test_a_dialect_without_resumption_says_so() -> None:
-    result = await run("request", "tcp://127.0.0.1:1", "--dialect", "0.1", "--resume", "60")
-
-    assert result.code != 0
-    assert "reactivesocket/0.1 has no resumption" in result.stderr

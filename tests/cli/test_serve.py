@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import ssl
-import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
-import trio
 import trustme
 
-from rsocket_trio import Canceled, Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
-from rsocket_trio.rsocket.dialects import ALL
+from rsocket_trio import Connection, Rejected, open_connection
 from tests.cli.commands import Running, run, started
 from tests.each_row import ALL_CASES, each_row
 
@@ -73,61 +69,6 @@ async def until_it_drains(connection: Connection) -> None:
         return
 
 
-@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-async def test_a_signal_lets_an_open_stream_finish_and_ends_it_with_0(
-    number: signal.Signals, listen: str, app: Path
-) -> None:
-    async with serve(app, "--listen", listen) as (server, (uri,)):
-        async with open_connection(uri) as connection, connection.request_channel() as channel:
-            await channel.send(b"before")
-            assert (await anext(channel)).data == b"before"
-
-            server.process.send_signal(number)
-            await until_it_drains(connection)
-
-            await channel.send(b"after")
-            assert (await anext(channel)).data == b"after"
-            await channel.send_eof()
-            assert [item async for item in channel] == []
-        assert await server.end() == (0, "")
-
-
-async def test_a_stream_that_does_not_finish_is_cancelled_after_the_grace_period(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--grace", "0.1") as (server, (uri,)):
-        async with open_connection(uri) as connection, connection.request_stream() as items:
-            await anext(items)
-            server.process.send_signal(signal.SIGTERM)
-            with pytest.raises((Canceled, ConnectionClosed, ConnectionLost)):
-                await anext(items)
-        assert await server.end() == (0, "")
-
-
-async def test_a_second_ctrl_c_does_not_wait_for_the_grace_period(app: Path) -> None:
-    listen = ("--listen", "tcp://127.0.0.1:0", "--grace", "1000")
-    async with (
-        serve(app, *listen) as (server, (uri,)),
-        open_connection(uri) as connection,
-        connection.request_stream() as items,
-    ):
-        await anext(items)
-        server.process.send_signal(signal.SIGINT)
-        await until_it_drains(connection)
-        server.process.send_signal(signal.SIGINT)
-        assert await server.end() == (-signal.SIGINT, "")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-async def test_a_socket_file_is_gone_at_the_end(number: signal.Signals, app: Path) -> None:
-    path = app / "socket"
-    async with serve(app, "--listen", f"unix://{path}", "--unix-mode", "600") as (server, uris):
-        assert uris == [f"unix://{path}"]
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        server.process.send_signal(number)
-        assert await server.end() == (0, "")
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "in a worker"])
 async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -> None:
     allowed = ["--origin", "https://a.example:8443", "--origin", "https://b.example"]
@@ -144,20 +85,6 @@ async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -
             assert ("answered HTTP 403" in result.stderr) is not allowed_here
 
 
-@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
-async def test_a_server_that_is_killed_is_a_lost_connection(listen: str, app: Path) -> None:
-    async with (
-        serve(app, "--listen", listen) as (server, (uri,)),
-        open_connection(uri) as connection,
-        connection.request_channel() as channel,
-    ):
-        await channel.send(b"before")
-        await anext(channel)
-        server.process.kill()
-        with pytest.raises(ConnectionLost):
-            await anext(channel)
-
-
 async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path) -> None:
     wanted = ["--listen", "tcp://127.0.0.1:0", "--listen", "ws://127.0.0.1:0/rsocket", f"unix://{app}/socket"]
     wanted += ["--listen", "h2://127.0.0.1:0/rsocket"]
@@ -168,26 +95,6 @@ async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path)
             for dialect in ("rsocket/1.0", "reactivesocket/0.2"):
                 result = await run("request", uri, "--dialect", dialect)
                 assert (result.code, result.stdout) == (0, f"{dialect}\n")
-
-
-async def test_a_dialect_that_is_not_named_is_not_served(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--dialect", "rsocket/1.0") as (_, (uri,)):
-        assert (await run("request", uri)).code == 0
-        for command in ("request", "fnf", "push"):
-            refused = await run(command, uri, "--dialect", "reactivesocket/0.2", "--data", "x")
-            assert refused.code == 4
-            assert refused.stderr.startswith("InvalidSetup: ")
-
-
-async def test_another_websocket_path_gets_404(app: Path) -> None:
-    async with serve(app, "--listen", "ws://127.0.0.1:0/rsocket") as (_, (uri,)):
-        address = uri.removeprefix("ws://").removesuffix("/rsocket")
-        host, _, port = address.partition(":")
-        async with await trio.open_tcp_stream(host, int(port)) as stream:
-            lines = ["GET /other HTTP/1.1", f"Host: {address}", "Upgrade: websocket", "Connection: Upgrade"]
-            lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", "", ""]
-            await stream.send_all("\r\n".join(lines).encode())
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 404")
 
 
 @each_row("split", [True, False], ids=["two files", "one file"])
@@ -243,60 +150,19 @@ async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority
         assert refused.stderr.startswith("ConnectionLost: ")
 
 
-async def test_a_responder_inside_something_is_found(app: Path) -> None:
-    async with started("serve", "app:Space.inner", "--listen", "tcp://127.0.0.1:0", cwd=app) as server:
-        assert (await server.line()).startswith("listening tcp://127.0.0.1:")
-
-
-async def test_a_failing_handler_is_logged_and_the_server_goes_on(app: Path) -> None:
-    (app / "app.py").write_text(APP.replace("return current_connection().setup.dialect", "return 1 // 0"))
-    async with serve(app, "--listen", "tcp://127.0.0.1:0") as (server, (uri,)):
-        for _ in range(2):
-            result = await run("request", uri)
-            assert result.stderr == "ApplicationError: internal error\n"
-        server.process.send_signal(signal.SIGINT)
-        code, stderr = await server.end()
-    assert code == 0
-    assert "ZeroDivisionError" in stderr
-
-
 WRONG = {
     "no module named 'absent', here or among the installed ones": (2, ["absent:responder"]),
-    "no module named 'absent', here": (2, ["absent.deeper:responder"]),
     "module 'app' has no 'nothing'": (2, ["app:nothing"]),
     "app:number is an int, not a Responder": (2, ["app:number"]),
     "'app': MODULE:RESPONDER is needed": (2, ["app"]),
-    "'.app:responder': MODULE:RESPONDER is needed": (2, [".app:responder"]),
-    "'app:': MODULE:RESPONDER is needed": (2, ["app:"]),
     "'app.py:responder' names a file: write app:responder\n": (2, ["app.py:responder"]),
-    "'app.py' names a file: write app:responder\n": (2, ["app.py"]),
-    "'./app.py:Space.inner' names a file: write app:Space.inner\n": (2, ["./app.py:Space.inner"]),
-    "'shop/app.py:responder' names a file: write shop.app:responder\n": (2, ["shop/app.py:responder"]),
     "while it was imported: failing.py line 2: ZeroDivisionError: division by zero": (1, ["failing:responder"]),
-    "while it was imported: refused.py line 2: TypeError: request_response takes an": (1, ["refused:responder"]),
     "while it was imported: typo.py line 1: SyntaxError": (1, ["typo:responder"]),
-    "ModuleNotFoundError: No module named 'missing'": (1, ["needy:responder"]),
-    "line 1: SystemExit: 3": (1, ["leaving:responder"]),
     "where to listen is missing": (2, ["app:responder", "--grace", "1"]),
-    "not a URI like tcp://host:port": (2, ["app:responder", "--listen", "7878"]),
     "cannot listen on unix:///nowhere/at/all": (1, ["app:responder", "--listen", "unix:///nowhere/at/all"]),
     "tls://127.0.0.1:0 needs a certificate": (2, ["app:responder", "--listen", "tls://127.0.0.1:0"]),
-    "cannot use the certificate and key of typo.py": (
-        1,
-        ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "typo.py"],
-    ),
     "--client-ca asks for certificates": (2, ["app:responder", "--client-ca", "typo.py"]),
-    "cannot use certificates of typo.py": (
-        1,
-        ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "both.pem", "--client-ca", "typo.py"],
-    ),
-    f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
-    "quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
     "origin 'app.example' is no scheme, host and port": (2, ["app:responder", "--origin", "app.example"]),
-    "origin 'https://app.example/page' is no scheme": (
-        2,
-        ["app:responder", "--origin", "*", "--origin", "https://app.example/page"],
-    ),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
 }
 
@@ -316,41 +182,3 @@ async def test_what_cannot_be_served_is_one_line(said: str, code: int, arguments
 
     assert said in result.stderr
     assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
-
-
-async def test_an_address_in_use_is_one_line(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0") as (_, (uri,)):
-        result = await run("serve", "app:responder", "--listen", uri, cwd=app)
-
-    assert (result.code, result.stdout) == (1, "")
-    assert result.stderr == f"rsocket-trio: cannot listen on {uri}: address already in use\n"
-
-
-COLLECTOR = """
-import gc
-from rsocket_trio import Responder
-
-responder = Responder()
-{wish}
-
-@responder.request_response
-def thresholds(request):
-    return str(gc.get_threshold())
-"""
-
-
-@each_row(
-    ("wish", "found", "more"),
-    [
-        ("", "(10000, 10, 10)", ()),
-        ("gc.set_threshold(500, 5, 5)", "(500, 5, 5)", ()),
-        ("", "(10000, 10, 10)", ("--workers", "1")),
-        *([("gc.set_threshold(500, 5, 5)", "(500, 5, 5)", ("--workers", "1"))] if ALL_CASES else []),
-    ],
-)
-async def test_the_collector_looks_less_often_unless_the_application_has_a_wish(
-    wish: str, found: str, more: tuple[str, ...], tmp_path: Path
-) -> None:
-    (tmp_path / "app.py").write_text(COLLECTOR.format(wish=wish))
-    async with serve(tmp_path, "tcp://127.0.0.1:0", *more) as (_, uris), open_connection(uris[0]) as connection:
-        assert (await connection.request_response(b"")).text == found

@@ -1,13 +1,14 @@
-"""``sources``: what it prints of a server, and how it ends where there is nothing to print."""
+"""``sources`` and ``readers``: what they print of a server, and how a reader is forgotten."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 from rsocket_trio import Responder
 from rsocket_trio.replay import Log, add_source
-from tests.cli.commands import run
-from tests.cli.test_routes import serving
+from tests.cli.commands import hosting, run
 
 
 async def test_sources_are_shown_by_partition_and_as_json() -> None:
@@ -18,7 +19,7 @@ async def test_sources_are_shown_by_partition_and_as_json() -> None:
     await log.trim(1, 3)
     add_source(responder, "orders", log)
     add_source(responder, "sensors.a", Log())
-    async with serving(responder) as uri:
+    async with hosting(responder) as uri:
         shown = await run("sources", uri)
         some = await run("sources", uri, "--pattern", "sensors.*", "--json")
         none = await run("sources", uri, "--pattern", "prices.*")
@@ -29,21 +30,28 @@ async def test_sources_are_shown_by_partition_and_as_json() -> None:
     assert (none.code, none.stdout, none.stderr) == (1, "", "rsocket-trio: the server has no source like 'prices.*'\n")
 
 
-async def test_a_server_that_lists_no_sources_is_code_5() -> None:
-    responder = Responder()
-    responder.request_response("rsocket-trio.other")(lambda request: b"")
-    async with serving(responder) as uri:
-        shown = await run("sources", uri)
+async def test_readers_are_shown_by_partition_and_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    responder, log = Responder(), Log(partitions=2)
+    await log.open()
+    for number in range(12):
+        await log.append(b"%d" % number, partition=1)
+    monkeypatch.setattr("rsocket_trio.replay.log.now_us", lambda: 1_700_000_000_000_000)
+    await log.acknowledge("billing", {1: 10})
+    await log.acknowledge("b", {0: 0, 1: 12})
+    add_source(responder, "orders", log)
+    async with hosting(responder) as uri:
+        shown = await run("readers", uri, "orders")
+        left = await run("readers", uri, "orders", "--forget", "billing", "--json")
+        none = await run("readers", uri, "orders", "--forget", "billing")
 
-    said = "Rejected: the server lists no sources: it has none, or its version is older than the list\n"
-    assert (shown.code, shown.stdout, shown.stderr) == (5, "", said)
-
-
-async def test_an_answer_that_is_no_list_is_code_1() -> None:
-    responder = Responder()
-    responder.request_response("rsocket-trio.sources")(lambda request: b"hello")
-    async with serving(responder) as uri:
-        shown = await run("sources", uri)
-
-    assert (shown.code, shown.stdout) == (1, "")
-    assert shown.stderr == "rsocket-trio: the server's answer on 'rsocket-trio.sources': not a list of sources: hello\n"
+    lines = [
+        "b        0   0  0  2023-11-14 22:13:20",
+        "b        1  12  0  2023-11-14 22:13:20",
+        "billing  0   -  0  2023-11-14 22:13:20",
+        "billing  1  10  2  2023-11-14 22:13:20",
+    ]
+    assert (shown.code, shown.stdout.splitlines(), shown.stderr) == (0, lines, "")
+    reader = {"ends": {"0": 0, "1": 12}, "behind": {"0": 0, "1": 0}, "seen": 1_700_000_000_000_000}
+    assert json.loads(left.stdout) == {"b": reader}
+    assert (none.code, none.stdout) == (7, "")
+    assert "there is no reader 'billing': nothing was forgotten" in none.stderr

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
 import sys
 import tty
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 import trio
 
-from rsocket_trio import ApplicationError, Payload, Responder, serve
+from rsocket_trio import ApplicationError, Payload, Responder
 from rsocket_trio.cli.output import escaped, escaped_lines
-from tests.cli.commands import MAIN, PATIENCE
+from tests.cli.commands import MAIN, PATIENCE, hosting
 from tests.programs import FORKER
 
 HOSTILE = (
@@ -51,20 +48,7 @@ def hostile() -> Responder:
     def fail(request: Payload) -> bytes:
         raise ApplicationError(HOSTILE)
 
-    @responder.request_stream
-    async def items(request: Payload) -> AsyncIterator[bytes]:
-        yield HOSTILE
-        yield b"\x1bc"
-
     return responder
-
-
-@asynccontextmanager
-async def served() -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, hostile(), "tcp://127.0.0.1:0", grace=0))
-        yield uri
-        nursery.cancel_scope.cancel()
 
 
 async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[bytes, bytes]:
@@ -106,7 +90,7 @@ async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[byt
 
 
 async def test_an_answer_is_escaped_on_a_terminal_only() -> None:
-    async with served() as uri:
+    async with hosting(hostile()) as uri:
         shown, said = await on_terminal("request", uri, on="stdout")
         raw_said, raw = await on_terminal("request", uri, on="stderr")
 
@@ -114,31 +98,14 @@ async def test_an_answer_is_escaped_on_a_terminal_only() -> None:
     assert (raw_said, raw) == (b"", HOSTILE + b"\n")
 
 
-async def test_each_item_of_a_stream_is_one_line_of_a_terminal() -> None:
-    async with served() as uri:
-        shown, _ = await on_terminal("stream", uri, on="stdout")
-
-    assert shown.decode().split("\n") == [SHOWN, "\\x1bc", ""]
-
-
 @pytest.mark.parametrize("flags", [[], ["--debug", "--log", "debug", "--stacktrace"]], ids=["", "everything shown"])
 async def test_an_errors_text_is_escaped_on_a_terminal(flags: list[str]) -> None:
-    async with served() as uri:
+    async with hosting(hostile()) as uri:
         shown, _ = await on_terminal("request", uri, "-r", "fail", *flags, on="stderr")
 
     assert b"ApplicationError: \\x1b]0;owned\\x07" in shown
     text = shown.decode()
     assert [char for char in text if char != "\n" and not char.isprintable() and char != "\N{IDEOGRAPHIC SPACE}"] == []
-
-
-async def test_decoded_frames_are_escaped_on_a_terminal() -> None:
-    setup = bytes.fromhex("00000000 0400 00010000 00004e20 00015f90") + b"\x04\x7f\x1b/a" + b"\x03b/\x7f"
-    shown, _ = await on_terminal("frames", "decode", on="stdout", stdin=setup.hex().encode() + b"\n")
-    _, raw = await on_terminal("frames", "decode", on="stderr", stdin=setup.hex().encode() + b"\n")
-
-    assert b"\x1b" not in shown
-    assert b"\x7f" not in shown
-    assert json.loads(raw)["metadata_mime"] == "\x7f\x1b/a"
 
 
 LOGGING = """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import ssl
 import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,11 +12,10 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-import trustme
 
-from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
+from rsocket_trio import ConnectionClosed, ConnectionLost, open_connection
 from tests.cli.commands import Running, run, started
-from tests.each_row import ALL_CASES, each_row, some, whole
+from tests.each_row import ALL_CASES, each_row, some
 
 APP = """
 import os
@@ -52,7 +49,6 @@ async def echo(channel):
 
 number = 5
 """
-STOP = (signal.SIGINT, signal.SIGTERM)
 RESTARTS = 3 if ALL_CASES else 1
 CONNECTIONS = 50 if ALL_CASES else 25
 """With each generation of workers."""
@@ -105,15 +101,6 @@ async def gone(pid_descriptor: int) -> None:
         await trio.lowlevel.wait_readable(pid_descriptor)
     finally:
         os.close(pid_descriptor)
-
-
-async def until_it_drains(connection: Connection) -> None:
-    """Ask until the server takes no more requests: so it has got its signal."""
-    try:
-        while True:
-            await connection.request_response()
-    except Rejected:
-        return
 
 
 @asynccontextmanager
@@ -223,38 +210,6 @@ async def test_a_worker_that_is_killed_is_replaced(app: Path) -> None:
         await ask_until(uri, 1, without=frozenset(known))
 
 
-async def test_a_worker_that_somebody_stops_finishes_and_is_replaced(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
-        async with open_connection(uri) as connection, connection.request_channel() as channel:
-            await channel.send(b"before")
-            assert (await anext(channel)).data == b"before"
-            pid = int((await connection.request_response()).text.split()[1])
-            os.kill(pid, signal.SIGHUP)  # which is for the supervisor, and does nothing here
-            os.kill(pid, signal.SIGTERM)
-
-            await channel.send(b"after")
-            assert (await anext(channel)).data == b"after"
-            await channel.send_eof()
-            assert [item async for item in channel] == []
-
-        line = await server.line("stderr")
-        assert line.endswith(f"worker {pid} ended: exit code 0; the next one is started in 0.1 seconds")
-        await ask_until(uri, 1, without=frozenset({pid}))
-
-
-@whole
-async def test_workers_that_die_again_and_again_end_the_server(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
-        _, pid = await ask(uri)
-        (app / "deadly").touch()
-        os.kill(pid, signal.SIGKILL)
-        code, stderr = await server.end()
-
-    assert code == 1
-    assert "ended before it served: exit code 3; the next one is started in 0.8 seconds" in stderr
-    assert stderr.splitlines()[-1].startswith("rsocket-trio: workers end again and again: ")
-
-
 # Ends
 
 
@@ -287,25 +242,6 @@ async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path
         assert await server.end() == (0, "")
 
 
-@whole
-async def test_a_second_ctrl_c_does_not_wait_for_the_grace_period(app: Path) -> None:
-    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "1", "--grace", "1000")
-    async with (
-        serve(app, *listen) as (server, (uri,)),
-        open_connection(uri) as connection,
-        connection.request_channel() as channel,
-    ):
-        await channel.send(b"here")
-        await anext(channel)
-        pid = int((await connection.request_response()).text.split()[1])
-        worker = os.pidfd_open(pid)
-        server.process.send_signal(signal.SIGINT)
-        await until_it_drains(connection)
-        server.process.send_signal(signal.SIGINT)
-        assert await server.end() == (-signal.SIGINT, "")
-        await gone(worker)
-
-
 @pytest.mark.parametrize("stuck", some([True, False], 1), ids=lambda stuck: "stuck in a handler" if stuck else "idle")
 async def test_workers_go_when_their_supervisor_is_killed(stuck: bool, app: Path) -> None:
     listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--grace", "0")
@@ -328,66 +264,16 @@ async def test_workers_that_still_import_go_at_once(number: signal.Signals, app:
         await gone(worker)
 
 
-@whole
-async def test_ctrl_c_while_workers_still_import_is_one_line_and_130(app: Path) -> None:
-    (app / "app.py").write_text("import os, sys, time\nprint(os.getpid(), file=sys.stderr)\ntime.sleep(1000)\n")
-    async with started("serve", "app:responder", "--listen", "tcp://127.0.0.1:0", "--workers", "1", cwd=app) as server:
-        worker = os.pidfd_open(int(await server.line("stderr")))
-        server.process.send_signal(signal.SIGINT)
-        assert await server.end() == (130, "rsocket-trio: interrupted")
-        await gone(worker)
-
-
 # Serving
-
-
-async def test_every_transport_is_served_and_printed_in_order(app: Path) -> None:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(app / "ca.pem")
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
-    context = ssl.create_default_context(cafile=app / "ca.pem")
-    wanted = ["tcp://127.0.0.1:0", "tls://127.0.0.1:0", f"unix://{app}/socket", "ws://127.0.0.1:0/a"]
-    wanted += ["wss://127.0.0.1:0/b", "h2://127.0.0.1:0/c", "h2s://127.0.0.1:0/d"]
-    options = [word for uri in wanted for word in ("--listen", uri)]
-
-    async with serve(app, *options, "--workers", "2", "--cert", "both.pem") as (_, uris):
-        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "tls", "unix", "ws", "wss", "h2", "h2s"]
-        for uri in uris:
-            assert not uri.endswith(":0")
-            async with open_connection(uri, ssl_context=context if "s:" in uri else None) as connection:
-                assert (await connection.request_response()).text.startswith("1 ")
-
-
-async def test_workers_capture_into_one_directory(app: Path) -> None:
-    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--capture", "frames", "--capture-format", "jsonl")
-    async with serve(app, *listen) as (server, (uri,)):
-        await ask_until(uri, 2)
-        server.process.send_signal(signal.SIGTERM)
-        assert await server.end() == (0, "")
-    lines = [line for path in (app / "frames").rglob("*.jsonl") for line in path.read_text().splitlines()]
-    captures = {row["capture_id"] for row in map(json.loads, lines) if "capture_id" in row}
-    assert len(captures) == 2
 
 
 WRONG = {
     "0 is not in the range x>=1": (2, ["--workers", "0"]),
-    "-1 is not in the range x>=1": (2, ["--workers", "-1"]),
-    "'two' is not a valid integer": (2, ["--workers", "two"]),
     "resume needs one process": (2, ["--workers", "2", "--resume", "60"]),
-    "memory:// is within one process": (2, ["--workers", "2", "--listen", "memory://here"]),
-    "tls://127.0.0.1:0 needs a certificate": (2, ["--workers", "2", "--listen", "tls://127.0.0.1:0"]),
     "cannot listen on unix:///nowhere/at/all": (1, ["--workers", "2", "--listen", "unix:///nowhere/at/all"]),
-    "quirk 'odd'": (2, ["--workers", "1", "--quirk", "odd"]),
-    "no module named 'absent', here or among the installed ones": (2, ["absent:responder", "--workers", "1"]),
-    "app:number is an int, not a Responder": (2, ["app:number", "--workers", "1"]),
-    "MODULE:RESPONDER is needed": (2, ["app", "--workers", "2"]),
     "failing.py line 1: ZeroDivisionError: division by zero": (1, ["failing:responder", "--workers", "1"]),
     "ended before it served: exit code 3": (1, ["leaving:responder", "--workers", "1"]),
 }
-if not ALL_CASES:
-    # Each starts a worker, as others do that stay; what they show of serving alone, or of dying, is tried elsewhere.
-    for each in ("quirk 'odd'", "app:number is an int, not a Responder", "ended before it served: exit code 3"):
-        del WRONG[each]
 
 
 @each_row(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
@@ -403,11 +289,3 @@ async def test_what_workers_cannot_serve_is_one_line(said: str, code: int, argum
 
     assert said in result.stderr
     assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
-
-
-async def test_an_address_in_use_is_one_line_also_between_servers_with_workers(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (_, (uri,)):
-        result = await run("serve", "app:responder", "--workers", "1", "--listen", uri, cwd=app)
-
-    assert (result.code, result.stdout) == (1, "")
-    assert result.stderr == f"rsocket-trio: cannot listen on {uri}: address already in use\n"

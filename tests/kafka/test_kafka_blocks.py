@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import PACK_ROWS, Pack, Record, arrow
-from rsocket_trio.replay.kafka_log import LONGEST_GAP, Block, columnar, pack_block
+from rsocket_trio.replay.kafka_log import Block, columnar, pack_block
 from tests.missing import missing_module, require
 
 require(missing_module("pyarrow"))
@@ -86,24 +86,6 @@ def test_packs_hold_the_rows_of_the_records_and_span_all_positions(
         assert pack.has_gaps == (len(list(rows_of([pack]))) < pack.count)
         position = pack.end
     assert position == records[-1].end == (found.end if end is None else min(found.end, end))
-
-
-def test_a_gap_longer_than_a_pack_may_span_is_several_packs() -> None:
-    after = 3 * LONGEST_GAP + 5
-    found = block([0, after], 0, after + LONGEST_GAP + 7)
-
-    packs = list(pack_block(found, 0, None, PLENTY))
-
-    assert [record.position for record in rows_of(packs)] == [0, after]
-    assert packs[-1].end == found.end
-    assert all(pack.count <= LONGEST_GAP for pack in packs)
-
-
-def test_a_read_of_few_bytes_returns_few_rows_and_says_nothing_of_the_rest() -> None:
-    found = block(list(range(100)), 0, 120)
-
-    assert [record.position for record in records_of(pack_block(found, 10, None, 1))] == [10]
-    assert [(pack.position, pack.end) for pack in pack_block(found, 10, None, 1)] == [(10, 11)]
 
 
 def test_packs_have_limits_of_rows_and_bytes() -> None:

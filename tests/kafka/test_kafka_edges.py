@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ import trio.testing
 
 from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, TopicGone
-from rsocket_trio.replay.kafka_client import Cluster, OutcomeUnknown, TransactionalProducer
+from rsocket_trio.replay.kafka_client import Cluster, OutcomeUnknown
 from rsocket_trio.replay.log import Appending, Begins
 from tests.kafka.broker import Broker, require_kafka
 
@@ -61,48 +59,6 @@ async def test_a_log_that_is_closed_ends_what_waits_for_it(broker: Broker, topic
     async with KafkaLog(broker.servers, topic) as log:
         # An append that was begun is there whole, and others not at all.
         assert len([record async for record in log.read(0, *log.bounds(0))]) % 1000 == 0
-
-
-async def test_offsets_that_are_none_are_asked_for_again(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_kafka()
-    import confluent_kafka
-
-    told = [confluent_kafka.OFFSET_INVALID, 7]
-
-    def list_offsets(self: object, wanted: Mapping[Any, Any], **_: object) -> dict[Any, Future[Any]]:
-        found: dict[Any, Future[Any]] = {one: Future() for one in wanted}
-        for future in found.values():
-            future.set_result(SimpleNamespace(offset=told.pop(0)))
-        return found
-
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient.list_offsets", list_offsets)
-    cluster = Cluster("127.0.0.1:1")
-
-    assert await cluster.ask(lambda: cluster.ends(topic, [0]), "the end") == {0: 7}
-
-
-async def test_a_producer_with_a_fatal_error_is_closed(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_kafka()
-    from confluent_kafka import KafkaError, KafkaException
-
-    class Fatal:
-        def __init__(self, settings: object) -> None:
-            pass
-
-        def init_transactions(self, seconds: float) -> None:
-            pass
-
-        def purge(self) -> None:
-            pass
-
-        def flush(self, seconds: float) -> int:
-            raise KafkaException(KafkaError(KafkaError._FATAL, "an error that is told again", True))
-
-    monkeypatch.setattr("confluent_kafka.Producer", Fatal)
-    producer = TransactionalProducer(Cluster("127.0.0.1:1"), topic, 1)
-    await producer.begin()
-    await producer.aclose()
-    assert producer._producer is None
 
 
 class Lost(KafkaLog):
@@ -169,39 +125,6 @@ async def test_a_topic_that_is_none_of_batches_is_named(broker: Broker, topic: s
             await other.append(content, key=key)
         with pytest.raises(ValueError, match=f"topic '{topic}.batches' is none of batches: no ledger wrote"):
             await KafkaLedger(log).open()
-
-
-async def test_a_server_that_died_in_a_commit_holds_nobody_up_for_long(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
-        assert (await ledger.commit("s", 0, {})).promoted
-        other = TransactionalProducer(log._cluster, f"rsocket-trio.{topic}.batches.s", 60)
-        await other.begin()
-        other._producer.begin_transaction()
-        other._producer.produce(f"{topic}.batches", b"{}", b"s", ledger._place_of("s"))
-        await trio.to_thread.run_sync(other._producer.flush)
-
-        with trio.fail_after(15):  # of 60 s, after which the broker aborts it
-            assert (await ledger.commit("s", 1, {})).promoted
-        await other.aclose()
-
-
-async def test_a_closed_ledger_takes_nothing(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 1) as log:
-        ledger = KafkaLedger(log)
-        with pytest.raises(trio.ClosedResourceError, match="is not open"):
-            await ledger.commit("s", 0, {})
-        async with ledger:
-            pass
-        for work in (
-            ledger.open(),
-            ledger.begin("s", "a", 0),
-            ledger.commit("s", 0, {}),
-            ledger.forget("s"),
-            ledger.abort("s", ["a"]),
-            ledger.epoch("s"),
-        ):
-            with pytest.raises(trio.ClosedResourceError, match="was closed"):
-                await work
 
 
 def delete(broker: Broker, topic: str) -> None:

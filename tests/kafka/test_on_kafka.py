@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import uuid
 from collections.abc import Iterable
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,32 +14,26 @@ import pytest
 import trio
 import trio.testing
 
-from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder, open_connection, serve
+from rsocket_trio import Invalid, open_connection
 from rsocket_trio.replay import (
     Commit,
     Element,
     KafkaLedger,
     KafkaLog,
-    Ledger,
-    Log,
     NotStaged,
     PositionAhead,
     PositionExpired,
     Record,
     UnknownPartition,
-    add_sink,
-    add_source,
-    read_source_payload,
 )
 from rsocket_trio.replay.elements import arrow
 from tests.blocks import page, snippets
-from tests.kafka.broker import Broker, free_ports
+from tests.kafka.broker import Broker
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 pytestmark = pytest.mark.filterwarnings("error")
-FOREVER = 2**62
 MOMENT = 1_700_000_000_000
 """A time in milliseconds."""
 
@@ -101,33 +93,6 @@ async def test_what_is_appended_is_read_with_key_headers_metadata_and_the_broker
     times = [record.timestamp for record in (one, two, three)]
     assert None not in times
     assert times == sorted(times, key=int)  # type: ignore[arg-type]
-
-
-async def test_an_existing_topic_is_a_route_in_one_line(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 1):
-        pass
-    theirs = producer(broker)
-    theirs.produce(topic, b"theirs", b"key", timestamp=MOMENT, headers=[("a", b"1"), ("a", b"2"), ("b", None)])
-    theirs.produce(topic, None, b"gone")
-    theirs.flush()
-
-    responder = Responder()
-    add_source(responder, "orders", KafkaLog(broker.servers, topic))
-
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
-        async with open_connection(uri) as client:
-            bounds = json.loads((await client.request_response(route="orders.offsets")).data)
-            wanted = json.dumps({"partition": 0, "from": 0, "to": 2})
-            async with client.request_stream(wanted, route="orders", initial_request_n=10) as items:
-                found = [read_source_payload(item) async for item in items]
-        nursery.cancel_scope.cancel()
-
-    assert bounds == {"0": {"earliest": 0, "latest": 2}}
-    assert found == [
-        Record(0, b"theirs", None, 1, b"key", [("a", b"1"), ("a", b"2"), ("b", None)]),
-        Record(1, None, None, 1, b"gone"),
-    ]
 
 
 async def test_gaps_of_aborted_transactions_and_markers_are_no_loss(broker: Broker, topic: str) -> None:
@@ -197,28 +162,6 @@ async def test_a_reader_at_the_end_gets_what_comes_and_twenty_share_one_consumer
     assert found == [[b"%d" % number for number in range(30)]] * 20
 
 
-async def test_readers_at_many_places_share_few_consumers(broker: Broker, topic: str) -> None:
-    rows = [b"%d" % number * 100 for number in range(3000)]
-    counts: dict[int, int] = {}
-
-    async def read(log: KafkaLog, start: int) -> None:
-        position = start
-        while position < len(rows):
-            for record in await log.read_some(0, position, len(rows), max_bytes=20_000):
-                assert record.data == rows[record.position]
-                position = record.end
-        counts[start] = position - start
-
-    async with KafkaLog(broker.servers, topic, 1, consumers=2) as log:
-        await log.append_all({0: [Element(row) for row in rows]})
-        await log.wait_beyond(0, len(rows) - 1)
-        async with trio.open_nursery() as nursery:
-            for start in (0, 1, 500, 1500, 2999):
-                nursery.start_soon(read, log, start)
-
-    assert counts == {start: len(rows) - start for start in (0, 1, 500, 1500, 2999)}
-
-
 async def test_bounds_times_and_trimming(broker: Broker, topic: str) -> None:
     async with KafkaLog(broker.servers, topic, 2) as log:
         theirs = producer(broker)
@@ -260,35 +203,6 @@ async def test_an_append_is_all_or_nothing(broker: Broker, topic: str) -> None:
 
         assert [(record.position, record.data) for record in await everything(log)] == [(position, b"good")]
         assert await everything(log, 1) == []
-
-
-async def test_appends_of_many_tasks_share_transactions(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 1) as log:
-        async with trio.open_nursery() as nursery:
-            for number in range(200):
-                nursery.start_soon(log.append, b"%d" % number)
-        records = await everything(log)
-        assert log.bounds(0)[1] < 300, "a marker for each of few transactions"
-
-    assert sorted(int(record.data or b"") for record in records) == list(range(200))
-
-
-async def test_without_the_topic_or_a_broker_the_error_says_so(
-    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(ValueError, match=f"has no topic '{topic}': give a number of partitions"):
-        await KafkaLog(broker.servers, topic).open()
-    [port] = free_ports(1)
-    with pytest.raises(Rejected, match=r"^no answer from Kafka for 0\.1 s: topic"):
-        await KafkaLog(f"127.0.0.1:{port}", topic, patience=0.1).open()
-    assert f"127.0.0.1:{port}: no answer from Kafka for 0.1 s: topic" in caplog.text
-
-
-def test_each_ledger_refuses_the_log_of_the_other(broker: Broker, topic: str) -> None:
-    with pytest.raises(TypeError, match="for Kafka there is KafkaLedger"):
-        Ledger(KafkaLog(broker.servers, topic))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a KafkaLedger writes to a KafkaLog, not to a Log"):
-        KafkaLedger(Log())  # type: ignore[arg-type]
 
 
 # The ledger
@@ -346,18 +260,6 @@ async def test_any_server_commits_what_others_have_staged(broker: Broker, topic:
         assert [record.data for record in await everything(log, 1)] == [b"2"]
 
 
-async def test_room_is_made_for_attempts_when_another_server_has_committed_others(broker: Broker, topic: str) -> None:
-    async with (
-        KafkaLog(broker.servers, topic, 1) as log,
-        KafkaLedger(log, staged_bytes=10_000) as a,
-        KafkaLedger(log) as b,
-    ):
-        for batch in range(5):
-            await stage(a, "s", f"a{batch}", [bytes(4000)])
-            assert (await b.commit("s", batch, {f"a{batch}": 1})).promoted
-        assert len(await everything(log)) == 5
-
-
 async def test_a_sink_that_another_server_took_over_can_be_forgotten(broker: Broker, topic: str) -> None:
     async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
         for batch, ledger in enumerate((a, b)):
@@ -400,21 +302,6 @@ async def test_only_a_complete_attempt_survives_its_server_and_no_file_is_writte
             assert (await ledger.commit("s", 0, {"kept": 2})).promoted
         assert os.listdir(tmp_path) == []
         assert [record.data for record in await everything(log)] == [b"1", b"2"]
-
-
-async def test_a_row_that_is_too_large_is_refused_and_the_batch_can_be_repeated(broker: Broker, topic: str) -> None:
-    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log) as ledger:
-        await stage(ledger, "s", "good", [b"good"])
-        staged = await ledger.begin("s", "bad", 1)
-        with pytest.raises(ValueError, match=r"larger than the topic allows"):
-            await staged.add(Element(bytes(2**21)))
-        await ledger.discard(staged)
-        with pytest.raises(NotStaged, match="attempt bad is not staged"):
-            await ledger.commit("s", 0, {"good": 1, "bad": 1})
-        assert ledger.last("s") is None
-        assert (await ledger.commit("s", 0, {"good": 1})).promoted
-        assert [record.data for record in await everything(log)] == [b"good"]
-        assert await everything(log, 1) == []
 
 
 async def test_null_and_headers_stay_as_they_are_whoever_writes(broker: Broker, topic: str) -> None:
@@ -509,53 +396,6 @@ async def test_a_sink_belongs_to_one_query_at_every_server(broker: Broker, topic
             await c.commit("s", 9, {}, query="one")
 
 
-async def test_commits_of_the_owner_leave_what_another_query_has_staged_to_take_the_sink_over(
-    broker: Broker, topic: str
-) -> None:
-    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
-        assert (await ledger.commit("s", 5, {}, query="old")).promoted
-        await stage(ledger, "s", "new", [b"1"], batch=0, query="new")
-        await stage(ledger, "s", "late", [b"2"], batch=6, query="old")
-        assert (await ledger.commit("s", 6, {}, query="old")).promoted
-        assert ledger.staged == ["new"]
-        assert (await ledger.commit("s", 0, {"new": 1}, query="new", take_over=True)).promoted
-
-
-async def test_a_batch_larger_than_memory_is_committed_by_any_server(
-    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [b"%d" % row * 200 for row in range(2_000)]
-    async with KafkaLog(broker.servers, topic, 2) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
-        await stage(a, "s", "one", rows)
-        await stage(b, "s", "two", rows, partition=1)
-        assert (await b.commit("s", 0, {"one": 2_000, "two": 2_000})).rows == 4_000
-
-        assert a.staged_bytes > 10 * 50_000 > 0 == b.staged_bytes
-        for partition in (0, 1):
-            assert [record.data for record in await everything(log, partition)] == rows
-
-
-async def test_an_attempt_that_is_dropped_while_it_is_staged_is_planned_anew(
-    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
-        late = await ledger.begin("s", "late", 0, batch=1, epoch=1)
-        await late.add(Element(b"1"))
-        append_all = ledger._attempts.append_all
-
-        async def overtaken(*arguments: Any) -> dict[int, int]:
-            begins: dict[int, int] = await append_all(*arguments)
-            monkeypatch.undo()
-            await stage(ledger, "s", "new", [b"2"], batch=1, epoch=2)
-            return begins
-
-        monkeypatch.setattr(ledger._attempts, "append_all", overtaken)
-        for work in (partial(late.add, Element(b"1")), late.seal):
-            with pytest.raises(NotStaged, match="batch 1 of sink s is written by epoch 2, which was planned after"):
-                await work()
-        assert ledger.staged == ["new"]
-
-
 async def test_a_commit_of_rows_that_are_gone_writes_nothing(broker: Broker, topic: str) -> None:
     async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as ledger:
         await stage(ledger, "s", "kept", [b"1"])
@@ -567,43 +407,6 @@ async def test_a_commit_of_rows_that_are_gone_writes_nothing(broker: Broker, top
         await stage(ledger, "s", "again", [b"1", b"2"])
         assert (await ledger.commit("s", 0, {"again": 2})).promoted
         assert [record.data for record in await everything(log)] == [b"1", b"2"]
-
-
-async def test_servers_of_one_topic_serve_the_same_routes(broker: Broker, topic: str) -> None:
-    async def send(client: Connection, attempt: str) -> None:
-        opening = json.dumps({"sink": "s", "attempt": attempt, "partition": 0})
-        async with client.request_channel(opening, route="sink.stage") as channel:
-            await channel.send(attempt.encode())
-            await channel.send_eof()
-            assert [json.loads(item.data) async for item in channel] == [{"rows": 1, "elements": 1}]
-
-    async def commit(client: Connection, batch: int, attempt: str) -> bool:
-        said = {"sink": "s", "batch": batch, "attempts": [{"attempt": attempt, "rows": 1}]}
-        answer = json.loads((await client.request_response(json.dumps(said), route="sink.commit")).data)
-        assert answer["last"] == batch
-        return bool(answer["promoted"])
-
-    async def rows(client: Connection) -> list[Record]:
-        latest = json.loads((await client.request_response(route="rows.offsets")).data)["0"]["latest"]
-        wanted = json.dumps({"partition": 0, "from": 0, "to": latest})
-        async with client.request_stream(wanted, route="rows", initial_request_n=10) as items:
-            return [record async for item in items if (record := read_source_payload(item)).count]
-
-    async with trio.open_nursery() as nursery:
-        uris = []
-        for _ in range(2):
-            responder, log = Responder(), KafkaLog(broker.servers, topic, 1)
-            add_source(responder, "rows", log)
-            add_sink(responder, "sink", KafkaLedger(log))
-            uris += await nursery.start(serve, responder, "tcp://127.0.0.1:0")
-        async with open_connection(uris[0]) as first, open_connection(uris[1]) as second:
-            with pytest.raises(ApplicationError, match="attempt none is not staged"):
-                await commit(second, 0, "none")
-            await send(first, "one")
-            assert await commit(second, 0, "one")
-            assert not await commit(first, 0, "one")
-            assert [one.data for one in await rows(first)] == [one.data for one in await rows(second)] == [b"one"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_page_serves_topics(broker: Broker) -> None:

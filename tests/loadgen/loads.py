@@ -79,11 +79,6 @@ def usual() -> Responder:
             await trio.sleep(0.1)
             yield b"%d" % number
 
-    @responder.request_stream("twenty")
-    async def twenty(request: Payload) -> AsyncIterator[bytes]:
-        for number in range(20):
-            yield b"%d" % number
-
     @responder.request_stream("broken")
     async def broken(request: Payload) -> AsyncIterator[bytes]:
         yield b"one"
@@ -94,9 +89,5 @@ def usual() -> Responder:
         await channel.send(channel.request)
         async for item in channel:
             await channel.send(item)
-
-    @responder.request_channel("broken")
-    async def broken_channel(channel: Channel) -> None:
-        raise ApplicationError("broken")
 
     return responder

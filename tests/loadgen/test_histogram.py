@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,13 +31,6 @@ def test_a_number_lies_in_its_bucket_which_is_narrow(number: int) -> None:
     assert highest - lowest <= lowest * RELATIVE_ERROR
 
 
-@given(NUMBERS)
-def test_buckets_follow_each_other_without_gaps(number: int) -> None:
-    bucket = bucket_of(number)
-
-    assert bounds_of(bucket + 1)[0] == bounds_of(bucket)[1] + 1
-
-
 @given(SAMPLES, PARTS)
 def test_a_quantile_is_the_exact_one_or_a_little_above(numbers: list[int], part: float) -> None:
     rank = max(math.ceil(Fraction(str(part)) * len(numbers)), 1)
@@ -58,22 +50,3 @@ def test_merged_histograms_are_the_histogram_of_all(some: list[int], others: lis
     assert list(merged.counts()) == list(filled(others + some).counts())
     assert merged.total == len(some) + len(others)
     assert list(Histogram(merged.counts()).counts()) == list(merged.counts())
-
-
-def test_a_part_is_taken_as_it_is_written() -> None:
-    assert filled(list(range(1, 101))).quantile(0.07) == 7
-
-
-def test_nothing_has_no_quantile() -> None:
-    assert Histogram().quantile(0.5) is None
-
-
-@pytest.mark.parametrize("part", [-0.1, 1.1])
-def test_a_part_is_from_0_to_1(part: float) -> None:
-    with pytest.raises(ValueError, match="a part is 0 to 1"):
-        filled([1]).quantile(part)
-
-
-def test_a_number_below_0_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1: only numbers from 0 on"):
-        bucket_of(-1)

@@ -7,17 +7,15 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import trio
 
-from rsocket_trio import Payload, Responder, serve
-from rsocket_trio.cli.load import failure_of
+from rsocket_trio import Payload, Responder
 from rsocket_trio.cli.main import main
-from tests.each_row import each_row, some, whole
+from tests.cli.commands import hosting
 from tests.programs import PATIENCE, ForkedProcess, process_of
 
 COMMAND = (
@@ -80,10 +78,8 @@ async def counting(number: int) -> AsyncIterator[tuple[str, trio.Event, list[byt
             enough.set()
         return b""
 
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
+    async with hosting(responder) as uri:
         yield uri, enough, came
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> None:
@@ -94,21 +90,6 @@ async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> N
     assert lines[0].split()[:3] == ["second", "due", "done"]
     assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
     assert "of 50.0 due, in 1.0 s" in out
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    some(
-        [("--rate", "200"), ("--rate", "200", "--arrivals", "poisson"), ("--arrivals", "closed", "--in-flight", "3")], 1
-    ),
-    ids=str,
-)
-async def test_so_many_requests_are_made_in_all(arguments: tuple[str, ...], uri: str) -> None:
-    code, out, err = await load(uri, "-r", "echo", "-n", "51", "--workers", "2", "--json", *arguments)
-
-    said = json.loads(out)
-    assert (code, err) == (0, "")
-    assert (said["due"], said["ok"], said["requests"], said["unfinished"]) == (51, 51, 51, 0)
 
 
 async def test_json_says_the_same(uri: str) -> None:
@@ -123,45 +104,6 @@ async def test_json_says_the_same(uri: str) -> None:
     assert said["items"] == 2 * said["ok"]
     assert (said["seed"], said["errors"], said["interrupted"], said["tasks"]) == (3, {}, False, 1)
     assert said["generator"] == {"limit": False}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--trust-cert", "/nowhere.pem"), 2, "/nowhere.pem"),
-        (("--data", "@/nowhere"), 1, "cannot read /nowhere: No such file"),
-    ],
-    ids=["certificates", "data"],
-)
-async def test_a_load_that_cannot_be_made_fails_in_a_line(
-    arguments: tuple[str, ...], code: int, said: str, uri: str
-) -> None:
-    found = await load(uri, "--rate", "10", *arguments)
-
-    assert (found.code, found.out) == (code, "")
-    assert said in found.err
-    assert found.err.count("\n") == 1
-
-
-async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
-    assert await load("tcp://127.0.0.1:1", "--rate", "10") == Ended(
-        3, "", "ConnectionLost: tcp://127.0.0.1:1: connection refused\n"
-    )
-
-
-@each_row(
-    ("problem", "code"),
-    [
-        ("Rejected: no", 5),
-        ("UnsupportedSetup: no", 4),
-        ("Canceled: no", 7),
-        ("TooSlowError: no", 8),
-        ("cannot use the certificates of x: No such file", 1),
-        ("fresh_copy: no class", 1),
-    ],
-)
-def test_the_exit_code_is_that_of_the_error(problem: str, code: int) -> None:
-    assert failure_of(problem).code == code
 
 
 async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
@@ -183,26 +125,6 @@ async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
     assert 0 < said["measured"] < PATIENCE
 
 
-@whole
-async def test_ctrl_c_before_the_load_is_said_in_a_line() -> None:
-    responder, asked = Responder(), trio.Event()
-
-    @responder.request_response("slow")
-    async def slow(request: Payload) -> bytes:
-        asked.set()
-        await trio.sleep_forever()
-        raise AssertionError
-
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
-            async with started(uri, "-r", "slow", "--rate", "50") as process:
-                await asked.wait()
-                os.killpg(process.pid, signal.SIGINT)
-                assert await ended(process) == Ended(130, "", "rsocket-trio: interrupted\n")
-            nursery.cancel_scope.cancel()
-
-
 async def test_no_worker_outlives_a_command_that_is_killed() -> None:
     with trio.fail_after(PATIENCE):
         async with (
@@ -217,24 +139,6 @@ async def test_no_worker_outlives_a_command_that_is_killed() -> None:
                 await trio.sleep(0.05)
 
     assert len(left) == 2
-
-
-@whole
-async def test_a_killed_worker_is_said_below_the_table() -> None:
-    with trio.fail_after(PATIENCE):
-        async with (
-            counting(100) as (uri, enough, _),
-            started(uri, "-r", "count", "--rate", "50", "--seconds", "1000", "--workers", "2", "-q") as process,
-        ):
-            await enough.wait()
-            os.kill(children(process.pid)[0], signal.SIGKILL)
-            code, out, err = await ended(process)
-
-    assert code == 1
-    assert out.splitlines()[1].split()[0] == "all"
-    assert err.startswith("rsocket-trio: worker ")
-    assert "was ended by SIGKILL" in err
-    assert err.count("\n") == 1
 
 
 async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
@@ -273,18 +177,10 @@ async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
     [
         ((), "rate is missing"),
         (("--rate", "0"), "'--rate': 0.0 is not in the range"),
-        (("--rate", "nan"), "rate of nan: must be at least"),
-        (("--rate", "5", "--tasks", "2"), "--tasks and --conf are those of Spark and need --master"),
         (("--rate", "5", "--master", "local", "--workers", "2"), "with --master, --tasks are those of Spark"),
-        (("--rate", "5", "-n", "0"), "0 is not in the range"),
         (("--rate", "5", "-n", "9", "--seconds", "3"), "-n and --seconds exclude each other"),
-        (("-n", "9"), "rate is missing"),
-        (("--rate", "5", "--conf", "spark.a=b"), "--tasks and --conf are those of Spark and need --master"),
         (("--rate", "5", "--arrivals", "closed"), "a closed loop has no rate"),
         (("--rate", "5", "--size", "-4"), "each is 0 or more bytes"),
-        (("--rate", "5", "--size", "x"), "'x': numbers of bytes"),
-        (("--rate", "5", "-d", "x", "--size", "4"), "data and sizes exclude each other"),
-        (("--rate", "5", "-u", "a:b", "--auth-bearer", "t"), "credentials are a user and password, or a token"),
     ],
     ids=str,
 )
@@ -300,13 +196,3 @@ def test_wrong_usage_is_said_in_a_line(
     assert (ended.value.code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_help_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "--help"])
-
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    assert ended.value.code == 0
-    assert "Make a load on the server at URI" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,9 +18,9 @@ import trustme
 from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
 from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.load_task import STOPPING, Part, perform
-from rsocket_trio.loadgen.spark_load import Address, serve_stop, wait_for_stop
+from rsocket_trio.loadgen.spark_load import Address, serve_stop
 from tests.each_row import each_row
-from tests.loadgen.loads import URI, plan, rows_of, served, summary_of, usual
+from tests.loadgen.loads import plan, rows_of, served, summary_of, usual
 
 PATIENCE = 60.0
 
@@ -78,14 +77,6 @@ async def test_a_server_is_trusted_by_the_certificates_of_a_file(trusts: bool, t
     assert trusts or "certificate" in found["failed"]
 
 
-async def test_the_first_request_is_not_counted(autojump_clock: trio.testing.MockClock) -> None:
-    wanted = plan(route="echo", probe=True)
-    async with served(usual()):
-        summary = summary_of(wanted, await rows_of(wanted))
-
-    assert (summary.total.due, summary.total.ok) == (20, 20)
-
-
 def settings(conf: dict[str, str]) -> Any:
     """Return a session of Spark, as far as a driver's addresses go."""
     return SimpleNamespace(conf=conf)
@@ -124,49 +115,8 @@ async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing(ter
     assert summary.measured < PATIENCE - STOPPING
 
 
-async def test_a_driver_that_is_gone_ends_the_load(autojump_clock: trio.testing.MockClock) -> None:
-    responder, asked = Responder(), trio.Event()
-
-    @responder.request_response("stop")
-    async def stop(request: Payload) -> bytes:
-        asked.set()
-        await trio.sleep_forever()
-        raise AssertionError
-
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery, served(responder):
-            nursery.start_soon(wait_for_stop, (URI, b""))
-            await asked.wait()
-
-
-@pytest.mark.parametrize("uri", ["memory://nobody", URI], ids=["nobody", "a stranger"])
-async def test_who_is_not_the_driver_ends_nothing(
-    uri: str, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with served(usual()):
-        with trio.move_on_after(1000) as scope:
-            await wait_for_stop((uri, b""))
-
-    assert scope.cancelled_caught
-    assert "cannot be stopped before its time" in caplog.text
-
-
 async def test_another_token_is_told_nothing() -> None:
     with trio.fail_after(PATIENCE):
         async with driver(trio.Event()) as address, open_connection(address[0]) as connection:
             with pytest.raises(Invalid, match="another token"):
                 await connection.request_response(b"guess", route="stop")
-
-
-async def test_an_address_that_cannot_be_listened_at_is_an_error() -> None:
-    async with trio.open_nursery() as nursery:
-        with pytest.raises(OSError, match=r"192\.0\.2\.1"):
-            await serve_stop(nursery, settings({"spark.driver.host": "192.0.2.1"}), trio.Event())
-
-
-def test_a_part_travels_to_its_task() -> None:
-    part = Part(plan=plan(route="echo", metadata=b"secret"), task=3, seed=1)
-
-    assert pickle.loads(pickle.dumps(part)) == part
-    assert "secret" not in repr(part)
-    assert URI in repr(part)

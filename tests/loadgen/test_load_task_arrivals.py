@@ -12,14 +12,6 @@ from tests.each_row import each_row
 from tests.loadgen.loads import plan
 
 
-def test_constant_arrivals_of_all_tasks_together_are_apart_by_the_same() -> None:
-    wanted = plan(rate=8, tasks=3, seconds=2)
-
-    times = sorted(itertools.chain.from_iterable(arrivals(Part(plan=wanted, task=task, seed=1)) for task in range(3)))
-
-    assert times == [number / 8 for number in range(16)]
-
-
 def test_poisson_arrivals_come_at_the_rate_and_vary_as_they_should() -> None:
     wanted = plan(arrivals="poisson", rate=2000, tasks=2, seconds=10)
 
@@ -30,24 +22,6 @@ def test_poisson_arrivals_come_at_the_rate_and_vary_as_they_should() -> None:
     # Of an exponential distribution mean and deviation are the same.
     assert statistics.mean(distances) == pytest.approx(0.001, rel=0.05)
     assert statistics.stdev(distances) == pytest.approx(0.001, rel=0.05)
-
-
-def test_a_seed_gives_each_task_arrivals_of_its_own_that_come_again() -> None:
-    wanted = plan(arrivals="poisson", tasks=2)
-
-    first, second = list(arrivals(Part(plan=wanted, task=0, seed=7))), list(arrivals(Part(plan=wanted, task=1, seed=7)))
-
-    assert first != second
-    assert list(arrivals(Part(plan=wanted, task=0, seed=7))) == first
-    assert list(arrivals(Part(plan=wanted, task=0, seed=8))) != first
-
-
-def test_warm_up_makes_a_schedule_longer() -> None:
-    assert list(arrivals(Part(plan=plan(rate=2, seconds=1, warm_up=1), task=0, seed=1))) == [0.0, 0.5, 1.0, 1.5]
-
-
-def test_a_closed_loop_has_no_schedule() -> None:
-    assert list(arrivals(Part(plan=plan(arrivals="closed", rate=None), task=0, seed=1))) == []
 
 
 @each_row("arrivals_of", ["constant", "poisson"])

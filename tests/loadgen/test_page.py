@@ -7,12 +7,10 @@ from typing import Any
 
 import attrs
 
-from rsocket_trio.cli.load import ARRIVALS, INTERACTIONS, terms_of
 from rsocket_trio.cli.load import command as load_command
-from rsocket_trio.loadgen import plan
+from rsocket_trio.cli.load import terms_of
 from rsocket_trio.loadgen.plan import Plan
 from tests.blocks import page
-from tests.each_row import each_row
 
 PAGE = page("docs/reference/loadgen.md")
 
@@ -22,10 +20,6 @@ def test_the_page_has_every_term() -> None:
     names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
 
     assert sorted(names) == sorted(field.name for field in attrs.fields(Plan) if field.name != "uri")
-
-
-def test_the_command_offers_what_a_plan_takes() -> None:
-    assert (INTERACTIONS, ARRIVALS) == (plan.INTERACTIONS, plan.ARRIVALS)
 
 
 def test_options_become_terms() -> None:
@@ -41,16 +35,3 @@ def test_options_become_terms() -> None:
     assert found.metadata is not None
     assert b"ada" in found.metadata
     assert b"ada" in connection["setup"].metadata
-
-
-@each_row(
-    ("arguments", "arrivals"),
-    [
-        ((), "constant"),
-        (("--arrivals", "poisson"), "poisson"),
-    ],
-)
-def test_arrivals_are_constant_unless_they_are_to_be_random(arguments: tuple[str, ...], arrivals: str) -> None:
-    context = load_command.make_context("load", ["tcp://h:1", "--rate", "5", *arguments])
-
-    assert Plan(**terms_of(context.params)).arrivals == arrivals

@@ -57,10 +57,6 @@ def test_a_table_has_a_line_for_each_second_and_one_for_all() -> None:
     assert len(table(found, per_second=False).splitlines()) == 5
 
 
-def test_times_that_nobody_measured_are_no_times() -> None:
-    assert table(summary(*counted(0, 0, Timeout=1))).splitlines()[1].split()[5:] == ["-"] * 5
-
-
 def test_a_summary_is_json() -> None:
     found = json.loads(json.dumps(summary(*counted(10, 0.001, Rejected=2)).to_dict()))
 

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import trio
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
@@ -21,10 +20,9 @@ from rsocket_trio.spark.request_rows import Encoder, Origin, Piece, sink_columns
 from rsocket_trio.spark.writer import deliver
 from tests.spark import serving
 from tests.spark.serving import URI
+from tests.spark.sinks import DATA, ROUTE, batch, numbers, records_of
 
-ROUTE = "orders"
 ORIGIN = Origin("sink", partition=3, query="q", batch=7, attempt="attempt")
-DATA = StructType([StructField("data", BinaryType())])
 
 
 def options(**given: Any) -> Options:
@@ -49,16 +47,6 @@ class Rows:
             self.taken += 1
             self._hook(piece)
         return piece
-
-
-def batch(datas: Iterable[bytes | None]) -> pa.RecordBatch:
-    """A record batch of raw rows."""
-    return pa.RecordBatch.from_arrays([pa.array(list(datas), pa.binary())], names=["data"])
-
-
-def numbers(count: int, start: int = 0) -> list[bytes]:
-    """Rows that can be told apart."""
-    return [b"%d" % number for number in range(start, start + count)]
 
 
 def encoder(chosen: Options, schema: StructType = DATA, *, packs: bool = False) -> Encoder:
@@ -98,13 +86,7 @@ async def sink_of(partitions: int = 1, **bounds: Any) -> tuple[Responder, Ledger
 
 async def rows_in(log: ReplayableLog, partition: int = 0) -> list[bytes | None]:
     """The data of what counts, in order."""
-    start, end = log.bounds(partition)
-    found: list[bytes | None] = []
-    while start < end:
-        records = list(await log.read_some(partition, start, end))
-        found += [record.data for record in records]
-        start = records[-1].end
-    return found
+    return [record.data for record in await records_of(log, partition)]
 
 
 class Flaky:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import trio
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.replay import Ledger, Log, Record, add_sink
+from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog, add_sink
 from rsocket_trio.spark import RSocketDataSource
 from rsocket_trio.spark.background import close_background
 from rsocket_trio.spark.writer import BatchWriter, StreamWriter
@@ -58,32 +59,36 @@ class Server:
 
 
 class Sink(Server):
-    """A server of the route ``orders`` with a ledger in memory."""
+    """A server of the route ``orders``, or of more with a ``responder``, whose ledger is in memory."""
 
-    def __init__(self, partitions: int = 1, **bounds: Any) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        responder: Responder | None = None,
+        uri: str = "tcp://127.0.0.1:0",
+        ssl_context: ssl.SSLContext | None = None,
+        **bounds: Any,
+    ) -> None:
         self.log = Log(partitions=partitions)
         trio.run(self.log.open)
         self.ledger = Ledger(self.log, **bounds)
-        responder = Responder()
-        add_sink(responder, ROUTE, self.ledger)
-        super().__init__(responder)
+        served = responder or Responder()
+        add_sink(served, ROUTE, self.ledger)
+        super().__init__(served, uri, ssl_context=ssl_context)
 
-    def records(self, partition: int = 0) -> list[Record]:
-        """Return what counts in a partition, in order."""
+    def records(self, partition: int | None = None) -> list[Record]:
+        """Return what counts, of a partition or of all, in order."""
+        return self.run(records_of, self.log, partition)
 
-        async def read() -> list[Record]:
-            start, end = self.log.bounds(partition)
-            found: list[Record] = []
-            while start < end:
-                found += await self.log.read_some(partition, start, end)
-                start = found[-1].end
-            return found
-
-        return self.run(read)
-
-    def rows(self, partition: int = 0) -> list[bytes]:
-        """The data of what counts in a partition, in order."""
+    def rows(self, partition: int | None = None) -> list[bytes]:
+        """Return the data of what counts, of a partition or of all, in order."""
         return [record.data or b"" for record in self.records(partition)]
+
+
+async def records_of(log: ReplayableLog, partition: int | None = None) -> list[Record]:
+    """Return the records of a partition, or of all of them, in order."""
+    chosen = log.partitions() if partition is None else [partition]
+    return [record for one in chosen async for record in log.read(one, *log.bounds(one))]
 
 
 @contextmanager

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from rsocket_trio.spark import check
-from rsocket_trio.spark.check import FINE, LACKING, Interpreter, facts, judged, main, silent
+from rsocket_trio.spark.check import judged, silent
 
 PACKAGES = {"rsocket-trio": "0.1.0", "pyspark": "4.3.0", "pyarrow": "26.0.1", "trio": "0.35.0", "attrs": "26.1.0"}
 VERSION = "{}.{}.0".format(*sys.version_info)
@@ -30,10 +29,6 @@ def test_an_interpreter_lacks_what_it_has_not_or_has_in_another_version(
     assert judged("executor", json.dumps(["node", "/py", version, packages])).lacks == lacks
 
 
-def test_this_interpreter_lacks_nothing() -> None:
-    assert judged("driver", facts()).lacks == ""
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -49,18 +44,3 @@ def test_this_interpreter_lacks_nothing() -> None:
 )
 def test_an_interpreter_that_does_not_answer_lacks_an_answer_with_its_reason(error: str, reason: str) -> None:
     assert silent("executor", RuntimeError(error)).lacks == f"an answer: {reason}"
-
-
-@pytest.mark.parametrize(("lacks", "code"), [("", FINE), ("trio", LACKING)], ids=["fine", "lacking"])
-def test_the_exit_code_says_if_something_lacks(
-    lacks: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Session:
-        def stop(self) -> None:
-            pass
-
-    monkeypatch.setattr(check, "session", lambda master, settings: Session())
-    monkeypatch.setattr(check, "check", lambda spark, timeout: [Interpreter("planner", "node /py", lacks)])
-
-    assert main([]) == code
-    assert capsys.readouterr().out == f"planner: node /py{'; lacks trio' if lacks else ''}\n"

@@ -8,20 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import ApplicationError, Payload, Rejected, RejectedSetup, Responder, Setup
+from rsocket_trio import ApplicationError, Payload, Rejected, Responder
 from rsocket_trio.spark.errors import SinkError
-from tests.spark.deliveries import (
-    ORIGIN,
-    ROUTE,
-    Flaky,
-    deliver_rows,
-    numbers,
-    options,
-    rows_in,
-    sink_of,
-    write_of,
-)
+from tests.spark.deliveries import Flaky, deliver_rows, options, rows_in, sink_of
 from tests.spark.serving import pool, served
+from tests.spark.sinks import ROUTE, numbers
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 99, 1000])
@@ -39,26 +30,6 @@ async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> Non
         for delivery in ("atLeastOnce", "exactlyOnce"):
             await deliver_rows(connections, options(delivery=delivery), 0)
         assert connections.connections == 0
-
-
-async def test_each_request_says_whose_it_is(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    seen: list[Payload] = []
-
-    @responder.request_response(ROUTE)
-    def answer(request: Payload) -> bytes:
-        seen.append(request)
-        return b""
-
-    async with served(responder) as connections:
-        await deliver_rows(connections, options(), 12, size=5)
-
-    said = sorted(map(write_of, seen), key=lambda write: write["seq"])
-    assert said == [
-        {"sink": "sink", "query": "q", "batch": 7, "partition": 3, "attempt": ORIGIN.attempt, "seq": seq}
-        for seq in range(12)
-    ]
-    assert sorted(payload.data for payload in seen) == sorted(numbers(12))
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, 32])
@@ -79,31 +50,6 @@ async def test_no_more_than_in_flight_wait_for_their_answers(in_flight: int, aut
         await deliver_rows(connections, options(inFlight=in_flight), 100)
 
     assert most == in_flight
-
-
-async def test_a_slow_server_holds_the_rows_back(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    released = trio.Event()
-
-    @responder.request_response(ROUTE)
-    async def answer(request: Payload) -> bytes:
-        await released.wait()
-        return b""
-
-    taken = 0
-
-    def count(piece: object) -> None:
-        nonlocal taken
-        taken += 1
-
-    async with served(responder) as connections, trio.open_nursery() as nursery:
-        chosen = options(inFlight=16)
-        nursery.start_soon(lambda: deliver_rows(connections, chosen, 10_000, size=10, hook=count))
-        await trio.sleep(5)
-        assert taken <= 5
-        released.set()
-
-    assert taken == 1000
 
 
 async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(autojump_clock: MockClock) -> None:
@@ -151,24 +97,6 @@ async def test_a_route_that_does_not_exist_is_named_at_once(delivery: str, autoj
         assert trio.current_time() == began
 
     assert "memory://spark" in str(caught.value)
-
-
-async def test_refused_credentials_are_named_and_not_shown(autojump_clock: MockClock) -> None:
-    responder, _, _ = await sink_of()
-
-    @responder.setup
-    def refuse(setup: Setup, connection: object) -> None:
-        raise RejectedSetup("who are you?")
-
-    chosen = options(auth_type="simple", auth_user="ada", auth_password="s3cret")
-    async with served(responder) as connections:
-        with pytest.raises(
-            SinkError, match=r"memory://spark refused the connection: who are you\?.*'auth.type'"
-        ) as caught:
-            await deliver_rows(connections, chosen, 10)
-
-    assert "s3cret" not in str(caught.value)
-    assert "s3cret" not in repr(chosen)
 
 
 def picky(refused: set[bytes], error: Exception) -> tuple[Responder, list[bytes]]:

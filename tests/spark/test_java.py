@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rsocket_trio.spark import installation
-from rsocket_trio.spark.installation import JavaNotFoundError, ensure_java, java_version, make_launcher
+from rsocket_trio.spark.installation import JavaNotFoundError, ensure_java, java_version
 from tests.missing import give_up
 
 
@@ -33,10 +33,6 @@ def test_a_java_says_its_version(said: str, version: int | None, tmp_path: Path)
     assert java_version(fake_java(tmp_path, said)) == version
 
 
-def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
-    assert java_version(tmp_path / "java") is None
-
-
 def test_java_home_comes_first(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "home", "17.0.1")
     on_path = fake_java(tmp_path / "other", "21")
@@ -44,14 +40,6 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 
     assert ensure_java(environ) == home
     assert environ["JAVA_HOME"] == str(tmp_path / "home")
-
-
-def test_the_java_on_path_will_do(tmp_path: Path) -> None:
-    on_path = fake_java(tmp_path, "21.0.1")
-    environ = {"PATH": str(on_path.parent)}
-
-    assert ensure_java(environ) == on_path
-    assert "JAVA_HOME" not in environ
 
 
 @pytest.mark.parametrize("environ", [{"PATH": ""}, {}])
@@ -75,30 +63,6 @@ def test_one_that_is_too_old_is_named_and_passed_over(
     launcher = ensure_java(environ)
     assert environ["JAVA_HOME"] == str(launcher.parent.parent)
     assert java_version(launcher) == 25
-
-
-def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path, cache: Path) -> None:
-    program = tmp_path / "a 'strange' place" / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text('#!/bin/sh\nfor one do echo "[$one]"; done\n')
-    program.chmod(0o755)
-    launcher = make_launcher(program)
-    arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "*", "--add-modules=other", "$HOME", "last"]
-
-    said = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
-
-    assert said.splitlines() == [f"[{one}]" for one in arguments if one != "--add-modules=jdk.incubator.vector"]
-
-
-def test_a_launcher_is_made_once(tmp_path: Path, cache: Path) -> None:
-    program = fake_java(tmp_path / "jdk", "25")
-    first = make_launcher(program)
-    made = first.stat().st_mtime_ns
-
-    assert make_launcher(program) == first
-    assert first.stat().st_mtime_ns == made
-    first.write_text("broken")
-    assert java_version(make_launcher(program)) == 25
 
 
 def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -140,22 +139,6 @@ def test_a_micro_batch_that_is_asked_for_again_is_the_same(ticker: Ticker) -> No
     assert plan(reader, at)[0] == plan(reader, at)[0] != []
 
 
-def test_metadata_and_times_are_kept(ticker: Ticker) -> None:
-    reader = LiveStreamReader(wanted(), None)
-    at = reader.initialOffset()
-    ticker.wanted = 6
-    ticker.completes_at = 6
-    batches: list[pa.RecordBatch] = []
-    while len(column(batches, "data")) < 6:
-        end = reader.latestOffset(at, ALL)
-        batches += [batch for one in reader.partitions(at, end) for batch in reader.read(one)]
-        at = end
-
-    assert column(batches, "metadata") == [b"m", None, None] * 2
-    assert column(batches, "position") == list(range(6))
-    assert all(abs(one.timestamp() - time.time()) < 60 for one in column(batches, "received_at"))
-
-
 def test_what_travels_with_a_task_is_of_limited_size(ticker: Ticker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_reader, "MAX_PART_BYTES", 150)
     reader = LiveStreamReader(wanted(), None)
@@ -249,15 +232,6 @@ def test_an_error_of_the_producer_ends_the_query_behind_what_came(serving: Servi
     rows, at = plan_all(reader, reader.initialOffset(), 1)
     assert rows == [b"one"]
     with pytest.raises(SourceError, match="route 'ticks' at memory://spark refused: no more"):
-        eventually(lambda: reader.latestOffset(at, ALL) != at)
-
-
-def test_a_route_that_is_not_there_is_an_error(serving: Serving) -> None:
-    serving(Responder())
-    reader = LiveStreamReader(wanted(), None)
-    at = reader.initialOffset()
-
-    with pytest.raises(SourceError, match="option 'route': there is no route 'ticks'"):
         eventually(lambda: reader.latestOffset(at, ALL) != at)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
-import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,16 +15,16 @@ import trio
 from trio.testing import MockClock
 
 import pyspark_rsocket
-from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
+from rsocket_trio import Connection, Outgoing, Payload, Responder, Setup, UnsupportedSetup
 from rsocket_trio.replay import Log, TopicGone, add_source
 from rsocket_trio.spark import DataLossError, OptionError, SinkError, SourceError
 from rsocket_trio.spark.batch_reader import BatchReader
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.errors import in_one_line, rows_in_one_line
-from rsocket_trio.spark.installation import hide_traceback, require_versions
+from rsocket_trio.spark.errors import rows_in_one_line
+from rsocket_trio.spark.installation import require_versions
 from rsocket_trio.spark.live_reader import Reception
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.server_sources import ask_bounds, diagnosed, explaining
+from rsocket_trio.spark.server_sources import ask_bounds, explaining
 from tests.spark.serving import Collected, options, pool, served
 
 
@@ -83,15 +81,6 @@ async def test_a_topic_that_is_gone_is_a_loss_of_data() -> None:
             await explaining(connections, chosen, ask_bounds, connections, chosen)
 
 
-async def test_a_missing_route_of_a_live_read_is_named_at_once(autojump_clock: MockClock) -> None:
-    chosen = options(route="nowhere", positions="none")
-    async with served(routes()) as connections:
-        began = trio.current_time()
-        with pytest.raises(SourceError, match="option 'route': there is no route 'nowhere' at memory://spark"):
-            await explaining(connections, chosen, receive, connections, chosen)
-        assert trio.current_time() == began
-
-
 @pytest.mark.parametrize(
     ("route", "said"),
     [("logs", "; did you mean 'log'?"), ("nowhere", "; its sources are log, other")],
@@ -107,26 +96,6 @@ async def test_a_route_that_is_missing_is_told_beside_those_that_are_there(
             await explaining(connections, chosen, ask_bounds, connections, chosen)
 
     assert str(caught.value).endswith(said)
-
-
-async def test_the_first_error_is_told_where_the_server_is_gone_meanwhile(autojump_clock: MockClock) -> None:
-    async with pool() as connections:
-        found = await diagnosed(connections, options(positions="none"), Invalid("the request is no JSON"))
-
-    assert type(found) is SourceError
-    assert str(found) == "route 'log' at memory://spark refused: the request is no JSON"
-
-
-async def test_an_answer_that_is_none_names_route_and_server(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_response("log.offsets")
-    def offsets(request: Payload) -> str:
-        return "here"
-
-    async with served(responder) as connections:
-        with pytest.raises(SourceError, match=r"route 'log' at memory://spark failed: log\.offsets: not an answer"):
-            await explaining(connections, options(), ask_bounds, connections, options())
 
 
 async def test_a_server_that_speaks_no_such_version_is_named(autojump_clock: MockClock) -> None:
@@ -188,39 +157,6 @@ def test_rows_that_fail_are_closed_and_their_error_has_no_traceback() -> None:
     assert {Path(entry.path).name for entry in caught.traceback} == {"test_mistakes.py", "errors.py"}
 
 
-def test_a_bug_keeps_its_traceback() -> None:
-    @in_one_line
-    def fail() -> None:
-        raise KeyError("a bug")
-
-    with pytest.raises(KeyError) as caught:
-        fail()
-    assert caught.traceback[-1].name == "fail"
-
-
-@pytest.mark.parametrize(("main", "hides"), [("pyspark.daemon", True), ("pytest", False), (None, False)])
-def test_tracebacks_are_hidden_in_workers_of_spark_only(
-    main: str | None, hides: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = None if main is None else SimpleNamespace(name=main)
-    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
-    # Set before it is deleted, so that it is gone again after the test.
-    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
-    monkeypatch.delenv("SPARK_HIDE_TRACEBACK")
-
-    hide_traceback()
-
-    assert ("SPARK_HIDE_TRACEBACK" in os.environ) == hides
-
-
-@pytest.mark.parametrize("make", [OptionError, SinkError, SourceError])
-def test_an_error_has_the_name_that_can_be_imported_and_travels(make: Callable[[str], Exception]) -> None:
-    error: Any = pickle.loads(pickle.dumps(make("why")))
-
-    assert type(error).__module__ == "rsocket_trio.spark"
-    assert str(error) == "why"
-
-
 @pytest.mark.parametrize("version", ["4.1.2", "3.5.0", "unheard of"])
 def test_a_package_that_is_too_old_is_named_with_the_interpreter(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old = ModuleType("a_package")
@@ -229,20 +165,6 @@ def test_a_package_that_is_too_old_is_named_with_the_interpreter(version: str, m
 
     with pytest.raises(ImportError, match=rf"needs a_package 4\.2 or newer, {sys.executable} has {version}: pip inst"):
         require_versions({"a_package": (4, 2)})
-
-
-def test_a_package_that_is_missing_is_named() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"needs no_such_package 1\.0 or newer.* has none: pip install"):
-        require_versions({"no_such_package": (1, 0)})
-
-
-@pytest.mark.parametrize("version", ["4.2.0", "4.10.0.dev1", "18.0"])
-def test_a_package_that_is_new_enough_will_do(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = ModuleType("a_package")
-    new.__version__ = version  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "a_package", new)
-
-    require_versions({"a_package": (4, 2)})
 
 
 def test_a_source_without_its_packages_is_found_and_says_which_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
 )
 
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
@@ -27,7 +24,6 @@ from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader, Selection, planned, selection_of
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, SourceError
 from rsocket_trio.spark.live_reader import LivePartition
-from rsocket_trio.spark.options import MAX_POSITION
 from rsocket_trio.spark.ranges import Bounds, Range, RangePartition
 from rsocket_trio.spark.rows import RAW_SCHEMA
 from tests.spark.serving import column, filled, options
@@ -67,29 +63,6 @@ def test_every_row_of_every_partition_is_read(serving: Serving) -> None:
     assert column(batches, "partition") == [0] * 5000 + [2] * 300
     assert column(batches, "data")[4999:5001] == [b"row 4999", b"row 0"]
     assert max(batch.num_rows for batch in batches) <= 8192
-
-
-def test_positions_bound_a_read(serving: Serving) -> None:
-    serving(replayable({0: 100, 1: 100})[0])
-    reader = BatchReader(options(startingPosition='{"0": 90}', endingPosition='{"1": 3}'), None)
-
-    assert ranges(reader) == [Range(0, 90, 100), Range(1, 0, 3)]
-
-
-def test_a_read_is_split_for_more_tasks(serving: Serving) -> None:
-    serving(replayable({0: 100, 1: 20})[0])
-    reader = BatchReader(options(minPartitions=6), None)
-
-    assert len(ranges(reader)) == 6
-    assert column(read_all(reader), "position") == [*range(100), *range(20)]
-
-
-def test_nothing_to_read_is_no_row(serving: Serving) -> None:
-    serving(replayable({0: 0})[0])
-    reader = BatchReader(options(), None)
-
-    assert ranges(reader) == [Range(0, 0, 0)]
-    assert read_all(reader) == []
 
 
 def test_arrow_payloads_are_read_in_the_columns_of_the_query(serving: Serving) -> None:
@@ -182,12 +155,6 @@ def test_a_live_stream_is_read_to_its_end(serving: Serving) -> None:
     assert column(batches, "metadata") == [None, b"m"] * 5
 
 
-def test_a_live_stream_is_read_to_a_number_of_rows(serving: Serving) -> None:
-    serving(live(1000))
-
-    assert len(column(read_all(BatchReader(options(route="ticks", positions="none", maxRows=7), None)), "data")) == 7
-
-
 def test_a_live_stream_is_read_for_a_time(serving: Serving) -> None:
     responder = Responder()
 
@@ -250,17 +217,6 @@ def test_positions_that_are_not_there_are_named_when_the_read_is_planned(given: 
     assert planned(options(failOnDataLoss="false", **given), BOUNDS) == [Range(0, 5, 20), Range(1, 0, 7)]
 
 
-def test_a_start_that_is_not_there_yet_is_an_error_or_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataLossError, match="position 21 of partition 0 is not there yet, the latest is 20;"):
-        planned(options(startingPosition='{"0": 21}'), BOUNDS)
-
-    assert planned(options(startingPosition='{"0": 20}'), BOUNDS) == [Range(1, 0, 7)]
-    assert caplog.text == ""
-    lenient = options(startingPosition='{"0": 21}', failOnDataLoss="false")
-    assert planned(lenient, BOUNDS) == [Range(1, 0, 7)]
-    assert "position 21 of partition 0 is not there yet" in caplog.text
-
-
 # Filters
 
 
@@ -270,30 +226,14 @@ def test_a_start_that_is_not_there_yet_is_an_error_or_a_warning(caplog: pytest.L
         (EqualTo(("position",), 5), Selection(start=5, end=6)),
         (GreaterThan(("position",), 5), Selection(start=6)),
         (GreaterThanOrEqual(("position",), 5), Selection(start=5)),
-        (LessThan(("position",), 5), Selection(end=5)),
-        (LessThanOrEqual(("position",), 5), Selection(end=6)),
         (EqualTo(("partition",), 1), Selection(frozenset({1}))),
         (In(("partition",), (1, 2)), Selection(frozenset({1, 2}))),
-        (In(("partition",), (1, None)), None),
-        (GreaterThan(("partition",), 1), None),
         (EqualTo(("data",), b"x"), None),
         (EqualTo(("position",), None), None),
-        (EqualTo(("position", "deep"), 5), None),
-        (IsNull(("position",)), None),
     ],
 )
 def test_a_filter_is_obeyed_exactly_or_not_at_all(one: Filter, selection: Selection | None) -> None:
     assert selection_of(one) == selection
-
-
-def test_selections_add_up() -> None:
-    one = Selection(frozenset({1, 2}), 5, 10).both(Selection(frozenset({2, 3}), 7)).both(Selection())
-
-    assert one == Selection(frozenset({2}), 7, 10)
-    assert one.narrowed(Range(2, 0, 100), "log") == Range(2, 7, 10)
-    assert one.narrowed(Range(2, 10, 100), "log") is None
-    assert one.narrowed(Range(1, 0, 100), "log") is None
-    assert Selection().end == MAX_POSITION
 
 
 def test_filters_narrow_a_read_and_the_others_go_back(serving: Serving) -> None:
@@ -303,10 +243,3 @@ def test_filters_narrow_a_read_and_the_others_go_back(serving: Serving) -> None:
 
     assert list(reader.pushFilters([EqualTo(("partition",), 1), other, GreaterThan(("position",), 96)])) == [other]
     assert column(read_all(reader), "position") == [97, 98, 99]
-
-
-def test_columns_of_arrow_payloads_are_never_filtered_here() -> None:
-    reader = PushdownReader(options(pushdown="true", payload="arrow"), pa.schema([("position", pa.int64())]))
-    filters: list[Filter] = [EqualTo(("position",), 1)]
-
-    assert list(reader.pushFilters(filters)) == filters

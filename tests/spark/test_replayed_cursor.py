@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 
-from rsocket_trio import Payload, RemoteProtocolError
+from rsocket_trio import Payload
 from rsocket_trio.replay import Record
 from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError
 from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.replayed import Cursor
-from rsocket_trio.spark.rows import RowShape
+from rsocket_trio.spark.rows import RowShape, raw_schema
 from tests.spark.serving import column, options
 from tests.spark.test_rows import SCHEMA, batch_of, ipc
 
 NOW = 77
+NOON = 1_769_860_800_000_000
+RECORDS = [
+    Record(0, b"0", key=b"k", timestamp=NOON),
+    Record(1, b"1", metadata=b"m", headers=[("b", b"x"), ("a", b""), ("b", None)], timestamp=NOON + 1),
+    Record(2, b"2", timestamp=NOON + 1),
+    Record(3, None),
+]
+HEADERS = [{"name": "b", "value": b"x"}, {"name": "a", "value": b""}, {"name": "b", "value": None}]
+
+
+def moment(us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
 
 
 def cursor(start: int = 0, end: int = 100, *, fail: bool = True) -> Cursor:
@@ -40,13 +54,6 @@ def test_rows_in_order_are_one_batch() -> None:
     assert (reading.position, reading.is_done) == (9, False)
 
 
-def test_the_end_of_the_range_is_the_end() -> None:
-    reading = cursor(0, 3)
-
-    assert positions(reading.take([element(position) for position in range(6)], NOW)) == [0, 1, 2]
-    assert reading.is_done
-
-
 def test_rows_that_come_again_are_left_out() -> None:
     reading = cursor()
     reading.take([element(0), element(1)], NOW)
@@ -57,19 +64,6 @@ def test_rows_that_come_again_are_left_out() -> None:
 def test_a_gap_is_an_error_that_names_what_is_missing() -> None:
     with pytest.raises(DataLossError, match=r"gap before position 5: positions 2 to 4 of partition 2.*failOnDataLoss"):
         cursor().take([element(0), element(1), element(5)], NOW)
-
-
-def test_a_gap_is_counted_where_that_is_accepted() -> None:
-    reading = cursor(fail=False)
-
-    assert positions(reading.take([element(0), element(5), element(6), element(9)], NOW)) == [0, 5, 6, 9]
-    assert reading.lost == 6
-    assert reading.position == 10
-
-
-def test_an_element_without_a_position_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="no position"):
-        cursor().take([Payload(b"x")], NOW)
 
 
 def test_a_raw_element_of_several_rows_is_refused() -> None:
@@ -87,15 +81,15 @@ def test_of_an_arrow_element_the_rows_in_the_range_are_taken(start: int, end: in
     assert reading.is_done
 
 
-def test_what_is_skipped_beyond_the_end_counts_up_to_the_end() -> None:
-    reading = cursor(90, fail=False)
-    reading.skip_to(200, "gone")
+def test_rows_one_by_one_have_keys_headers_and_times() -> None:
+    chosen = options(includeHeaders="true")
+    reading = Cursor(Range(0, 0, len(RECORDS)), RowShape(chosen, 0, None), fail_on_loss=True)
+    batches = reading.take([source_payload(record) for record in RECORDS], NOON + 5)
 
-    assert (reading.lost, reading.is_done) == (10, True)
-
-
-def test_a_range_that_is_cut_counts_what_lies_behind() -> None:
-    reading = cursor(0, 100, fail=False)
-    reading.cut(40)
-
-    assert (reading.lost, reading.end) == (60, 40)
+    assert all(batch.schema.equals(raw_schema(chosen)) for batch in batches)
+    assert column(batches, "key") == [b"k", None, None, None]
+    assert column(batches, "metadata") == [None, b"m", None, None]
+    assert column(batches, "headers") == [None, HEADERS, None, None]
+    assert column(batches, "timestamp") == [moment(NOON), moment(NOON + 1), moment(NOON + 1), None]
+    assert column(batches, "route") == ["log"] * 4
+    assert column(batches, "received_at") == [moment(NOON + 5)] * 4

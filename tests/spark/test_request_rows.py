@@ -19,21 +19,20 @@ from pyspark.sql.types import (
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
 from rsocket_trio.replay.arrow_packs import elements_of
-from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
+from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, read_sink_payload
 from rsocket_trio.replay.elements import Pack
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.request_rows import (
     HEADERS_WANTED,
     PIECE_BYTES,
     PIECE_ROWS,
-    REQUEST_BYTES,
     Encoder,
     rows_of,
     sink_columns,
 )
 from rsocket_trio.spark.rows import HEADERS_TYPE as RAW_HEADERS
-from rsocket_trio.spark.rows import RAW_SCHEMA, ROUTE_COMMENT
-from tests.spark.deliveries import ORIGIN, batch, encoder, numbers, options, write_of
+from tests.spark.deliveries import ORIGIN, encoder, options, write_of
+from tests.spark.sinks import batch, numbers
 
 
 def columns(**types: DataType) -> StructType:
@@ -44,53 +43,23 @@ HEADERS = ArrayType(columns(name=StringType(), value=BinaryType()))
 EVERYTHING = columns(data=BinaryType(), metadata=BinaryType(), key=StringType(), route=StringType())
 
 
-def test_columns_are_found_wherever_they_stand() -> None:
-    found = sink_columns(columns(route=StringType(), DATA=StringType(), key=BinaryType()), options())
-
-    assert found == {"data": 1, "key": 2, "route": 0}
-
-
-def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
-    types: dict[str, DataType] = dict.fromkeys(RAW_SCHEMA.names, BinaryType())
-    source = columns(**types, headers=HEADERS)
-    source.fields[5] = StructField("route", StringType(), metadata={"comment": ROUTE_COMMENT})
-
-    assert sink_columns(source, options()) == {"data": 2, "metadata": 3, "key": 6, "headers": 8}
-    # Also where rows of another route can't be written.
-    assert sink_columns(source, options(delivery="exactlyOnce")) == {"data": 2, "metadata": 3, "key": 6, "headers": 8}
-
-
 @pytest.mark.parametrize(
     ("schema", "given", "problem"),
     [
         (columns(key=BinaryType()), {}, r"column 'data' \(BINARY or STRING\) is missing"),
         (columns(data=IntegerType()), {}, "column 'data' is INT, wanted is BINARY or STRING"),
-        (columns(data=BinaryType(), key=LongType()), {}, "column 'key' is BIGINT, wanted is BINARY or STRING"),
-        (columns(data=BinaryType(), route=BinaryType()), {}, "column 'route' is BINARY, wanted is STRING"),
         (
             columns(data=BinaryType(), price=LongType()),
             {},
             "'price' is none of data, metadata, key, headers, route",
         ),
-        (columns(data=BinaryType(), headers=BinaryType()), {}, f"'headers' is BINARY, wanted is {HEADERS_WANTED}"),
         (
             columns(data=BinaryType(), headers=MapType(StringType(), LongType())),
             {},
             f"'headers' is MAP<STRING,BIGINT>, wanted is {HEADERS_WANTED}",
         ),
-        (
-            columns(data=BinaryType(), headers=ArrayType(columns(key=StringType(), value=BinaryType()))),
-            {},
-            f"'headers' is ARRAY<STRUCT<KEY:STRING,VALUE:BINARY>>, wanted is {HEADERS_WANTED}",
-        ),
-        (
-            columns(data=BinaryType(), headers=ArrayType(StringType())),
-            {},
-            f"'headers' is ARRAY<STRING>, wanted is {HEADERS_WANTED}",
-        ),
         (columns(data=BinaryType(), Data=BinaryType()), {}, "column 'Data' comes twice"),
         (EVERYTHING, {"delivery": "exactlyOnce"}, "column 'route' needs a request for each row"),
-        (columns(), {"payload": "arrow"}, "there are none"),
     ],
 )
 def test_a_column_that_will_not_do_is_named(schema: StructType, given: dict[str, str], problem: str) -> None:
@@ -159,17 +128,6 @@ def test_headers_go_along_in_order_and_with_doubles(packs: bool) -> None:
     assert headers_in(made, rows) == headers
 
 
-@pytest.mark.parametrize("packs", [True, False])
-def test_a_map_of_headers_is_taken_too(packs: bool) -> None:
-    wanted = columns(data=BinaryType(), headers=MapType(StringType(), StringType()))
-    schema = pa.schema([("data", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))])
-    headers = [[("a", "x"), ("b", "")], None, []]
-    rows = pa.RecordBatch.from_pydict({"data": [b"1", b"2", b"3"], "headers": headers}, schema=schema)
-    made = encoder(options(delivery="exactlyOnce"), wanted, packs=packs)
-
-    assert headers_in(made, rows) == [[("a", b"x"), ("b", b"")], None, []]
-
-
 @pytest.mark.parametrize(
     ("headers", "problem"),
     [
@@ -190,25 +148,6 @@ def test_headers_that_can_not_be_sent_are_named(packs: bool, headers: list[objec
 
     with pytest.raises(RowError, match=f"row 2 of the task can't be sent: {problem}"):
         requests(made, rows)
-
-
-def test_a_stage_has_null_for_rows_without_data() -> None:
-    found = requests(encoder(options(delivery="exactlyOnce")), batch([b"1", None, b""]))
-
-    assert [read_sink_payload(one, staged=True).elements[0].data for one in found] == [b"1", None, b""]
-
-
-def test_a_stage_says_nothing_that_its_opening_said() -> None:
-    made = encoder(options(delivery="exactlyOnce"))
-
-    assert [payload.metadata for payload in requests(made, batch(numbers(3)))] == [None, None, None]
-
-
-def test_text_is_sent_as_utf8() -> None:
-    made = encoder(options(), columns(data=StringType()))
-    rows = pa.RecordBatch.from_pylist([{"data": "grüß"}, {"data": ""}])
-
-    assert [payload.data for payload in requests(made, rows)] == ["grüß".encode(), b""]
 
 
 @pytest.mark.parametrize(
@@ -254,19 +193,3 @@ def test_an_arrow_payload_has_the_rows_of_a_batch_or_4_mebibytes_of_them(size: i
     assert [rows_of(payload) for payload in found] == expected
     assert [read_sink_payload(payload).elements[0].count for payload in found] == expected
     assert made.rows == 10
-
-
-def test_large_arrow_batches_are_cut_by_their_bytes() -> None:
-    rows = pa.RecordBatch.from_pylist([{"blob": bytes(2**20)}] * 10)
-    found = requests(encoder(options(payload="arrow"), columns(blob=BinaryType())), rows)
-
-    assert len(found) > 2
-    assert all(len(payload.data) < REQUEST_BYTES + 2**20 for payload in found)
-    assert sum(map(rows_of, found)) == 10
-    assert ROWS in [entry.mime for entry in decode_composite(found[0].metadata or b"")]
-
-
-def test_empty_batches_are_no_requests() -> None:
-    assert requests(encoder(options()), batch([])) == []
-    arrow = encoder(options(payload="arrow"), columns(id=LongType()))
-    assert requests(arrow, pa.RecordBatch.from_pylist([], schema=pa.schema([("id", pa.int64())]))) == []

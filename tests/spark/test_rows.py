@@ -11,7 +11,7 @@ import pytest
 
 from rsocket_trio.replay import Record
 from rsocket_trio.spark.errors import SchemaMismatchError
-from rsocket_trio.spark.rows import RAW_SCHEMA, RowShape, arrow_batches, fitted, gathered, joined, mismatch
+from rsocket_trio.spark.rows import RAW_SCHEMA, RowShape, arrow_batches, gathered
 from tests.spark.serving import options
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -64,14 +64,6 @@ def test_an_arrow_payload_gives_its_batches() -> None:
     assert ids(arrow_batches(data, SCHEMA)) == [[1, 2], [3]]
 
 
-def test_columns_may_come_in_another_order_and_be_never_null() -> None:
-    came = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("id", pa.int64())])
-    [batch] = arrow_batches(ipc(batch_of([1], came), schema=came), SCHEMA)
-
-    assert batch.schema.equals(SCHEMA)
-    assert batch.to_pydict() == {"id": [1], "name": ["n1"]}
-
-
 @pytest.mark.parametrize(
     ("came", "message"),
     [
@@ -105,43 +97,10 @@ def test_columns_that_the_query_does_not_name_are_left_out_and_absent_ones_are_n
     assert batch.to_pydict() == {"id": [7], "name": [None]}
 
 
-@pytest.mark.parametrize(
-    ("came", "message"),
-    [
-        (pa.schema([("id", pa.int64())]), "column 'name' is missing"),
-        (pa.schema([*SCHEMA, ("more", pa.int8())]), "column 'more' is not wanted"),
-    ],
-)
-def test_a_strict_query_refuses_columns_that_are_not_its_own(came: pa.Schema, message: str) -> None:
-    with pytest.raises(SchemaMismatchError, match=message):
-        list(arrow_batches(ipc(schema=came), SCHEMA, strict=True))
-
-
-def test_a_column_that_must_not_be_null_must_be_there() -> None:
-    wanted = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-
-    with pytest.raises(SchemaMismatchError, match=r"column 'id' is missing, and may not be null$"):
-        list(arrow_batches(ipc(schema=pa.schema([("name", pa.string())])), wanted))
-
-
-def test_a_column_that_may_be_null_will_not_do_for_one_that_must_not() -> None:
-    wanted = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-
-    assert mismatch(SCHEMA, wanted) == "column 'id' may be null, wanted is one that is not"
-    assert mismatch(wanted, SCHEMA) == ""
-
-
 @pytest.mark.parametrize("data", [b"", b"no arrow at all", ipc(batch_of([1]))[:-20]])
 def test_what_is_no_arrow_stream_is_named_as_such(data: bytes) -> None:
     with pytest.raises(SchemaMismatchError, match=f"payload of {len(data)} bytes is no Arrow IPC stream"):
         list(arrow_batches(data, SCHEMA))
-
-
-def test_a_batch_that_fits_is_not_made_anew() -> None:
-    batch = batch_of([1])
-
-    assert fitted(batch, SCHEMA) is batch
-    assert joined([batch]) is batch
 
 
 def test_a_payload_with_other_rows_than_its_metadata_says_is_refused() -> None:
@@ -162,10 +121,6 @@ def joined_ids(sizes: list[int], **bounds: int) -> list[int]:
 
 def test_small_batches_are_joined_up_to_the_number_of_rows_and_never_cut() -> None:
     assert joined_ids([2, 2, 9, 0, 1, 1], batch_rows=4) == [4, 9, 2]
-
-
-def test_rows_are_handed_on_once_they_are_large_enough() -> None:
-    assert joined_ids([1, 1, 1], batch_bytes=batch_of([1]).nbytes + 1) == [2, 1]
 
 
 def test_rows_are_handed_on_once_they_have_waited() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
-from pyspark.sql.datasource import EqualTo, In
 from trio.testing import MockClock
 
 from rsocket_trio import Payload, Rejected, Responder
@@ -17,10 +15,10 @@ from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.replay.source_routes import SOURCES_ROUTE
 from rsocket_trio.spark import ListedSource, list_sources
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader
-from rsocket_trio.spark.errors import CheckpointError, DataLossError, OptionError, SourceError
+from rsocket_trio.spark.batch_reader import BatchReader
+from rsocket_trio.spark.errors import DataLossError, OptionError, SourceError
 from rsocket_trio.spark.options import Options, Use, parse_options
-from rsocket_trio.spark.ranges import Bounds, Range
+from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.server_sources import ask_places
 from tests.spark.serving import URI, column, filled, options, served
 from tests.spark.test_reading import ranges, read_all
@@ -89,13 +87,6 @@ def test_a_query_reads_every_partition_of_every_route(which: dict[str, str], log
     assert query.plan() == []
 
 
-def test_a_query_of_several_routes_begins_by_route_and_partition(logs: dict[str, Log]) -> None:
-    start = '{"sensors.a": {"0": 99}, "sensors.b": {"0": 10}}'
-
-    query = Query(given(routePattern="sensors.*", startingPosition=start))
-    assert query.plan() == [Range(0, 99, 100, "sensors.a"), Range(1, 0, 50, "sensors.a")]
-
-
 def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, Log]) -> None:
     query = Query(given(routes="orders,sensors.b", startingPosition="earliest"))
     before = query.at
@@ -106,33 +97,6 @@ def test_rows_of_a_range_are_those_of_its_route(logs: dict[str, Log]) -> None:
     batches = list(query.reader.read(part))
     assert column(batches, "position") == [*range(5), *range(10)]
     assert column(batches, "route") == ["orders"] * 5 + ["sensors.b"] * 10
-
-
-def test_limits_are_shared_by_the_partitions_of_all_routes(logs: dict[str, Log]) -> None:
-    query = Query(given(routePattern="*", startingPosition="earliest", maxRowsPerTrigger=33, minPartitions=5))
-
-    planned = query.plan()
-    assert sum(one.size for one in planned) == 33
-    assert len(planned) >= 5
-    assert {one.route for one in planned} == {"orders", "sensors.a", "sensors.b"}
-    assert json.loads(json.dumps(query.at))["i"] == {
-        "orders": {"0": 0},
-        "sensors.a": {"0": 0, "1": 0},
-        "sensors.b": {"0": 0},
-    }
-    while more := query.plan():
-        planned += more
-    assert sum(one.size for one in planned) == 165
-
-
-def test_available_now_ends_where_all_routes_ended(logs: dict[str, Log]) -> None:
-    query = Query(given(routePattern="sensors.*", startingPosition="earliest"))
-    query.reader.prepareForTriggerAvailableNow()
-    append(logs["sensors.b"], 0, 7)
-    add("sensors.c", 3)
-
-    assert sum(one.size for one in query.plan()) == 160
-    assert query.plan() == []
 
 
 def test_a_route_that_comes_later_is_read_from_its_earliest_position(logs: dict[str, Log]) -> None:
@@ -171,14 +135,6 @@ def test_more_routes_may_be_named_with_the_same_checkpoint(logs: dict[str, Log])
     more.at = first.at
 
     assert more.plan() == [Range(0, 0, 5, "orders")]
-
-
-def test_a_checkpoint_of_one_route_is_not_that_of_several(logs: dict[str, Log]) -> None:
-    one = Query(parse_options({"path": URI, "route": "orders", "positions": "server"}, Use.STREAM_READ))
-    assert one.at["v"] == 1
-
-    with pytest.raises(CheckpointError, match="other options"):
-        Query(given(routes="orders")).reader.latestOffset(one.at, one.limit)
 
 
 def test_each_route_hears_of_its_own_commits(serving: Serving) -> None:
@@ -220,23 +176,6 @@ def test_a_batch_reads_all_routes_between_its_positions(logs: dict[str, Log]) ->
     assert column(read_all(reader), "position") == [*range(5), 98, 99, 0]
 
 
-def test_a_filter_by_route_is_pushed_down(logs: dict[str, Log]) -> None:
-    reader = PushdownReader(several(routePattern="*", pushdown="true"), None)
-    kept = list(reader.pushFilters([In(("route",), ("orders", "sensors.a")), EqualTo(("partition",), 0)]))
-
-    assert kept == []
-    assert ranges(reader) == [Range(0, 0, 5, "orders"), Range(0, 0, 100, "sensors.a")]
-
-
-def test_a_filter_of_another_route_leaves_nothing_of_the_only_one(logs: dict[str, Log]) -> None:
-    reader = PushdownReader(options(route="orders", pushdown="true"), None)
-
-    assert list(reader.pushFilters([EqualTo(("route",), "orders")])) == []
-    assert ranges(reader) == [Range(0, 0, 5)]
-    assert list(reader.pushFilters([EqualTo(("route",), "others")])) == []
-    assert ranges(reader) == [Range(0, 0, 0)]
-
-
 # What the server does not have
 
 
@@ -247,23 +186,6 @@ async def test_an_empty_pattern_names_what_there_is(autojump_clock: MockClock) -
     async with served(responder) as pool:
         with pytest.raises(SourceError, match=r"'routePattern': no source at .* is like 's\*'.*r00, r01.* and 12 more"):
             await ask_places(pool, several(routePattern="s*"))
-
-
-async def test_a_route_of_several_that_is_missing_is_named(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    add_source(responder, "a", Log())
-    async with served(responder) as pool:
-        with pytest.raises(SourceError, match=r"option 'route': route 'b' at memory://spark can't be read by position"):
-            await ask_places(pool, several(routes="a,b"))
-
-
-async def test_a_route_that_was_known_may_go_where_loss_is_accepted(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    add_source(responder, "a", Log())
-    async with served(responder) as pool:
-        lenient = several(routes="a,b", failOnDataLoss="false")
-        assert await ask_places(pool, lenient, {"a", "b"}) == {("a", 0): Bounds(0, 0)}
-        assert await ask_places(pool, several(routePattern="b", failOnDataLoss="false"), {"b"}) == {}
 
 
 async def test_a_server_that_cannot_list_is_told_from_one_that_is_away(autojump_clock: MockClock) -> None:
@@ -278,23 +200,6 @@ async def test_a_server_that_cannot_list_is_told_from_one_that_is_away(autojump_
     async with served(Responder()) as pool:
         with pytest.raises(OptionError, match=r"'routePattern': the server at .* lists no sources"):
             await ask_places(pool, several(routePattern="*"))
-
-
-async def test_a_source_that_cannot_be_opened_is_named(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    responder.request_response(SOURCES_ROUTE)(lambda request: b'{"sources": {"a": {"problem": "it is broken"}}}')
-    async with served(responder) as pool:
-        with pytest.raises(SourceError, match=r"route 'a' at .* can't be read: it is broken"):
-            await ask_places(pool, several(routePattern="*"))
-
-
-def test_a_list_that_is_none_ends_the_query(serving: Serving) -> None:
-    responder = Responder()
-    responder.request_response(SOURCES_ROUTE)(lambda request: b"hello")
-    serving(responder)
-
-    with pytest.raises(SourceError, match=r"rsocket-trio\.sources.*not a list of sources: hello"):
-        Query(given(routePattern="*"))
 
 
 def test_the_sources_of_a_server_are_listed(logs: dict[str, Log]) -> None:
@@ -316,19 +221,11 @@ def test_the_sources_of_a_server_are_listed(logs: dict[str, Log]) -> None:
     ("more", "message"),
     [
         ({"routes": "a,b", "route": "a"}, "options 'route' and 'routes' exclude each other"),
-        ({"routes": "a", "routePattern": "a"}, "options 'routes' and 'routePattern' exclude each other"),
         ({"routes": "a,,b"}, "'routes' of 'a,,b' has a route that is empty"),
-        ({"routes": "a,b,a"}, "'routes' of 'a,b,a' names 'a' twice"),
         ({"routes": "a,b", "positions": "none"}, "'routes' needs positions=server, not none"),
-        ({"routePattern": "*", "positions": "none"}, "'routePattern' needs positions=server, not none"),
         ({"routes": "a", "startingPosition": '{"0": 1}'}, "'startingPosition' of several routes names them"),
         ({"route": "a", "positions": "server", "startingPosition": '{"a": {"0": 1}}'}, "names its partitions only"),
-        ({"routes": "a", "startingPosition": '{"": {"0": 1}}'}, "has a route that is empty"),
-        ({"routes": "a", "startingPosition": '{"a": {"0": 1}, "b": 1}'}, "has a partition 'a'"),
-        ({"routes": "a", "startingPosition": '{"a": {"0": -1}}'}, "position -1 of partition 0 of route 'a'"),
-        ({"routes": "a", "startingPosition": '{"a": {}}'}, "must be an object"),
         ({"routes": "a,b", "ackRoute": "ack"}, r"'ackRoute' of several routes has a \*"),
-        ({"routes": "a," + "b" * 250}, "'route' is too long: with '.offsets' behind it"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )

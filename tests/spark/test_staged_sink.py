@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Payload, Rejected, Responder
+from rsocket_trio import Channel, Payload, Responder
 from rsocket_trio.replay import Element, Pack
 from rsocket_trio.replay.element_metadata import read_sink_payload
 from rsocket_trio.spark import deliveries as module
-from rsocket_trio.spark.connections import target_of
-from rsocket_trio.spark.deliveries import abort, commit
+from rsocket_trio.spark.deliveries import commit
 from rsocket_trio.spark.errors import SinkError
-from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
+from tests.spark.deliveries import ORIGIN, Flaky, deliver_rows, options, rows_in, sink_of
 from tests.spark.serving import pool, served
+from tests.spark.sinks import ROUTE, numbers
 
 ONCE = options(delivery="exactlyOnce")
 SINK = ORIGIN.sink
@@ -55,37 +54,6 @@ async def test_two_attempts_of_one_task_at_once_count_once(autojump_clock: MockC
 
     assert await rows_in(log) == numbers(1000)
     assert ledger.staged == []
-
-
-async def test_one_name_is_staged_by_one_writer_at_a_time(autojump_clock: MockClock) -> None:
-    responder, ledger, _ = await sink_of()
-    opening = json.dumps({"sink": SINK, "attempt": "the-same", "partition": 0}).encode()
-    async with served(responder) as connections, connections.connection(target_of(ONCE)) as connection:
-        route = "orders.stage"
-        async with connection.request_channel(opening, route=route) as first:
-            await first.send(b"1")
-            async with connection.request_channel(opening, route=route) as second:
-                with pytest.raises(Rejected, match="staged already"):
-                    await anext(second)
-            await first.send(b"2")
-            await first.send_eof()
-            answers = [json.loads(payload.data) async for payload in first]
-
-    assert answers == [{"rows": 2, "elements": 2}]
-    assert ledger.staged == ["the-same"]
-
-
-async def test_a_task_stages_attempts_of_limited_size(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 250 * 70)
-    responder, _, log = await sink_of()
-    async with served(responder) as connections:
-        report = await deliver_rows(connections, ONCE, 1000)
-        assert [rows for _, rows in report.attempts] == [300, 300, 300, 100]
-        await commit(connections, ONCE, SINK, 0, report.attempts)
-
-    assert await rows_in(log) == numbers(1000)
 
 
 async def test_a_server_that_is_away_for_a_while_gets_each_row_once(
@@ -162,27 +130,6 @@ async def test_a_repeated_batch_promotes_nothing(autojump_clock: MockClock) -> N
     assert ledger.staged == []
 
 
-async def test_an_empty_batch_is_committed_as_well(autojump_clock: MockClock) -> None:
-    responder, ledger, _ = await sink_of()
-    async with served(responder) as connections:
-        assert await commit(connections, ONCE, SINK, 0, [])
-        assert await commit(connections, ONCE, SINK, 1, [])
-        assert not await commit(connections, ONCE, SINK, 1, [])
-
-    assert ledger.last(SINK) == 1
-
-
-async def test_a_batch_of_another_checkpoint_is_an_error_and_not_lost_in_silence(autojump_clock: MockClock) -> None:
-    responder, _, log = await sink_of()
-    async with served(responder) as connections:
-        await commit(connections, ONCE, SINK, 41, [])
-        report = await deliver_rows(connections, ONCE, 10)
-        with pytest.raises(SinkError, match=r"batch 0 of sink 'sink' is below the last one, 41: another checkpoint"):
-            await commit(connections, ONCE, SINK, 0, report.attempts)
-
-    assert await rows_in(log) == []
-
-
 @pytest.mark.parametrize("attempts", [[("unknown", 10)], [(None, 11)]])
 async def test_a_commit_of_what_is_not_staged_promotes_nothing(
     attempts: list[tuple[str | None, int]], autojump_clock: MockClock
@@ -197,47 +144,6 @@ async def test_a_commit_of_what_is_not_staged_promotes_nothing(
 
     assert await rows_in(log) == []
     assert ledger.last(SINK) is None
-
-
-async def test_aborted_attempts_are_dropped(autojump_clock: MockClock) -> None:
-    responder, ledger, _ = await sink_of()
-    async with served(responder) as connections:
-        report = await deliver_rows(connections, ONCE, 10)
-        await abort(connections, ONCE, SINK, [name for name, _ in report.attempts])
-
-    assert ledger.staged == []
-
-
-async def test_an_abort_that_does_not_get_through_is_a_warning(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with pool() as connections:
-            await abort(connections, ONCE, SINK, ["a", "b"])
-
-    assert "2 attempts of sink sink stay staged until they expire" in caplog.text
-
-
-async def test_what_a_failed_task_has_staged_is_aborted(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_ATTEMPT_BYTES", 100 * 60)
-    responder, ledger, _ = await sink_of()
-
-    taken = 0
-
-    def fail(piece: object) -> None:
-        nonlocal taken
-        taken += 1
-        if taken == 5:
-            raise RuntimeError("upstream failed")
-
-    async with served(responder) as connections:
-        with pytest.raises(RuntimeError, match="upstream failed"):
-            await deliver_rows(connections, ONCE, 1000, hook=fail)
-
-    assert taken == 5
-    assert ledger.staged == []
 
 
 async def test_what_a_cancelled_task_has_staged_is_aborted(
@@ -304,9 +210,7 @@ async def test_a_confirmation_that_does_not_fit_is_an_error(
         (b"{}", "answered a commit with {}"),
         (b'{"promoted": true, "rows": 3, "last": 5}', "promoted 3 rows of 4"),
         (b'{"promoted": true, "rows": 4, "last": 6}', "promoted batch 5.*the last is 6: it is not known whether"),
-        (b'{"promoted": true, "rows": 4, "last": 4}', "promoted batch 5.*the last is 4"),
         (b'{"promoted": false, "rows": 0, "last": 4}', "had batch 5.*the last is 4: it is not known whether"),
-        (b'{"promoted": false, "rows": 0, "last": 6}', "had batch 5.*the last is 6: it is not known whether"),
     ],
 )
 async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(

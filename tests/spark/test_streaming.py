@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +16,10 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from rsocket_trio import Rejected, Responder
-from rsocket_trio.replay import Element, Log, TopicGone, add_source
-from rsocket_trio.replay.arrow_packs import encoded
+from rsocket_trio.replay import Element, Log, add_source
+from rsocket_trio.replay.errors import TopicGone
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.errors import CheckpointError, DataLossError, OptionError, SchemaMismatchError
+from rsocket_trio.spark.errors import CheckpointError, DataLossError
 from rsocket_trio.spark.options import Options, Use, parse_options
 from rsocket_trio.spark.ranges import Range, RangePartition
 from rsocket_trio.spark.rows import RAW_SCHEMA
@@ -110,11 +109,6 @@ def test_a_query_begins_where_it_should(start: str, planned: list[Range], log: L
     assert Query(given(startingPosition=start)).plan() == planned
 
 
-def test_a_start_beyond_the_end_is_refused(log: Log) -> None:
-    with pytest.raises(ValueError, match="position 101 of partition 0 is not there yet, the latest is 100"):
-        Query(given(startingPosition='{"0": 101}'))
-
-
 def test_a_micro_batch_is_bounded_by_default(log: Log) -> None:
     assert Query(given()).limit == ReadMaxRows(2 * ROWS_PER_PARTITION)
 
@@ -144,12 +138,6 @@ def test_no_bound_holds_where_the_engine_wants_everything(log: Log) -> None:
     assert query.plan() == [Range(0, 0, 100), Range(1, 0, 50)]
 
 
-def test_a_micro_batch_is_split_the_same_every_time(log: Log) -> None:
-    query = Query(given(startingPosition="earliest", minPartitions=5))
-
-    assert [one.size for one in query.plan()] == [33, 33, 34, 25, 25]
-
-
 def test_what_is_available_at_the_start_is_where_a_query_ends(log: Log) -> None:
     query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100, minRowsPerTrigger=90))
     query.reader.prepareForTriggerAvailableNow()
@@ -161,49 +149,12 @@ def test_what_is_available_at_the_start_is_where_a_query_ends(log: Log) -> None:
     assert sizes == [100, 50]
 
 
-def test_a_new_partition_is_read_from_its_beginning(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(given())
-    query.at["p"].pop("1")
-
-    assert query.plan() == [Range(1, 0, 50)]
-
-
-def test_the_rows_of_a_plan_are_read_by_copies(log: Log) -> None:
-    query = Query(given(startingPosition="earliest"))
-    end = query.reader.latestOffset(query.at, query.limit)
-    rows = []
-    for partition in query.reader.partitions(query.at, end):
-        reader, place = pickle.loads(pickle.dumps((query.reader, partition)))
-        rows += column(list(reader.read(place)), "position")
-
-    assert rows == [*range(100), *range(50)]
-
-
-def test_progress_shows_how_far_the_server_is(log: Log) -> None:
-    reader = ServerStreamReader(given(), None)
-
-    assert reader.reportLatestOffset() is None
-    reader.initialOffset()
-    told = reader.reportLatestOffset()
-    assert told is not None
-    assert {key: told[key] for key in "vfp"} == {"v": 1, "f": given().fingerprint, "p": {"0": 100, "1": 50}}
-
-
 def test_a_checkpoint_of_other_options_is_refused(log: Log) -> None:
     query = Query(given())
     query.at["f"] = "other"
 
     with pytest.raises(CheckpointError, match="other options"):
         query.plan()
-
-
-@pytest.mark.usefixtures("ends_background")
-def test_options_are_checked_with_the_first_question_and_not_before() -> None:
-    reader = ServerStreamReader(parse_options({"path": URI, "route": "log"}, Use.STREAM_READ), None)
-
-    with pytest.raises(OptionError, match="'positions' must be set"):
-        reader.initialOffset()
-    reader.stop()
 
 
 # What is gone
@@ -248,15 +199,6 @@ def test_a_log_that_was_replaced_is_read_from_its_earliest_where_that_is_accepte
     assert query.plan() == [Range(0, 10, 100)]
     assert query.plan() == []
     assert caplog.text.count("was replaced") == 1
-
-
-def test_a_log_that_was_replaced_is_noticed_where_a_query_takes_what_is_available(log: Log) -> None:
-    query = Query(given(failOnDataLoss="false"))
-    query.at["p"] = {"0": 100, "1": 77}
-    query.reader.prepareForTriggerAvailableNow()
-
-    assert query.plan() == []
-    assert query.plan() == [Range(1, 0, 50)]
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -390,42 +332,6 @@ def ends_of(log: Log, reader: str, wanted: dict[int, int]) -> bool:
     return False
 
 
-def test_commits_are_acknowledged_where_that_is_asked_for(serving: Serving) -> None:
-    log = trio.run(filled, {0: 10})
-    acks: list[tuple[int, int]] = []
-    responder = Responder()
-    add_source(responder, "log", log, on_ack=lambda partition, end: acks.append((partition, end)))
-    serving(responder)
-    query = Query(given(startingPosition="earliest", ackRoute="log.ack"))
-    query.plan()
-
-    query.reader.commit(query.at)
-
-    deadline = time.monotonic() + PATIENCE
-    while not acks and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert acks == [(0, 10)]
-
-
-def test_arrow_payloads_of_other_columns_are_an_error_of_planning(serving: Serving) -> None:
-    async def arrow_log() -> Log:
-        log = Log()
-        await log.open()
-        await log.append(encoded(pa.record_batch({"id": pa.array([1, 2], pa.int64())})), count=2)
-        return log
-
-    responder = Responder()
-    add_source(responder, "log", trio.run(arrow_log))
-    serving(responder)
-    reader = ServerStreamReader(
-        given(startingPosition="earliest", payload="arrow", minPartitions=2), pa.schema([("id", pa.string())])
-    )
-    start = reader.initialOffset()
-
-    with pytest.raises(SchemaMismatchError, match="column 'id' is int64, wanted is string"):
-        reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-
-
 # Rows that travel with the plan
 
 
@@ -459,53 +365,6 @@ def test_many_rows_are_read_by_tasks(log: Log) -> None:
     append(log, 0, 1000)
 
     assert planned_rows(Query(given(startingPosition="earliest"), planned=RAW_COLUMNS), 501) is None
-
-
-def test_large_rows_are_read_by_tasks_and_the_driver_does_not_try_again(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append(log, 0, 4, bytes(300_000))
-    query = Query(given(startingPosition='{"0": 100, "1": 50}'), planned=RAW_COLUMNS)
-    assert planned_rows(query, 4) is None
-
-    append(log, 0, 4, b"small")
-    monkeypatch.setattr(ServerStreamReader, "_read_few", pytest.fail)
-    assert planned_rows(query, 4) is None
-
-
-def test_the_driver_reads_small_rows_again_some_time_behind_a_large_one(log: Log) -> None:
-    append(log, 0, 1, bytes(3 * 2**20))
-    query = Query(given(startingPosition='{"0": 100, "1": 50}'), planned=RAW_COLUMNS)
-    assert planned_rows(query, 1) is None
-
-    def is_read_by_the_driver() -> bool:
-        append(log, 1, 2, b"small")
-        return planned_rows(query, 2) is not None
-
-    assert 2 < next(number for number in range(50) if is_read_by_the_driver()) < 40
-
-
-def test_a_slow_server_is_not_waited_for_with_each_micro_batch(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
-    monkeypatch.setattr("rsocket_trio.spark.stream_reader.PLAN_TIMEOUT", 0)
-    assert planned_rows(query, 4) is None
-
-    monkeypatch.setattr(ServerStreamReader, "_read_few", pytest.fail)
-    assert planned_rows(query, 4) is None
-
-
-def test_tasks_read_what_the_driver_can_not(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(given(startingPosition="earliest"), planned=RAW_COLUMNS)
-    before = query.at
-    end = query.said(query.reader.latestOffset(before, ReadMaxRows(6)))
-
-    async def fail(*arguments: object) -> None:
-        raise DataLossError("gone")
-
-    monkeypatch.setattr("rsocket_trio.spark.stream_reader.fetch", fail)
-    [part] = query.reader.partitions(before, end)
-    assert not isinstance(query.reader, PlannedReader)
-    assert repr(part) == "RangePartition(0: 0 to 4, 1: 0 to 2)"
 
 
 def test_rows_that_do_not_fit_leave_all_rows_of_their_micro_batch_to_tasks(log: Log) -> None:

@@ -19,9 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType
 
 from rsocket_trio import ApplicationError, Payload, Responder
-from rsocket_trio.replay import Ledger, add_sink, sink_routes
-from rsocket_trio.spark import OptionError, SchemaMismatchError, SinkError
-from rsocket_trio.spark.background import close_background
+from rsocket_trio.replay import sink_routes
+from rsocket_trio.spark import OptionError, SinkError
 from rsocket_trio.spark.writer import Written, origin_of
 from tests.spark.sinks import (
     PATIENCE,
@@ -142,17 +141,6 @@ class Query:
         self._make().commit(messages, number)
 
 
-def test_two_streams_with_one_sink_id_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    with sink() as server:
-        first, second = (Query(monkeypatch, server.uri, name, sinkId="both") for name in ("one", "two"))
-        first.run(0)
-        with pytest.raises(SinkError, match="sink 'both' belongs to query one, not to query two: use another sinkId"):
-            second.run(0)
-        first.run(1)
-        assert len(server.rows()) == 40
-        assert server.ledger.last("both") == 1
-
-
 def test_a_new_checkpoint_takes_an_old_sink_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with sink() as server:
         old, new = (Query(monkeypatch, server.uri, name, sinkId="x") for name in ("old", "new"))
@@ -199,45 +187,6 @@ def test_what_a_killed_writer_staged_is_not_in_the_way_of_its_restart(
         assert len(server.rows()) == 20 + 4000
 
 
-def test_attempts_of_one_planning_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    with sink() as server:
-        query = Query(monkeypatch, server.uri, "q", sinkId="x")
-        messages = query.stage(0)
-        epochs = {message.epoch for message in messages if isinstance(message, Written)}
-        assert len(epochs) == 1
-        assert None not in epochs
-        assert len(server.ledger.staged) == 2
-        assert {m.epoch for m in query.stage(0) if isinstance(m, Written)} != epochs
-
-
-def test_a_server_without_epochs_is_written_to_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, responder = Ledger(), Responder()
-    answer = responder.request_response
-
-    def without_epochs(name: str) -> Any:
-        return (lambda function: function) if name == f"{ROUTE}.epoch" else answer(name)
-
-    monkeypatch.setattr(responder, "request_response", without_epochs)
-    add_sink(responder, ROUTE, ledger)
-    with serving(responder) as server:
-        query = Query(monkeypatch, server.uri, "q", sinkId="x")
-        assert [m.epoch for m in query.stage(0) if isinstance(m, Written)] == [None, None]
-        query.run(0)
-        assert ledger.last("x") == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"sinkId": None}, "option 'takeOver' needs 'sinkId'"),
-        ({"sinkId": "x", "delivery": "atLeastOnce"}, "option 'takeOver' needs delivery=exactlyOnce, not atLeastOnce"),
-    ],
-)
-def test_a_takeover_that_can_not_be_is_refused_when_the_write_is_planned(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(OptionError, match=problem):
-        stream_writer("tcp://127.0.0.1:1", takeOver="true", **given)
-
-
 @pytest.mark.parametrize("packs", [True, False])
 def test_rows_without_data_are_null_at_the_server(packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_routes, "has_arrow", lambda: packs)
@@ -268,31 +217,6 @@ def test_skipped_rows_are_counted_in_the_message_and_told_on_the_driver(caplog: 
     assert (message.rows, message.skipped) == (2, 2)
     assert f"writing to {ROUTE}, batch 7: 2 of 4 rows were skipped (errorPolicy=skip); the first: " in caplog.text
     assert "column 'data' is null" in caplog.text
-
-
-def test_arrow_payloads_are_written_once_too() -> None:
-    rows = pa.RecordBatch.from_pylist([{"id": number} for number in range(100)])
-    with sink() as server:
-        writer = batch_writer(server.uri, schema_of(id=LongType()), payload="arrow", delivery="exactlyOnce")
-        message = writer.write(iter([rows.slice(start, 30) for start in (0, 30, 60, 90)] * 2))
-        writer.commit([message])
-        records = server.records()
-
-    assert message.rows == 200
-    assert [record.count for record in records] == [30, 30, 30, 10] * 2
-    found = [pa.ipc.open_stream(record.data).read_all() for record in records]
-    assert pa.concat_tables(found).to_pylist() == rows.to_pylist() * 2
-
-
-def test_what_fails_upstream_is_raised_and_what_was_staged_is_dropped() -> None:
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield from batches(5000)
-        raise RuntimeError("upstream failed")
-
-    with sink() as server:
-        with pytest.raises(RuntimeError, match="upstream failed"):
-            batch_writer(server.uri, delivery="exactlyOnce").write(failing())
-        assert list(server.ledger.staged) == []
 
 
 def test_a_task_whose_server_fails_does_not_read_on() -> None:
@@ -360,47 +284,12 @@ def test_rows_are_held_back_while_the_server_does_not_answer_and_memory_stays_fl
     assert peak < 24 * 2**20
 
 
-def test_secrets_are_in_no_error_and_no_repr() -> None:
-    given: dict[str, Any] = {"auth_type": "simple", "auth_user": "ada", "auth_password": "s3cret"}
-    writer = batch_writer("tcp://127.0.0.1:1", **given)
-    try:
-        with pytest.raises(SinkError, match=r"tcp://127\.0\.0\.1:1") as caught:
-            writer.write(batches(1))
-    finally:
-        close_background()
-
-    assert "s3cret" not in str(caught.value)
-    assert "s3cret" not in repr(source("tcp://127.0.0.1:1", **given))
-
-
 def test_overwrite_and_complete_are_refused() -> None:
     found = source("tcp://127.0.0.1:1")
     schema = schema_of(data=LongType())
     for make in (found.writer, found.streamWriter):
         with pytest.raises(OptionError, match=r"mode 'overwrite' .*Use mode 'append'"):
             make(schema, True)
-
-
-def test_wrong_columns_are_refused_when_the_write_is_planned() -> None:
-    found = source("tcp://127.0.0.1:1")
-    for make in (found.writer, found.streamWriter):
-        with pytest.raises(SchemaMismatchError, match="column 'price' is none of"):
-            make(schema_of(data=LongType(), price=LongType()), False)
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"interaction": "channel"}, "'interaction' is not for write: it is for read, readStream"),
-        ({"delivery": "bestEffort"}, "'delivery' of 'bestEffort' is none of exactlyOnce, atLeastOnce"),
-        ({"metadataMimeType": "text/plain"}, "a sink needs composite metadata"),
-        ({"delivery": "twice"}, "'delivery' of 'twice' is none of exactlyOnce, atLeastOnce"),
-        ({"reader": "a"}, "'reader' is not for write: it is for readStream"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_when_the_write_is_planned(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(OptionError, match=problem):
-        batch_writer("tcp://127.0.0.1:1", **given)
 
 
 class Context:

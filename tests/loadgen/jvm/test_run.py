@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rsocket_trio.loadgen import Histogram, LoadError, Plan, SlotsError, run
+from rsocket_trio.loadgen import Histogram, Plan, run
 from tests.blocks import page, snippets
 
 if TYPE_CHECKING:
@@ -29,35 +29,6 @@ def test_tasks_make_a_load_together(spark: SparkSession, uri: str) -> None:
     merged = Histogram((row["bucket"], row["count"]) for row in rows if row["measure"] == "latency")
     assert list(merged.counts()) == list(total.times["latency"].counts())
     assert {row["task"] for row in rows if row["measure"] == "ok"} == {0, 1}
-
-
-def test_rows_are_those_of_the_one_load(spark: SparkSession, uri: str) -> None:
-    rows = run(spark, Plan(uri=uri, route="echo", rate=50, seconds=0.5)).rows
-
-    assert rows.where("measure = 'due'").groupBy().sum("count").collect()[0][0] == 25
-    assert rows.collect() == rows.collect()
-
-
-@pytest.mark.parametrize(
-    ("at", "route", "said"),
-    [
-        (None, "nowhere", "Rejected: no request_response handler for route 'nowhere'"),
-        ("tcp://127.0.0.1:1", "echo", "ConnectionLost: tcp://127.0.0.1:1: connection refused"),
-    ],
-    ids=["route", "server"],
-)
-def test_what_keeps_a_load_from_being_made_is_said_once(
-    at: str | None, route: str, said: str, spark: SparkSession, uri: str
-) -> None:
-    with pytest.raises(LoadError) as caught:
-        run(spark, Plan(uri=at or uri, route=route, rate=10, seconds=1, tasks=2))
-
-    assert str(caught.value) == said
-
-
-def test_too_few_slots_are_an_error_at_once(spark: SparkSession, uri: str) -> None:
-    with pytest.raises(SlotsError, match=r"3 tasks need as many slots .* Spark has 2: fewer tasks, or .*local\[3\]"):
-        run(spark, Plan(uri=uri, rate=10, tasks=3))
 
 
 def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:

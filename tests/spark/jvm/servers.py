@@ -8,9 +8,9 @@ import pyarrow as pa
 import trio
 
 from rsocket_trio import ApplicationError, Connection, Outgoing, Payload, Responder, Setup
-from rsocket_trio.replay import Element, Ledger, Log, Record, add_sink, add_source
+from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 from rsocket_trio.replay.element_metadata import source_payload
-from tests.spark.sinks import Server
+from tests.spark.sinks import Server, Sink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PIECE = 100
@@ -121,36 +121,15 @@ class SourceServer(Server):
             self.open -= 1
 
 
-class SinkServer(Server):
+class SinkServer(Sink):
     """A server of ``orders``, a ledger of two partitions, and of ``picky``, which refuses what ends with 7."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
         """What ``picky`` took."""
-        self._log = Log(partitions=2)
-        trio.run(self._log.open)
         responder = Responder()
-        add_sink(responder, "orders", Ledger(self._log))
         responder.request_response("picky")(self._picky)
-        super().__init__(responder)
-
-    def records(self) -> list[Record]:
-        """Return what counts."""
-
-        async def read() -> list[Record]:
-            found: list[Record] = []
-            for partition in self._log.partitions():
-                start, end = self._log.bounds(partition)
-                while start < end:
-                    found += await self._log.read_some(partition, start, end)
-                    start = found[-1].end
-            return found
-
-        return self.run(read)
-
-    def rows(self) -> list[bytes]:
-        """Return the data of what counts."""
-        return [record.data or b"" for record in self.records()]
+        super().__init__(2, responder)
 
     def _picky(self, request: Payload) -> bytes:
         if request.data.endswith(b"7"):

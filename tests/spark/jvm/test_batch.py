@@ -53,37 +53,11 @@ def test_a_read_has_as_many_tasks_as_asked_for(spark: SparkSession, server: Sour
     assert frame.agg(F.count("*"), F.sum("position")).collect()[0][:] == (2000, 999_000)
 
 
-def test_positions_bound_a_read(spark: SparkSession, server: SourceServer) -> None:
-    frame = load(spark, server, startingPosition='{"0": 990}', endingPosition='{"1": 5}')
-
-    assert frame.groupBy("partition").count().orderBy("partition").collect() == [(0, 10), (1, 5)]
-
-
 def test_arrow_payloads_fill_the_columns_of_the_query(spark: SparkSession, server: SourceServer) -> None:
     frame = load(spark, server, route="arrow", payload="arrow", schema="id BIGINT, name STRING", minPartitions=7)
 
     found = frame.agg(F.count("*"), F.sum("id"), F.countDistinct("name")).collect()[0]
     assert found[:] == (2000, 999_000, 1000)
-
-
-def test_arrow_payloads_of_other_columns_are_named(spark: SparkSession, server: SourceServer) -> None:
-    given = {"route": "arrow", "payload": "arrow"}
-    for schema, more, problem in (
-        ("id INT, name STRING", {}, "column 'id' is int64, wanted is int32"),
-        ("id BIGINT, more DOUBLE", {"strictSchema": "true"}, "'name' is not wanted; column 'more' is missing"),
-        ("id BIGINT, name INTERVAL YEAR", {}, "column 'name' can't be read"),
-    ):
-        with pytest.raises(PySparkException, match=problem) as caught:
-            load(spark, server, schema=schema, **given, **more).collect()
-        # Nothing was asked of a task.
-        assert "TaskSetManager" not in str(caught.value)
-        assert "SparkRuntimeException" not in str(caught.value)
-
-
-def test_arrow_payloads_give_the_columns_that_they_have(spark: SparkSession, server: SourceServer) -> None:
-    frame = load(spark, server, route="arrow", payload="arrow", schema="more DOUBLE, id BIGINT")
-
-    assert frame.where("more IS NULL").agg(F.sum("id")).first() == (999_000,)
 
 
 def test_what_is_wrong_is_said_when_the_read_is_planned(spark: SparkSession, server: SourceServer) -> None:
@@ -102,14 +76,6 @@ def test_what_is_wrong_is_said_when_the_read_is_planned(spark: SparkSession, ser
                 with pytest.raises(PySparkException, match=message) as caught:
                     load(spark, server, **options).collect()
                 assert "Traceback" not in str(caught.value)
-
-
-@pytest.mark.parametrize("positions", ["server", "none"])
-def test_a_server_that_is_not_there_is_named(positions: str, spark: SparkSession) -> None:
-    reader = spark.read.format("rsocket").options(route="log", positions=positions, reconnectMaxAttempts=0)
-
-    with pytest.raises(PySparkException, match=r"(?s)tcp://127.0.0.1:1.*refused"):
-        reader.load("tcp://127.0.0.1:1").collect()
 
 
 def test_no_secret_is_in_plans_and_errors(
@@ -135,12 +101,6 @@ def test_a_limit_ends_the_stream(spark: SparkSession, start_server: StartServer)
     while server.open and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (server.streams, server.open) == (1, 0)
-
-
-def test_a_live_stream_is_read_up_to_a_bound(spark: SparkSession, server: SourceServer) -> None:
-    frame = load(spark, server, route="ticks", positions="none", maxRows=5000)
-
-    assert frame.agg(F.count("*"), F.max(F.col("data").cast("string").cast("int"))).collect()[0][:] == (5000, 4999)
 
 
 def test_filters_are_pushed_down_where_that_is_asked_for(spark: SparkSession, server: SourceServer) -> None:

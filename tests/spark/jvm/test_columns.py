@@ -89,21 +89,3 @@ def test_rows_that_were_read_are_written_on_as_they_are(
     chosen = read(spark, server.uri).withColumn("route", lit("copied")).limit(5)
     chosen.write.format("rsocket").mode("append").options(route="written").save(server.uri)
     assert read(spark, server.uri, route="copied").count() == 305
-
-
-def test_some_columns_may_be_read(spark: SparkSession, server: SourceServer) -> None:
-    register(spark)
-    some = spark.read.format("rsocket").schema("timestamp TIMESTAMP, position BIGINT, route STRING")
-    found = some.options(routes="log,sensors.a", pushdown="false").load(server.uri)
-
-    assert found.columns == ["timestamp", "position", "route"]
-    assert found.groupBy("route").count().orderBy("route").collect() == [("log", 2000), ("sensors.a", 2000)]
-    assert found.filter("timestamp IS NULL").count() == 0
-
-
-def test_the_first_five_columns_are_read_as_ever(spark: SparkSession, server: SourceServer) -> None:
-    register(spark)
-    former = "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
-    reader = spark.read.format("rsocket").schema(former).options(route="log", positions="server")
-
-    assert reader.load(server.uri).filter("partition = 1 AND metadata = 'm1'").count() == 1000

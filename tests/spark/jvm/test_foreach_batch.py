@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -75,21 +74,6 @@ def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[...,
     assert told(sink) == Counter(wanted)
 
 
-def test_a_new_checkpoint_under_an_old_name_is_refused(
-    repeat: Callable[..., None], spark: SparkSession, server: SourceServer, sink: SinkServer, tmp_path: Path
-) -> None:
-    def positions(frame: DataFrame, batch: int) -> None:
-        write(frame.selectExpr("concat(partition, ' ', position) AS data"), sink, batch)
-
-    repeat(positions)
-    rows = spark.readStream.format("rsocket").options(route="log", positions="server", startingPosition="earliest")
-    query = rows.load(server.uri).writeStream.foreachBatch(positions).trigger(availableNow=True)
-    with pytest.raises(Exception, match=r"sink 'x' belongs to query .*: use another sinkId"):
-        finish(query.option("checkpointLocation", str(tmp_path / "another")).start())
-
-    assert told(sink) == Counter(f"{partition} {position}" for partition in range(2) for position in range(1000))
-
-
 @whole
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: SinkServer) -> None:
@@ -101,30 +85,6 @@ def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., N
     batches = [(0, 400), (1, 800), (2, 1000)]
     assert told(sink) == Counter(
         f"{batch}: {partition} has {count}" for batch, count in batches for partition in (0, 1)
-    )
-
-
-@whole
-def test_what_a_merge_changes_counts_once(
-    repeat: Callable[..., None], sink: SinkServer, spark: SparkSession, tmp_path: Path
-) -> None:
-    """The table is a folder for each batch; the rows that a batch changes in it go to the sink."""
-
-    def merge(frame: DataFrame, batch: int) -> None:
-        new = frame.selectExpr("position % 5 AS id", "position AS value").groupBy("id").agg({"value": "max"})
-        new = new.toDF("id", "value")
-        if batch:
-            old = spark.read.parquet(str(tmp_path / f"table-{batch - 1}")).toDF("id", "before")
-            new = new.join(old, "id", "left").where("before IS NULL OR value > before").select("id", "value")
-        new.write.mode("overwrite").parquet(str(tmp_path / f"table-{batch}"))
-        changed = spark.read.parquet(str(tmp_path / f"table-{batch}"))
-        write(changed.selectExpr("to_json(struct(id, value)) AS data"), sink, batch)
-
-    repeat(merge)
-
-    found = [json.loads(row) for row in told(sink).elements()]
-    assert sorted((one["id"], one["value"]) for one in found) == sorted(
-        (id_, last - 5 + id_) for last in (400, 800, 1000) for id_ in range(5)
     )
 
 

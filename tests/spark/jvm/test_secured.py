@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 
 from rsocket_trio import Connection, RejectedSetup, Responder, Setup
 from rsocket_trio.metadata import AUTHENTICATION, SimpleAuthentication, decode_authentication, decode_composite
-from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
+from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.spark import register
-from tests.spark.sinks import Server
+from tests.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ KNOWN = SimpleAuthentication("ada", "s3cret-one")
 CREDENTIALS = {"auth.type": "simple", "auth.user": "ada", "auth.password": "s3cret-one"}
 
 
-class Secured(Server):
+class Secured(Sink):
     """A server with TLS that lets only those in who have a certificate and the password."""
 
     def __init__(self, authority: trustme.CA, folder: Path) -> None:
@@ -39,17 +39,15 @@ class Secured(Server):
         authority.issue_cert("127.0.0.1").configure_cert(context)
         authority.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
-        self.source, self.log = Log(), Log()
-        for log in (self.source, self.log):
-            trio.run(log.open)
-        trio.run(self.source.append_all, {0: [Element(b"%d" % number) for number in range(ROWS)]})
+        source = Log()
+        trio.run(source.open)
+        trio.run(source.append_all, {0: [Element(b"%d" % number) for number in range(ROWS)]})
         responder = Responder()
         responder.setup(self._admit)
-        add_source(responder, "log", self.source)
-        add_sink(responder, "orders", Ledger(self.log))
+        add_source(responder, "log", source)
         files = {"tls.ca": "ca.pem", "tls.cert": "client.pem", "tls.key": "key.pem"}
         self.options = {name: str(folder / file) for name, file in files.items()}
-        super().__init__(responder, "tls://127.0.0.1:0", ssl_context=context)
+        super().__init__(1, responder, "tls://127.0.0.1:0", context)
         port = int(self.uri.rpartition(":")[2])
         # Nobody listens on port 1: the next one is tried.
         self.uris = f"tls://127.0.0.1:1,tls://127.0.0.1:{port}"
@@ -60,14 +58,6 @@ class Secured(Server):
         ]
         if len(said) != 1 or decode_authentication(said[0]) != KNOWN:
             raise RejectedSetup("who are you?")
-
-    def rows(self) -> Counter[bytes]:
-        """Return what counts."""
-
-        async def read() -> list[bytes]:
-            return [record.data or b"" for record in await self.log.read_some(0, 0)]
-
-        return Counter(self.run(read))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +76,7 @@ def test_a_job_reads_and_writes_over_tls_with_credentials_and_the_server_that_is
     writer = rows.write.format("rsocket").mode("append").options(route="orders", delivery="exactlyOnce", **options)
     writer.save(secured.uris)
 
-    assert secured.rows() == Counter(b"%d" % number for number in range(ROWS))
+    assert Counter(secured.rows()) == Counter(b"%d" % number for number in range(ROWS))
 
 
 @pytest.mark.parametrize(

@@ -154,20 +154,6 @@ def test_a_small_micro_batch_is_read_by_the_driver_alone(queries: Queries, start
     assert server.connections == 1
 
 
-def test_columns_of_rows_that_travel_with_the_plan_are_those_of_the_query(
-    queries: Queries, spark: SparkSession, start_server: StartServer, tmp_path: Path
-) -> None:
-    server, seen = start_server(120, 30), list[tuple[int, str]]()
-    reader = spark.readStream.format("rsocket").schema("id BIGINT COMMENT 'a number', name STRING")
-    reader = reader.options(route="arrow", payload="arrow", positions="server", startingPosition="earliest")
-    writer = reader.option("maxRowsPerTrigger", 50).load(server.uri).writeStream
-    writer = writer.foreachBatch(lambda frame, batch: seen.extend((row.id, row.name) for row in frame.collect()))
-    finish(writer.option("checkpointLocation", str(tmp_path / "arrow")).trigger(availableNow=True).start())
-
-    assert sorted(seen) == sorted((number, f"n{number}") for _, number in rows(120, 30))
-    assert server.connections == 1
-
-
 def test_a_listener_tells_how_far_a_query_is_behind(
     queries: Queries, server: SourceServer, spark: SparkSession
 ) -> None:

@@ -38,12 +38,6 @@ def test_a_view_reads_anew_for_each_query(spark: SparkSession, server: SourceSer
         spark.catalog.dropTempView("log")
 
 
-def test_a_view_of_arrow_payloads_has_the_columns_that_it_names(spark: SparkSession, server: SourceServer) -> None:
-    create_view(spark, "named", schema="id BIGINT", path=server.uri, route="log", payload="arrow", positions="server")
-    assert spark.table("named").dtypes == [("id", "bigint")]
-    spark.catalog.dropTempView("named")
-
-
 def test_a_view_can_be_made_in_sql(spark: SparkSession, server: SourceServer) -> None:
     register(spark)
     options = f"path '{server.uri}', route 'log', positions 'server', endingPosition '{{\"0\": 7, \"1\": 3}}'"
@@ -90,13 +84,3 @@ def test_three_threads_start_a_query_each(spark: SparkSession, sink: Sink, tmp_p
 
     assert failed == [], "\n".join(failed)
     assert sorted(map(int, sink.rows())) == list(range(30))
-
-
-def test_a_thread_writes_a_batch(spark: SparkSession, sink: Sink) -> None:
-    register(spark)
-    writer = spark.sql("SELECT 'a' AS data").write.format("rsocket").mode("append").option("route", "orders")
-    thread = threading.Thread(target=writer.save, args=(sink.uri,))
-    thread.start()
-    thread.join(LIMIT)
-
-    assert sink.rows() == [b"a"]

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from rsocket_trio.spark import register
 from tests.rows import Rows
 from tests.spark.jvm.servers import SinkServer
 from tests.spark.session import finish
@@ -28,13 +27,6 @@ def numbers(count: int) -> list[bytes]:
     return sorted(b"%d" % number for number in range(count))
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "exactlyOnce"}], ids=["atLeastOnce", "exactlyOnce"])
-def test_a_batch_arrives_once(options: dict[str, str], spark: SparkSession, sink: SinkServer) -> None:
-    write(spark.range(0, 3000, 1, 3).selectExpr(NUMBERS), sink.uri, **options)
-
-    assert sorted(sink.rows()) == numbers(3000)
-
-
 def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: SinkServer) -> None:
     frame = spark.range(0, 1000, 1, 1).selectExpr("id", "CAST(id AS STRING) AS name", "id / 2 AS half")
     write(frame, sink.uri, payload="arrow", delivery="exactlyOnce")
@@ -44,14 +36,6 @@ def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: Sink
     assert pa.concat_tables(tables).to_pylist() == [
         {"id": number, "name": str(number), "half": number / 2} for number in range(1000)
     ]
-
-
-def test_keys_and_metadata_arrive_with_the_rows(spark: SparkSession, sink: SinkServer) -> None:
-    frame = spark.sql("SELECT 'one' AS data, 'k' AS key, 'm' AS metadata")
-    write(frame, sink.uri, delivery="exactlyOnce")
-
-    found = [(record.data, record.metadata, record.count, record.key) for record in sink.records()]
-    assert found == [(b"one", b"m", 1, b"k")]
 
 
 def test_refused_rows_fail_the_job_or_are_skipped(spark: SparkSession, sink: SinkServer) -> None:
@@ -86,15 +70,6 @@ def test_what_cant_be_is_said_clearly_and_without_secrets(spark: SparkSession, s
                     write(spark.range(0, 4, 1, 1).selectExpr(*columns), sink.uri, mode, **options)
                 assert "s3cret" not in str(caught.value)
                 assert "Traceback" not in str(caught.value)
-
-
-@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
-def test_a_server_that_is_not_there_is_named(delivery: str, spark: SparkSession) -> None:
-    register(spark)
-    frame = spark.range(0, 4, 1, 1).selectExpr(NUMBERS)
-
-    with pytest.raises(PySparkException, match=r"tcp://127.0.0.1:1.*refused"):
-        write(frame, "tcp://127.0.0.1:1", delivery=delivery, reconnectMaxAttempts=0)
 
 
 def test_a_sink_belongs_to_one_checkpoint_until_another_takes_it_over(

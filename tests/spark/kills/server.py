@@ -23,7 +23,6 @@ from rsocket_trio.replay import (
     Ledger,
     Log,
     Pack,
-    Record,
     add_sink,
     add_source,
 )
@@ -76,18 +75,6 @@ class Watched(Ledger):
         return done
 
 
-async def everything(log: Log) -> list[Record]:
-    """All that counts."""
-    found: list[Record] = []
-    for partition in log.partitions():
-        start, end = log.bounds(partition)
-        while start < end:
-            records = list(await log.read_some(partition, start, end))
-            found += records
-            start = records[-1].end
-    return found
-
-
 async def main(given: dict[str, Any]) -> None:
     """Serve until killed."""
     responder = Responder()
@@ -105,7 +92,10 @@ async def main(given: dict[str, Any]) -> None:
 
         @responder.request_response("dump")
         async def dump(request: object) -> bytes:
-            return json.dumps([(record.data or b"").decode() for record in await everything(log)]).encode()
+            records = [
+                one for partition in log.partitions() async for one in log.read(partition, *log.bounds(partition))
+            ]
+            return json.dumps([(record.data or b"").decode() for record in records]).encode()
 
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(partial(serve, responder, [given["uri"]]))
