@@ -10,7 +10,7 @@ from rsocket_trio.mux.framing import Framing24, whole
 from rsocket_trio.mux.outbox import Outbox, StreamQueue
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.rsocket.session import Session

@@ -1,41 +1,34 @@
-"""The cost of held entries beside their bytes: small frames that left are joined, those that wait count more."""
+"""The cost of held entries beside their bytes: many small frames count more than those."""
 
 from __future__ import annotations
 
 import gc
-import random
 import tracemalloc
 
 import pytest
 
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
-from rsocket_trio.mux.retransmission import LOOSE, FrameStore, Run
+from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.payload import Payload
-from tests.each_row import ALL_CASES
 
 
 def frame_of(number: int, size: int = 7) -> bytes:
     return number.to_bytes(4, "big") + bytes(size - 4)
 
 
-def frames_of(store: FrameStore) -> list[bytes]:
-    return [frame for kept in store.kept() for frame in (kept.frames() if isinstance(kept, Run) else (kept,))]
-
-
-def test_many_small_frames_take_little_more_memory_than_their_bytes() -> None:
+def test_many_small_frames_take_no_more_memory_than_they_count() -> None:
     gc.collect()
     tracemalloc.start()
     try:
         store = FrameStore(1 << 20)
-        for number in range(100_000):
-            store.append(frame_of(number))
+        while store.room > 0:
+            store.append(frame_of(store.position))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert store.size == 700_000
-    assert taken < 1.5 * store.size
+    assert taken < 1.1 * store.limit
 
 
 @pytest.mark.parametrize("make", [
@@ -56,33 +49,6 @@ def test_an_entry_costs_no_more_than_it_counts_beside_its_bytes(make: object) ->
 
     assert len(held) == count
     assert taken / count < ENTRY_OVERHEAD
-
-
-@pytest.mark.parametrize("seed", range(20 if ALL_CASES else 8))
-def test_a_store_of_joined_frames_behaves_like_a_list(seed: int) -> None:
-    rng = random.Random(seed)
-    store, model, first, number = FrameStore(1 << 30), [], 0, 0
-    for _ in range(60):
-        for _ in range(rng.choice((1, 10, LOOSE, 3 * LOOSE))):
-            number += 1
-            frame = frame_of(number, rng.choice((4, 7, 100, 1024, 1025, 5000)))
-            store.append(frame)
-            model.append(frame)
-        borders = [first]
-        for frame in model:
-            borders.append(borders[-1] + len(frame))
-        assert (store.first, store.position, store.size) == (first, borders[-1], borders[-1] - first)
-        for border in rng.sample(borders, min(5, len(borders))):
-            assert store.serves(border)
-            assert store.serves(border + 1) == (border + 1 in borders)
-        assert frames_of(store) == model
-        if rng.random() < 0.5:
-            position = rng.choice(borders) + rng.choice((0, 0, 1))
-            store.trim(position)
-            while model and first + len(model[0]) <= position <= borders[-1]:
-                first += len(model.pop(0))
-    store.trim(store.position)
-    assert (frames_of(store), store.size) == ([], 0)
 
 
 def test_entries_without_bytes_fill_an_outbox_as_well() -> None:

@@ -229,7 +229,7 @@ ON_CONNECTION: Final[tuple[Callable[[Talk], object], ...]] = (
     Talk.wait,
     lambda talk: talk.session.ping(None),
     lambda talk: talk.session.grant(Lease(3, 10.0), talk.now),
-    lambda talk: talk.session.connection_metadata.metadata_push(b"news"),
+    lambda talk: talk.session.metadata_push(b"news"),
     lambda talk: talk.session.drain() if talk.random.random() < 0.1 else None,
     lambda talk: talk.session.announce_close(last=True) if talk.random.random() < 0.1 else None,
 )

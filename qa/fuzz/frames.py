@@ -12,8 +12,7 @@ import attrs
 from qa.fuzz.targets import MORE, Target
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, NotUnderstood
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_0, REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_0, REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT, Dialect
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

@@ -31,8 +31,7 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
 from tests.events import one_by_one

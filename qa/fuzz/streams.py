@@ -15,7 +15,7 @@ from rsocket_trio.connection.protocols import detect_protocol, name_of
 from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_1, RSOCKET_1_0
 from rsocket_trio.streamux.chunks import ChunkHeader, ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize, Terms, negotiate
 from rsocket_trio.streamux_magic import SIZE

@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         "a position inside of a frame is served",
         "FrameStore.serves",
-        "return here == position or (",
-        "return here <= position or (",
+        "return here == position",
+        "return here >= position",
         RESUME,
     ),
     Mutant(
@@ -390,9 +390,9 @@ MUTANTS = (
     ),
     Mutant(
         "a fragment size that is given is for new peers only",
-        "ServerHandshake.admit",
-        "joins = self._own_size or ",
-        "joins = ",
+        "ServerHandshake.joins_fragments",
+        "return self._own_size or ",
+        "return ",
         ("tests/connection/test_old_peers.py",),
     ),
     Mutant(

@@ -17,10 +17,10 @@ import trio.testing
 
 from rsocket_trio import Keepalive, Payload, RejectedResume, Responder, ResumeOptions, serve
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
-from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest
+from rsocket_trio.rsocket.resumption import TOKEN_SIZE, ResumeRequest
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport

@@ -21,7 +21,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialect import dialect_named
 
 AGAIN = 200
 """Bytes of what is sent again that are aimed at."""

@@ -24,7 +24,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialect import dialect_named
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 STREAMS = 4

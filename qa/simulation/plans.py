@@ -10,7 +10,7 @@ import attrs
 
 from rsocket_trio import Keepalive, Limits, StreamuxOptions
 from rsocket_trio.limits import MIB
-from rsocket_trio.rsocket.dialects import ALL as FAMILY
+from rsocket_trio.rsocket.dialect import ALL as FAMILY
 from rsocket_trio.testing import Faults
 
 STREAMUX = "streamux/1"

@@ -24,7 +24,7 @@ from rsocket_trio.conformance.run import Dial
 from rsocket_trio.conformance.streamux import Streamux, StreamuxState
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame, SetupFrame
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport

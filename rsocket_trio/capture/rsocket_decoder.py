@@ -24,9 +24,9 @@ from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH, Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialect import dialect_named
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
-from rsocket_trio.rsocket.extensions.terms import content_at, cost_of
+from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -43,7 +43,7 @@ from rsocket_trio.rsocket.frames import (
     SetupOkFrame,
 )
 from rsocket_trio.rsocket.handshake import stated
-from rsocket_trio.rsocket.resume_positions import resume_request
+from rsocket_trio.rsocket.resumption import resume_request
 
 NS_PER_MS = 1_000_000
 
@@ -199,7 +199,7 @@ class RSocketDecoder(ConnectionDecoder):
         self._streams += 1
         if self._leased:
             lease = self._leases[seen.inward]
-            for _ in range(cost_of(frame.extensions) if dialect.entries else 1):
+            for _ in range(dialect.extensions.cost_of(frame.extensions) if dialect.entries else 1):
                 lease.use(now)
         self.session.begin(stream, now)
         self._payload(stream, frame, seen, is_item=True)

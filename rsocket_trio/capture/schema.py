@@ -156,7 +156,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 def type_names(dialect: str) -> dict[int, str]:
     """Return the name of each ``frame_type`` of a dialect. Raise ``KeyError`` for an unknown dialect."""
     # Imported here: the columns alone need no codec.
-    from rsocket_trio.rsocket.dialects import DIALECTS
+    from rsocket_trio.rsocket.dialect import DIALECTS
 
     if dialect == "streamux/1":
         # Its chunks are not read, and have no type.

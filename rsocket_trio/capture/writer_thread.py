@@ -17,7 +17,7 @@ from rsocket_trio.capture.rows import Origin, Row, Rows
 from rsocket_trio.capture.rsocket_decoder import RSocketDecoder
 from rsocket_trio.capture.writers import GROUP, TableWriter
 from rsocket_trio.mux.recording import Facts
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 
 logger = logging.getLogger("rsocket_trio")
 

@@ -20,7 +20,7 @@ from rsocket_trio.cli.options import FILE, LEVELS, MANY, Row, uri
 from rsocket_trio.cli.watching import Secrets, Watch, watched
 from rsocket_trio.client.open import open_uri
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.signatures import completed

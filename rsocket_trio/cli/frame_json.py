@@ -13,8 +13,7 @@ from rsocket_trio.connection.protocols import SHORT
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Row
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1, Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, PayloadFrame, RequestFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 

@@ -19,8 +19,7 @@ from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.connection.protocols import SHORT, detect_protocol, name_of
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.detection import Undecided
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
+from rsocket_trio.rsocket.dialect import DIALECTS, RSOCKET_1_0, Dialect, dialect_named
 
 STREAMUX = ("streamux/1", "streamux")
 SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT.items() if name in DIALECTS)

@@ -22,8 +22,7 @@ from rsocket_trio.conformance.wire import Passed
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Row
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_0
+from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_0, Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame
 
 BROKEN: Final = (CaseOutcome.FAIL, CaseOutcome.DEVIATION)

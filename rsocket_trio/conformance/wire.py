@@ -11,7 +11,7 @@ import trio
 from rsocket_trio.conformance.header import Fragments, Headers
 from rsocket_trio.conformance.notation import FramePattern, Notation
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.framing import Framing
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import WrongProtocol
 
@@ -27,26 +27,12 @@ CONNECTION: Final = bytes(4)
 """The stream id of frames about the connection."""
 
 
-class Uncut:
+class Uncut(Framing):
     """A framing that cuts nothing and adds nothing: the tester does that itself, from the documents."""
-
-    error: RemoteProtocolError | None = None
-    pending = False
-    portions = False
-    mid_frame = False
-    missing = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the chunk."""
         return [chunk] if chunk else []
-
-    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """Return the bytes as they are."""
-        return b"".join(self.parts(frames))
-
-    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """Return the same, not joined."""
-        return [part for frame in frames for part in (frame if isinstance(frame, tuple) else (frame,))]
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ from rsocket_trio.connection.hooks import (
     current_call_variable,
     current_connection_variable,
 )
-from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed, supported
+from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed
 from rsocket_trio.connection.resumption import Reconnector
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
@@ -326,7 +326,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
                 if following is None:
                     raise
                 engine = following
-        supported(engine.session, engine.session.connection_metadata, "metadata").metadata_push(content, metadata_type)
+        engine.session.metadata_push(content, metadata_type)
         engine.wake()
 
     async def ping(self) -> float:
@@ -504,8 +504,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         is true.
         """
         engine = await self._checked_open()
-        extensions = supported(engine.session, engine.session.extensions, "extension frames")
-        extensions.extension(ext_type, as_bytes(body), ignore=ignore)
+        engine.session.extension(ext_type, as_bytes(body), ignore=ignore)
         engine.wake()
 
     async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
@@ -515,8 +514,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """
         content = checked_entries(entries)
         engine = await self._checked_open()
-        extension = supported(engine.session, engine.session.extension_entries, "extension entries")
-        extension.entries(content, ignore=ignore)
+        engine.session.entries(content, ignore=ignore)
         engine.wake()
 
     async def _checked_open(self) -> Engine:
@@ -599,8 +597,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """Return whether the connection outlives the loss of its transport: resumption was agreed, and was not given
         up.
         """
-        resumable = self._engine.session.resumable
-        return resumable is not None and resumable.can_resume
+        return self._engine.session.can_resume
 
     def on_state(self, function: Callable[[str], object]) -> None:
         """Call a plain ``function`` with each new ``status``.
@@ -621,8 +618,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     @property
     def lease(self) -> Lease | None:
         """Return the rest of the peer's last lease, to look at and not to act on; ``None`` without leases."""
-        leasing, now = self._engine.session.leasing, trio.current_time()
-        permits = leasing.permits if leasing is not None else None
+        permits, now = self._engine.session.permits, trio.current_time()
         if permits is None:
             return None
         return Lease(min(permits.remaining(now), MAX_REQUESTS), min(permits.expires_in(now), MAX_SECONDS))
@@ -689,6 +685,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def _leave(self) -> None:
         """End the connection: cancel open streams, send the queued frames, then close."""
         # A peer that may resume the session has to know that this side will not.
-        resumable = self._engine.session.resumable
-        announce = resumable is not None and (resumable.can_resume or resumable.gave_up_resuming)
+        session = self._engine.session
+        announce = session.can_resume or session.gave_up_resuming
         self._engine.close(ConnectionClosed("the connection was closed by this side"), announce=announce)

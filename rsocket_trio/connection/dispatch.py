@@ -54,7 +54,6 @@ from rsocket_trio.tools.exception_groups import failures_told_to, only_leaf
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.session import Leasing
     from rsocket_trio.rsocket.frames import ExtensionEntry
     from rsocket_trio.terms import Setup
 
@@ -308,16 +307,16 @@ class Dispatcher:
     def start_lease_policy(self) -> None:
         """Let the application's policy grant leases, in a task, if they were agreed and it has one."""
         engine = self._engine
-        policy, leasing, setup = engine.responder._lease_handler, engine.session.leasing, engine.connection.setup
-        if setup.lease and policy is not None and leasing is not None:
-            engine.start_task(self._run_lease_policy, policy, leasing, setup)
+        policy, setup = engine.responder._lease_handler, engine.connection.setup
+        if setup.lease and policy is not None:
+            engine.start_task(self._run_lease_policy, policy, setup)
 
-    async def _run_lease_policy(self, policy: Handler, leasing: Leasing, setup: Setup) -> None:
+    async def _run_lease_policy(self, policy: Handler, setup: Setup) -> None:
         """Grant what the policy yields. A policy that fails grants nothing more, and the failure is logged."""
         with failures_told_to(partial(self._lease_policy_failed, policy)):
             async with aclosing(policy.function(setup)) as leases:
                 async for lease in leases:
-                    leasing.grant(lease, trio.current_time())
+                    self._engine.session.grant(lease, trio.current_time())
                     self._engine.wake()
 
     def _lease_policy_failed(self, policy: Handler, error: Exception) -> None:

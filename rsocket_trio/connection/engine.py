@@ -313,8 +313,7 @@ class Engine(Timer):
         session = self.session
         if self._outbox:
             self.wake()
-        resumable = session.resumable
-        if resumable is not None and resumable.gave_up_resuming and not self._said_gave_up:
+        if session.gave_up_resuming and not self._said_gave_up:
             self._said_gave_up = True
             self.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
             self.notify_state()
@@ -337,8 +336,8 @@ class Engine(Timer):
 
         Only a new transport helps: when the peer resumes, it says which frames it has.
         """
-        session, resumable = self.session, self.session.resumable
-        return resumable is not None and self._outbox.is_stalled and session.is_congested and resumable.can_resume
+        session = self.session
+        return self._outbox.is_stalled and session.is_congested and session.can_resume
 
     @property
     def is_over(self) -> bool:
@@ -348,8 +347,7 @@ class Engine(Timer):
     @property
     def is_mid_frame(self) -> bool:
         """Return whether the session holds a part of a frame, beyond the transport."""
-        framing = self.session.own_framing
-        return framing is not None and framing.is_mid_frame
+        return self.session.is_mid_frame
 
     @property
     def progress(self) -> int:
@@ -380,9 +378,7 @@ class Engine(Timer):
 
     def _forgive_silence(self, now: float) -> None:
         """Count the peer's silence from now on: frames of it may have stayed unread."""
-        timer = self.session.silence_timer
-        if timer is not None:
-            timer.heard(now)
+        self.session.heard(now)
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         """Handle a framing error: the transport cannot find the next frame."""
@@ -391,15 +387,14 @@ class Engine(Timer):
     def on_lost(self, error: ConnectionLost) -> None:
         """Handle the loss of the transport: end the connection, or suspend the session."""
         session = self.session
-        announcement, resumable, framing = session.close_announcement, session.resumable, session.own_framing
         if self.peer_closing or (self.peer_draining and session.is_quiet):
             self.end(ConnectionClosed("the peer closed the connection"))
-        elif announcement is not None and announcement.has_announced and session.is_quiet:
+        elif session.has_announced and session.is_quiet:
             self.end(ConnectionClosed("the connection was drained by this side"))
-        elif resumable is not None and resumable.can_resume and self.reconnector is not None:
+        elif session.can_resume and self.reconnector is not None:
             self._suspend(error)
         elif self.ended is None:
-            cut = error if framing is None else framing.cut_off(error)
+            cut = session.cut_off(error)
             self.faults.lost(cut)
             self.end(cut)
 
@@ -601,8 +596,7 @@ class Engine(Timer):
 
     def _expire(self, now: float) -> None:
         """Act on the session's deadline: send a sign of life, or give up a peer that is silent."""
-        if self.session.silence_timer is not None:
-            self.session.silence_timer.excuse(now)
+        self.session.excuse(now)
         self._dispatcher.act(self.session.expire(now))
         link = self.link
         if not link.is_awake:
@@ -647,14 +641,13 @@ class Engine(Timer):
 
     def _suspend(self, error: ConnectionLost) -> None:
         """Suspend the session, because its transport is lost, until there is another."""
-        resumable = self.session.resumable
-        if self.is_suspended or self.ended is not None or resumable is None:
+        if self.is_suspended or self.ended is not None:
             return
         self.faults.lost(error)
         self.is_suspended = True
         # From here on what is queued wakes no send task: it counts towards what waiting sessions may keep.
         link, self.link = self.link, NoLink(self._on_growth)
-        self._dispatcher.act(resumable.suspend())
+        self._dispatcher.act(self.session.suspend())
         self._on_idle()
         link.on_idle()
         self.notify_state()
@@ -705,12 +698,12 @@ class Engine(Timer):
 
     def drain(self, *, announce: bool) -> None:
         """Take and send no new requests from now on, and tell the peer."""
-        session, announcement = self.session, self.session.close_announcement
+        session = self.session
         session.drain()
-        if announcement is not None and announce:
-            announcement.announce_close(last=False)
-        elif announcement is not None and not session.is_quiet:
-            announcement.announce_drain()
+        if announce:
+            session.announce_close(last=False)
+        elif not session.is_quiet:
+            session.announce_drain()
         self._wake_waiters()
         self._notify_drain()
         self.wake()
@@ -730,19 +723,19 @@ class Engine(Timer):
         self._cancel_streams(closed)
         if self.is_suspended:
             return False
-        announcement = self.session.close_announcement
-        if announcement is not None and not announcement.has_announced:
-            announcement.announce_close(last=True)
+        session = self.session
+        if not session.has_announced:
+            session.announce_close(last=True)
         self.wake()
-        return announcement is not None and announcement.has_announced
+        return session.has_announced
 
     def close(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
         """Cancel all open streams, send the queued frames, then close the link."""
         if self.ended is not None:
             return
         self._cancel_streams(closed)
-        if announce and self.session.close_announcement is not None:
-            self.session.close_announcement.announce_close(last=True)
+        if announce:
+            self.session.announce_close(last=True)
         self.end(closed)
 
     def lose(self, error: ConnectionLost) -> None:

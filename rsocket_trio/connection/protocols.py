@@ -16,12 +16,11 @@ from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import EMPTY
-from rsocket_trio.rsocket import dialects as family
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import dialect_named, spoken
+from rsocket_trio.rsocket import dialect as family
+from rsocket_trio.rsocket.dialect import Dialect, dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, described, setup_frame, stated
-from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
+from rsocket_trio.rsocket.resumption import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.streamux_magic import NAME, begins

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def supported(session: Session, capability: T | None, what: str) -> T:
-    """Return a session's capability. Raise ``Unsupported`` if its dialect has no such thing."""
-    if capability is None:
-        raise Unsupported(f"{session.dialect.name} has no {what}")
-    return capability
-
-
 PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
 
@@ -63,7 +56,7 @@ def routed(port: Engine, payload: Any, route: str | None) -> Payload:
         raise TypeError(f"a route is a str, not {type(route).__name__}")
     dialect = port.session.dialect
     if not dialect.routes:
-        supported(port.session, None, "routes")
+        raise Unsupported(f"{dialect.name} has no routes")
     mime = port.connection.setup.metadata_mime
     if request.metadata_mime not in NO_MIME and dialect.mime_fields:
         mime = mime_name(request.metadata_mime)
@@ -127,7 +120,7 @@ class RequestQueue:
         """Open a stream if it need not wait; else return ``None``."""
         port = self._port
         if entries:
-            supported(self._session, self._session.extension_entries, "extension entries")
+            self._session.cost(entries)  # raises where there are none
         if (
             port.ended is not None
             or self._handed
@@ -150,9 +143,7 @@ class RequestQueue:
         renewed: Callable[[], Payload] | None = None,
     ) -> StreamState:
         """Open a stream after the requests that wait longer."""
-        session = self._session
-        extension = session.extension_entries
-        cost = extension.cost(entries) if entries and extension is not None else 1
+        cost = self._session.cost(entries) if entries else 1
         self._commands.check_request(interaction, payload)  # before waiting: the result does not depend on time
 
         def act() -> StreamState:
@@ -168,8 +159,7 @@ class RequestQueue:
         """Send a ping, after waiting for a free id if a ping takes one."""
         self._check_open()
         # A ping needs no permit of a lease.
-        leasing = self._session.leasing
-        if (leasing is None or leasing.permits is None) and (self._commands.is_full or self._handed):
+        if self._session.permits is None and (self._commands.is_full or self._handed):
             await self._in_turn(0, 1, lambda: self._session.ping(token))
         else:
             self._session.ping(token)
@@ -275,5 +265,5 @@ class RequestQueue:
         session = self._session
         if self._commands.is_full:
             return False
-        permits = session.leasing.permits if session.leasing is not None else None
+        permits = session.permits
         return permits is None or permits.take(trio.current_time(), cost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 
@@ -32,37 +32,44 @@ ALIKE = 8
 """Frames in one write from which it is worth to look whether all have the same size."""
 
 
-class Framing(Protocol):
-    """Cuts a byte stream into frames, however the stream was cut on its way."""
+class Framing:
+    """Cuts a byte stream into frames, however the stream was cut on its way. This one cuts nothing: bytes pass."""
 
-    error: RemoteProtocolError | None
+    __slots__ = ()
+
+    error: RemoteProtocolError | None = None
     """The error that ends the frames. ``feed`` sets it rather than raising it, so that no frame before is lost."""
-    pending: bool
+    pending: bool = False
     """True if whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
-    portions: bool
+    portions: ClassVar[bool] = False
     """True if a chunk of any size is handed out in portions, so that no number of frames holds up others for long."""
+    missing: int = 0
+    """The bytes still to come of the frame that began, as far as its length is known."""
 
     @property
     def mid_frame(self) -> bool:
         """Return whether a part of a frame has arrived and the rest has not."""
-        ...
-
-    @property
-    def missing(self) -> int:
-        """Return the bytes still to come of the frame that began, as far as its length is known."""
-        ...
+        return False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the frames that this chunk completes, without prefixes. Check ``error`` and ``pending`` afterwards."""
-        ...
+        return [chunk]
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
-        ...
+        if len(frames) == 1 and isinstance(frames[0], bytes):
+            return frames[0]
+        return b"".join(self.parts(frames))
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
         """Return the same, not joined: for writes that take pieces."""
-        ...
+        parts: list[bytes | memoryview] = []
+        for frame in frames:
+            if isinstance(frame, bytes):
+                parts.append(frame)
+            else:
+                parts += frame
+        return parts
 
 
 @functools.cache
@@ -125,7 +132,7 @@ class Gathering:
         return b"".join(pieces)
 
 
-class _LengthPrefixed:
+class _LengthPrefixed(Framing):
     """Frames behind a length prefix. Sizes here do not count the prefix, even if the length on the wire does.
 
     ``first_max`` bounds the first frame by itself. A length that was announced is a number and nothing else until its
@@ -313,15 +320,10 @@ class Framing32(_LengthPrefixed):
     largest = 2**31 - 1 - 4
 
 
-class NoFraming:
-    """Framing of message transports: each chunk is a frame."""
+class NoFraming(Framing):
+    """Framing of message transports: each chunk is a frame. They send frames one by one, since borders are lost."""
 
     __slots__ = ("_max", "error")
-
-    mid_frame = False
-    missing = 0
-    pending = False
-    portions = False
 
     def __init__(self, max_frame: int = Framing24.largest) -> None:
         self.error: RemoteProtocolError | None = None
@@ -335,25 +337,6 @@ class NoFraming:
             self.error = RemoteProtocolError(f"frame of {len(chunk)} bytes, limit {self._max}")
             return []
         return [chunk]
-
-    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """Return all bytes in turn. Frame borders are lost, so message transports send frames one by one."""
-        return b"".join(self.parts(frames))
-
-    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """Return the same, not joined."""
-        return bare(frames)
-
-
-def bare(frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-    """Return the pieces of all frames, without anything between them."""
-    parts: list[bytes | memoryview] = []
-    for frame in frames:
-        if isinstance(frame, bytes):
-            parts.append(frame)
-        else:
-            parts += frame
-    return parts
 
 
 def whole(frame: EncodedFrame) -> bytes:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import attrs
+
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ class StreamQueue:
         self.ended = False
 
 
+@attrs.define(eq=False, repr=False)
 class Outbox:
     """All frames that wait to be written on one connection.
 
@@ -113,46 +116,26 @@ class Outbox:
     the send task was not told of. ``is_acknowledged`` says that the peer has read all that left.
     """
 
-    __slots__ = (
-        "_drained",
-        "_held",
-        "_introduced",
-        "_last",
-        "_limit",
-        "_replies",
-        "_sole_queue",
-        "_turns",
-        "_urgent",
-        "bulk_size",
-        "entries",
-        "has_urgent",
-        "is_acknowledged",
-        "reply_size",
-        "small_size",
-    )
-
+    _limit: int
+    _drained: Callable[[StreamQueue], None]
+    _last: bytes | None = None
+    _sole_queue: int = 0  # id() of the queue whose only frame left last; no reference, to keep nothing alive
+    is_acknowledged: bool = False
+    _held: bool = False
+    _introduced: bool = False
+    # Lists, and no deque where nothing waits: an empty one costs 600 bytes, and these are empty most of the time.
+    _urgent: list[Urgent] = attrs.Factory(list)
+    _replies: list[bytes] = attrs.Factory(list)
+    _turns: deque[StreamQueue] | tuple[()] = ()
+    small_size: int = 0
+    bulk_size: int = 0
+    entries: int = 0
+    has_urgent: bool = False
+    reply_size: int = 0
     _shared: object = None
     """The limit that several outboxes share, of one that has such a limit."""
-    is_stalled = False
+    is_stalled: bool = False
     """True if nothing leaves until the peer says that it has what left before."""
-
-    def __init__(self, limit: int, drained: Callable[[StreamQueue], None]) -> None:
-        self._limit = limit
-        self._drained = drained
-        self._last: bytes | None = None
-        self._sole_queue = 0  # id() of the queue whose only frame left last; no reference, to keep nothing alive
-        self.is_acknowledged = False
-        self._held = False
-        self._introduced = False
-        # Lists, and no deque where nothing waits: an empty one costs 600 bytes, and these are empty most of the time.
-        self._urgent: list[Urgent] = []
-        self._replies: list[bytes] = []
-        self._turns: deque[StreamQueue] | tuple[()] = ()
-        self.small_size = 0
-        self.bulk_size = 0
-        self.entries = 0
-        self.has_urgent = False
-        self.reply_size = 0
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._replies or self._turns or self._last)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from itertools import groupby
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import attrs
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox, StreamQueue
 
-LOOSE = 256
-"""Frames that are kept apart. When there are as many, the small ones among them are joined."""
+UNCHARGED_FRAMES = 256
+"""Frames that are kept for their bytes alone."""
+FRAME_OVERHEAD = 64
+"""Bytes that a further one takes beside its own, about what its object and its place cost."""
 UNCOUNTED = 4096
 """Bytes that may be put before they count towards a shared limit; the next write counts them."""
-SMALL_FRAME = 1024
-"""Bytes up to which a frame is joined with others: that saves 60 bytes a frame and costs one or two."""
 FREE_SHARES: Final = 8
 """The number of times what is left of the limit that one session may keep: the sessions that keep most wait first,
 however many they are, and one that comes later still finds room."""
@@ -28,63 +28,15 @@ EXCESS_PART: Final = 8
 """The part of the limit by which large items may exceed it, so that sessions that keep little find room for theirs."""
 
 
-class Run:
-    """Small frames that left one after another, in one piece of memory."""
-
-    __slots__ = ("_data", "_sizes")
-
-    def __init__(self, data: bytes, sizes: array[int]) -> None:
-        self._data = data
-        self._sizes = sizes
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    @classmethod
-    def of(cls, frames: Collection[bytes]) -> Run:
-        """Return a run of these frames."""
-        sizes = list(map(len, frames))
-        return cls(b"".join(frames), array("B" if max(sizes) < 256 else "H", sizes))
-
-    def frames(self) -> Iterator[bytes]:
-        """Yield each frame."""
-        end = 0
-        for size in self._sizes:
-            begin, end = end, end + size
-            yield self._data[begin:end]
-
-    def whole_until(self, position: int) -> int:
-        """Return the bytes of the frames that end at this position of the run or before."""
-        end = 0
-        for size in self._sizes:
-            if end + size > position:
-                break
-            end += size
-        return end
-
-    def from_position(self, position: int) -> Run:
-        """Return the frames that begin at this position of the run or behind."""
-        end = count = 0
-        while end < position:
-            end += self._sizes[count]
-            count += 1
-        return Run(self._data[end:], self._sizes[count:])
-
-
-Kept: TypeAlias = bytes | Run
-
-
 class FrameStore:
     """Sent frames in order. The next one will begin at ``position``, the oldest kept one begins at ``first``.
 
-    Positions count the bytes of encoded frames from 0 on, as the peer counts those that it receives. Many small frames
-    are joined, so that the store takes little more memory than the bytes of its frames.
+    Positions count the bytes of encoded frames from 0 on, as the peer counts those that it receives.
     """
 
-    __slots__ = ("_frames", "_joined", "first", "limit", "position")
+    __slots__ = ("_frames", "first", "limit", "position")
 
     def __init__(self, limit: int) -> None:
-        self._joined: deque[Kept] | tuple[()] = ()
         self._frames: deque[bytes] = deque()
         self.limit = limit
         self.first = 0
@@ -96,33 +48,24 @@ class FrameStore:
         return self.position - self.first
 
     @property
+    def charge(self) -> int:
+        """Return what is kept as it counts towards limits: many frames count more than their bytes."""
+        return self.position - self.first + FRAME_OVERHEAD * max(0, len(self._frames) - UNCHARGED_FRAMES)
+
+    @property
     def room(self) -> int:
         """Return the bytes that may still be kept."""
-        return self.limit - self.size
+        return self.limit - self.charge
 
     def append(self, frame: bytes) -> None:
         """Keep a frame that leaves."""
-        frames = self._frames
-        frames.append(frame)
+        self._frames.append(frame)
         self.position += len(frame)
-        if len(frames) >= LOOSE:
-            self._join()
 
     def trim(self, position: int) -> None:
         """Drop the frames before this position, which the peer has. An old one, or one ahead, has no effect."""
         if not self.first < position <= self.position:
             return
-        joined = self._joined
-        while joined:
-            entry = joined[0]
-            if self.first + len(entry) <= position:
-                self.first += len(joined.popleft())
-                continue
-            if isinstance(entry, Run) and (gone := entry.whole_until(position - self.first)):
-                joined[0] = entry.from_position(gone)
-                self.first += gone
-            return
-        self._joined = ()
         frames, first = self._frames, self.first
         while frames and first + len(frames[0]) <= position:
             first += len(frames.popleft())
@@ -133,30 +76,15 @@ class FrameStore:
         if not self.first <= position <= self.position:
             return False
         here = self.first
-        for entry in (*self._joined, *self._frames):
-            if here + len(entry) > position:
-                return here == position or (
-                    isinstance(entry, Run) and here + entry.whole_until(position - here) == position
-                )
-            here += len(entry)
+        for frame in self._frames:
+            if here >= position:
+                break
+            here += len(frame)
         return here == position
 
-    def kept(self) -> list[Kept]:
-        """Return all kept frames, small ones in runs."""
-        return [*self._joined, *self._frames]
-
-    def _join(self) -> None:
-        """Join the small frames among those that are kept apart."""
-        joined: deque[Kept] = self._joined if isinstance(self._joined, deque) else deque()
-        self._joined = joined
-        if max(map(len, self._frames)) <= SMALL_FRAME:
-            joined.append(Run.of(self._frames))
-            self._frames.clear()
-            return
-        for are_small, group in groupby(self._frames, lambda frame: len(frame) <= SMALL_FRAME):
-            frames = tuple(group)
-            joined.extend((Run.of(frames),) if are_small else frames)
-        self._frames.clear()
+    def kept(self) -> list[bytes]:
+        """Return all kept frames."""
+        return list(self._frames)
 
 
 class Sharer(Protocol):
@@ -229,22 +157,11 @@ class Shared:
                 sharer.ask()
 
 
-class Keeper(Protocol):
-    """Decides for each frame that leaves whether it has a position."""
-
-    def tracks(self, frame: bytes) -> bool:
-        """Return whether a frame has a position."""
-        ...
-
-    def note_leaving(self, frame: bytes) -> bool:
-        """Note a frame that leaves, once and before it is kept. Return whether it has a position."""
-        ...
-
-
+@attrs.define(eq=False, repr=False)
 class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
 
-    A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
+    A frame that the store has no room for does not leave.
     ``half_full`` returns a frame to send at once, when the store is half full or has no room for the next frame.
     ``overflow`` returns whether to keep nothing any more, when that frame was sent and there is still no room, in the
     store or under a shared limit.
@@ -253,52 +170,31 @@ class RetainingOutbox(Outbox):
     that the limit counts.
     """
 
-    __slots__ = (
-        "_half_full",
-        "_is_tracked",
-        "_note_leaving",
-        "_overflow",
-        "_resending",
-        "_shared",
-        "_sharer",
-        "_signals",
-        "asked",
-        "counted",
-        "is_away",
-        "is_stalled",
-        "store",
-    )
-
-    def __init__(
-        self,
-        limit: int,
-        drained: Callable[[StreamQueue], None],
-        is_tracked: Callable[[bytes], bool],
-        half_full: Callable[[], bytes],
-        overflow: Callable[[], bool],
-    ) -> None:
-        super().__init__(limit, drained)
-        self._is_tracked = self._note_leaving = is_tracked
-        self._half_full = half_full
-        self._overflow = overflow
-        self._signals: deque[bytes] = deque()
-        self._resending: deque[Kept] = deque()
-        self.asked = False
-        self.is_stalled = False
-        self.store: FrameStore | None = None
-        self.counted = 0
-        self.is_away = False
-        self._shared: Shared | None = None
-        self._sharer: Sharer | None = None
+    _half_full: Callable[[], bytes] = attrs.field(kw_only=True)
+    _overflow: Callable[[], bool] = attrs.field(kw_only=True)
+    _is_tracked: Callable[[bytes], bool] = bool
+    _note_leaving: Callable[[bytes], bool] = bool
+    _signals: deque[bytes] = attrs.Factory(deque)
+    _resending: deque[bytes] = attrs.Factory(deque)
+    asked: bool = False
+    store: FrameStore | None = None
+    counted: int = 0
+    is_away: bool = False
+    _shared: Shared | None = None
+    _sharer: Sharer | None = None
 
     def __bool__(self) -> bool:
         return bool(self._signals or self._resending) or super().__bool__()
 
-    def retain(self, limit: int, keeper: Keeper | None = None) -> None:
-        """Keep the frames that leave from now on, up to ``limit`` bytes. A ``keeper`` replaces ``is_tracked``."""
+    def retain(
+        self, limit: int, is_tracked: Callable[[bytes], bool], note_leaving: Callable[[bytes], bool] | None = None
+    ) -> None:
+        """Keep the frames that leave from now on, up to ``limit`` bytes.
+
+        ``is_tracked`` tells which have a position; ``note_leaving`` does, too, once for each frame that leaves.
+        """
         self.store = FrameStore(limit)
-        if keeper is not None:
-            self._is_tracked, self._note_leaving = keeper.tracks, keeper.note_leaving
+        self._is_tracked, self._note_leaving = is_tracked, note_leaving or is_tracked
 
     def stop_retaining(self) -> None:
         """Keep no frames any more: the session will not be resumed. Frames queued by ``send_again`` still leave."""
@@ -331,7 +227,7 @@ class RetainingOutbox(Outbox):
         shared, store = self._shared, self.store
         if shared is None or store is None or self.is_away:
             return True
-        kept = waiting + store.position - store.first
+        kept = waiting + store.charge
         if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
         return shared.admits(kept, size)
@@ -375,7 +271,7 @@ class RetainingOutbox(Outbox):
     def _look(self) -> None:
         """Count the kept and waiting bytes anew."""
         if self._shared is not None and self.store is not None and not self.is_away:
-            self._recount(self.charge + self.store.size)
+            self._recount(self.charge + self.store.charge)
 
     def _recount(self, kept: int) -> None:
         """Report the bytes that are kept to the shared limit."""
@@ -442,9 +338,6 @@ class RetainingOutbox(Outbox):
             total += len(signal)
         while resending and total < limit:
             kept_frame = resending.popleft()
-            if isinstance(kept_frame, Run):
-                resending.extendleft(reversed(list(kept_frame.frames())))
-                continue
             frames.append(kept_frame)
             total += len(kept_frame)
         if resending or total >= limit:
@@ -464,7 +357,7 @@ class RetainingOutbox(Outbox):
             frames.append(kept)
             if self._note_leaving(kept):
                 store.append(kept)
-        if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
+        if not self.asked and (store.room * 2 <= store.limit or (self.is_stalled and store.size)):
             self.asked = True
             self.mark_unacknowledged()
             frames.append(self._half_full())

@@ -6,6 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
+from rsocket_trio.errors import Unsupported
+
 if TYPE_CHECKING:
     from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
     from rsocket_trio.limits import Limits
@@ -16,43 +20,23 @@ if TYPE_CHECKING:
     from rsocket_trio.terms import Lease
 
 
-class Capabilities(Protocol):
+@attrs.frozen(eq=False, kw_only=True)
+class Capabilities:
     """The properties of a dialect that a connection depends on. They do not change while a session lasts."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name."""
-        ...
-
-    @property
-    def first_message(self) -> str:
-        """The dialect's name for the first message of a client."""
-        ...
-
-    @property
-    def keeps_credit(self) -> bool:
-        """Return whether the peer sends only as many items as it was granted; else pausing the reads slows it down."""
-        ...
-
-    @property
-    def initial_request_n(self) -> int:
-        """The credit that a request begins with if its caller names none, in items."""
-        ...
-
-    @property
-    def message_budget(self) -> int | None:
-        """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
-        ...
-
-    @property
-    def mime_fields(self) -> bool:
-        """Return whether payloads may name MIME types of their own."""
-        ...
-
-    @property
-    def routes(self) -> bool:
-        """Return whether requests may have routes."""
-        ...
+    name: str
+    first_message: str = "SETUP"
+    """The dialect's name for the first message of a client."""
+    keeps_credit: bool = True
+    """The peer sends no more than it was granted; otherwise what is beyond waits for its reader all the same."""
+    initial_request_n: int = 256
+    """The credit that a request of this side begins with where its caller names none."""
+    message_budget: int | None = None
+    """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
+    mime_fields: bool = False
+    """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
+    routes: bool = True
+    """Requests may have routes."""
 
 
 class StreamCommands(Protocol):
@@ -126,105 +110,6 @@ class LeaseState(Protocol):
         ...
 
 
-class Leasing(Protocol):
-    """Leases, in both directions."""
-
-    @property
-    def permits(self) -> LeaseState | None:
-        """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
-        ...
-
-    def grant(self, lease: Lease, now: float) -> None:
-        """Grant the peer a lease; do nothing if no leases were agreed."""
-        ...
-
-
-class Resumable(Protocol):
-    """Resumption of a session over another transport."""
-
-    @property
-    def can_resume(self) -> bool:
-        """Return whether the session survives the loss of its transport."""
-        ...
-
-    @property
-    def gave_up_resuming(self) -> bool:
-        """Return whether resumption was agreed, and is not promised any more."""
-        ...
-
-    def suspend(self) -> list[Event]:
-        """Detach the lost transport: what is sent waits, and silence does not count. Return what happened."""
-        ...
-
-
-class ConnectionMetadata(Protocol):
-    """Metadata for the connection."""
-
-    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection."""
-        ...
-
-
-class Extensions(Protocol):
-    """Extension frames."""
-
-    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an extension frame; ``ignore`` allows the peer to skip it."""
-        ...
-
-
-class ExtensionEntries(Protocol):
-    """Extension entries, for the connection and on requests."""
-
-    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
-        """Send extension entries for the connection; ``ignore`` allows the peer to skip all of them."""
-        ...
-
-    def cost(self, entries: tuple[Any, ...]) -> int:
-        """Return the permits that a request with these entries costs."""
-        ...
-
-
-class SilenceTimer(Protocol):
-    """The time at which a silent peer is given up."""
-
-    def heard(self, now: float) -> None:
-        """Count silence from now on: a frame was received, or nothing was read without a fault of the peer's."""
-        ...
-
-    def excuse(self, now: float) -> None:
-        """Give the peer its full time if a late clock delayed what asks it for an answer."""
-        ...
-
-
-class CloseAnnouncement(Protocol):
-    """The announcements to a peer that a connection drains, and that it ends."""
-
-    has_announced: bool
-    """True if the peer was told, or is about to be, to close the connection once no stream is open."""
-
-    def announce_drain(self) -> None:
-        """Tell the peer that this side takes no more requests."""
-        ...
-
-    def announce_close(self, *, last: bool) -> None:
-        """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
-        ...
-
-
-class OwnFraming(Protocol):
-    """Framing of a session that cuts the bytes itself."""
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Return whether a part of a frame is here and the rest is not."""
-        ...
-
-    def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """Return the error of a transport that ended with ``lost``, given the part of a frame that is here."""
-        ...
-
-
 class Receiver(Protocol):
     """Turns what the peer sent on streams into events."""
 
@@ -234,7 +119,77 @@ class Receiver(Protocol):
     """Handlers that still run although their streams are over."""
 
 
-class Session(ABC):
+class Optionals:
+    """What not every protocol and dialect has: a session without it does nothing, or raises ``Unsupported``."""
+
+    __slots__ = ()
+
+    dialect: Capabilities
+    """The properties of the dialect."""
+    has_announced: bool = False
+    """True if the peer was told, or is about to be, to close the connection once no stream is open."""
+
+    def announce_drain(self) -> None:
+        """Tell the peer that this side takes no more requests."""
+
+    def announce_close(self, *, last: bool) -> None:
+        """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
+
+    @property
+    def permits(self) -> LeaseState | None:
+        """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
+        return None
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Grant the peer a lease; do nothing if no leases were agreed."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether the session survives the loss of its transport."""
+        return False
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Return whether resumption was agreed, and is not promised any more."""
+        return False
+
+    def suspend(self) -> list[Event]:
+        """Detach the lost transport: what is sent waits, and silence does not count. Return what happened."""
+        return []
+
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Send metadata for the connection."""
+        raise Unsupported(f"{self.dialect.name} has no metadata")
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an extension frame; ``ignore`` allows the peer to skip it."""
+        raise Unsupported(f"{self.dialect.name} has no extension frames")
+
+    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection; ``ignore`` allows the peer to skip all of them."""
+        raise Unsupported(f"{self.dialect.name} has no extension entries")
+
+    def cost(self, entries: tuple[Any, ...]) -> int:
+        """Return the permits that a request with these entries costs."""
+        raise Unsupported(f"{self.dialect.name} has no extension entries")
+
+    def heard(self, now: float) -> None:
+        """Count silence from now on: a frame was received, or nothing was read without a fault of the peer's."""
+
+    def excuse(self, now: float) -> None:
+        """Give the peer its full time if a late clock delayed what asks it for an answer."""
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Return whether a part of a frame is here and the rest is not, in a session that cuts the bytes itself."""
+        return False
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """Return the error of a transport that ended with ``lost``, given the part of a frame that is here."""
+        return lost
+
+
+class Session(Optionals, ABC):
     """The rules of one connection: frames in, events out, time as an argument.
 
     ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return events. The caller collects all of them before
@@ -246,8 +201,6 @@ class Session(ABC):
     client: bool
     limits: Limits
     outbox: Outbox
-    dialect: Capabilities
-    """The properties of the dialect."""
     commands: StreamCommands
     """The commands that send on streams."""
     receiver: Receiver
@@ -260,48 +213,6 @@ class Session(ABC):
     connection set it, too. The engine tests it after each read and each write. Only the engine clears it, once a look
     finds nothing of the kind.
     """
-
-    # Capabilities that not every protocol has: ``None`` if the session's dialect lacks it, or its options exclude it.
-
-    @property
-    def leasing(self) -> Leasing | None:
-        """Leases."""
-        return None
-
-    @property
-    def resumable(self) -> Resumable | None:
-        """Resumption."""
-        return None
-
-    @property
-    def connection_metadata(self) -> ConnectionMetadata | None:
-        """Metadata for the connection."""
-        return None
-
-    @property
-    def extensions(self) -> Extensions | None:
-        """Extension frames."""
-        return None
-
-    @property
-    def extension_entries(self) -> ExtensionEntries | None:
-        """Extension entries."""
-        return None
-
-    @property
-    def silence_timer(self) -> SilenceTimer | None:
-        """The time at which a silent peer is given up."""
-        return None
-
-    @property
-    def close_announcement(self) -> CloseAnnouncement | None:
-        """The announcement of the end."""
-        return None
-
-    @property
-    def own_framing(self) -> OwnFraming | None:
-        """Framing by the session itself."""
-        return None
 
     @property
     def detached(self) -> int:

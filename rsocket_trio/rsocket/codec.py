@@ -15,6 +15,8 @@ from rsocket_trio.values import value
 
 UINT31_MAX: Final = 2**31 - 1
 UINT63_MAX: Final = 2**63 - 1
+FLAGS_SIZE: Final = 2
+"""Bytes of the flags, and of what shares them."""
 
 Body: TypeAlias = bytes | bytearray | memoryview
 """Data that leaves as it stands: an encoder never copies it."""
@@ -72,7 +74,7 @@ class Header:
     stream_id: int
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class HeaderLayout:
     """The positions of a layout's header fields, and the bounds of its numbers."""
 
@@ -89,14 +91,12 @@ class HeaderLayout:
     """Bytes of the largest frame, its length prefix not counted."""
     split: Callable[[bytes], tuple[int, int, int]]
     """Type number, flags and stream id of a frame. Lets ``struct.error`` out when it is too short."""
-    add_flags: Callable[[bytes, int], bytes]
-    """The same frame with more flags set."""
+    flags_at: int
+    """The offset of the two bytes with the flags in their low bits."""
     stream_id: slice
     """The place of the stream id: at the beginning of the header, or at its end."""
     size: int = attrs.field(default=attrs.Factory(lambda self: self.minimum, takes_self=True))
     """Bytes of the header, where some type is smaller than that without its stream id."""
-    flags_end: int = attrs.field(default=attrs.Factory(lambda self: self.size, takes_self=True))
-    """The bytes that a frame must have to hold its flags."""
 
 
 class Codec:
@@ -183,7 +183,7 @@ class Codec:
 
     def ignorable(self, data: bytes) -> bool:
         """Return whether a frame not understood may be skipped (ALL-RCT-02); not one too short for the flag."""
-        if len(data) < self.layout.flags_end:
+        if len(data) < self.layout.flags_at + FLAGS_SIZE:
             return False
         number, flags, _ = self._split(data.ljust(self.header_size, b"\0"))
         if not flags & self.ignore_flag:
@@ -228,7 +228,9 @@ class Codec:
 
     def add_flags(self, data: bytes, flags: int) -> bytes:
         """Return an encoded frame with more flags set in its header, for flags that no frame value carries."""
-        return self.layout.add_flags(data, flags)
+        start, end = self.layout.flags_at, self.layout.flags_at + FLAGS_SIZE
+        word = int.from_bytes(data[start:end], "big") | flags
+        return data[:start] + word.to_bytes(FLAGS_SIZE, "big") + data[end:]
 
     # Failures are rare; kept out of decode, they leave it short enough to read.
 

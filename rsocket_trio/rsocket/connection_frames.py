@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import Any, TypeAlias
 
+import attrs
+
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
     DRAIN_SIGN,
@@ -37,7 +39,7 @@ from rsocket_trio.rsocket.frames import (
     SetupOkFrame,
 )
 from rsocket_trio.rsocket.lease import Leases
-from rsocket_trio.rsocket.resume_positions import ResumePositions
+from rsocket_trio.rsocket.resumption import ResumePositions
 from rsocket_trio.terms import Lease
 from rsocket_trio.values import value
 
@@ -68,6 +70,7 @@ class UnreadRequest:
     text: str
 
 
+@attrs.define(eq=False, repr=False)
 class ConnectionFrames:
     """The connection's own frames, both ways. The received ones become events.
 
@@ -75,48 +78,16 @@ class ConnectionFrames:
     acceptance has shown, ``ignored`` counts frames without effect, ``positions`` are those of a resumable session.
     """
 
-    __slots__ = (
-        "_client",
-        "_dialect",
-        "_extensions",
-        "_outbox",
-        "_pings",
-        "_pushes",
-        "established",
-        "ignored",
-        "leases",
-        "positions",
-    )
-
-    def __init__(self, dialect: Dialect, outbox: Outbox, extensions: Container[int], *, client: bool) -> None:
-        self._dialect = dialect
-        self._outbox = outbox
-        self._extensions = extensions
-        self._client = client
-        self._pings: deque[object] | None = None
-        self._pushes = StreamQueue()
-        self.leases: Leases | None = None
-        self.established = False
-        self.ignored = 0
-        self.positions: ResumePositions | None = None
-
-    # What was agreed
-
-    def agree_leases(self, leases: Leases) -> None:
-        """Require permits of both sides from now on."""
-        self.leases = leases
-
-    def agree_positions(self, positions: ResumePositions | None) -> None:
-        """Report these positions from now on; ``None`` for a session that can't be resumed."""
-        self.positions = positions
-
-    def note_accepted(self) -> None:
-        """Note that the handshake is done: a later refusal of the SETUP has no meaning."""
-        self.established = True
-
-    def note_ignored(self) -> None:
-        """Count a frame without effect."""
-        self.ignored += 1
+    _dialect: Dialect
+    _outbox: Outbox
+    _extensions: Container[int]
+    _client: bool
+    _pings: deque[object] | None = None
+    _pushes: StreamQueue = attrs.Factory(StreamQueue)
+    leases: Leases | None = None
+    established: bool = False
+    ignored: int = 0
+    positions: ResumePositions | None = None
 
     # Sending
 

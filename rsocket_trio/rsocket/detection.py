@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from typing import Final
 
-import attrs
-
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import (
+from rsocket_trio.rsocket.dialect import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
+    Dialect,
 )
 
 RESUME: Final = 0x0D
@@ -32,59 +29,18 @@ class Undecided(enum.Enum):
 UNDECIDED: Final = Undecided.UNDECIDED
 
 
-class _Match(enum.Enum):
-    """The result of comparing a signature with the bytes so far."""
-
-    OPEN = enum.auto()
-    FITS = enum.auto()
-    REFUTED = enum.auto()
-
-
-@attrs.frozen
 class _Signature:
     """A pattern of a dialect's first frame on a byte stream, a token for each byte.
 
     ``--`` is any byte, ``04`` that byte, ``04/FC`` one that is 04 under the mask FC, ``!00`` any other than that.
     """
 
-    dialect: Dialect
-    drawn: str
-    size: int = attrs.field(init=False)
-    """Bytes that the frame must have, its length prefix included."""
-    clues: tuple[tuple[int, int, int, bool], ...] = attrs.field(init=False)
-    """Index, mask and value of each byte that matters, and whether it is to have that value or not."""
-    deciding: int = attrs.field(init=False)
-    """The number of bytes with which it is decided."""
-    mask: int = attrs.field(init=False)
-    """The masks of the bytes with a wanted value, as one number of so many bytes: to compare them all at once."""
-    wanted: int = attrs.field(init=False)
-    """Those values, as such a number."""
-    unwanted: tuple[tuple[int, int, int], ...] = attrs.field(init=False)
-    """Index, mask and value of the bytes that must differ from it."""
-
-    @size.default
-    def _size(self) -> int:
-        return len(self.drawn.split())
-
-    @clues.default
-    def _clues(self) -> tuple[tuple[int, int, int, bool], ...]:
-        return tuple(_clues(self.drawn))
-
-    @deciding.default
-    def _deciding(self) -> int:
-        return 1 + self.clues[-1][0]
-
-    @mask.default
-    def _mask(self) -> int:
-        return sum(mask << 8 * (self.deciding - 1 - index) for index, mask, _, has in self.clues if has)
-
-    @wanted.default
-    def _wanted(self) -> int:
-        return sum(wanted << 8 * (self.deciding - 1 - index) for index, _, wanted, has in self.clues if has)
-
-    @unwanted.default
-    def _unwanted(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple((index, mask, wanted) for index, mask, wanted, has in self.clues if not has)
+    def __init__(self, dialect: Dialect, drawn: str) -> None:
+        tokens = drawn.split()
+        self.dialect = dialect
+        self.size = len(tokens)
+        """Bytes that the frame must have, its length prefix included."""
+        self.clues = [_clue(index, token) for index, token in enumerate(tokens) if token != "--"]
 
     def framed(self, message: bytes) -> bytes:
         """Prefix a message with its byte stream length, so that one pattern fits both transports (DET-09)."""
@@ -98,28 +54,25 @@ class _Signature:
             return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
         return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
 
-    def compare(self, data: bytes, *, message: bool, ended: bool) -> _Match:
+    def fits(self, data: bytes, *, message: bool, ended: bool) -> bool | None:
+        """Return whether the bytes so far fit, ``None`` if more bytes could still decide."""
         if message:
             data = self.framed(data)
-        end = self.end(data)
+        end, size = self.end(data), len(data)
         if end is not None and end < self.size:
-            return _Match.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
-        if len(data) >= self.deciding:
-            fits = int.from_bytes(data[: self.deciding], "big") & self.mask == self.wanted
-            for index, mask, unwanted in self.unwanted:
-                fits = fits and data[index] & mask != unwanted
-            return _Match.FITS if fits else _Match.REFUTED
-        for index, mask, wanted, has in self.clues:
-            if index < len(data) and (data[index] & mask == wanted) is not has:
-                return _Match.REFUTED
-        return _Match.REFUTED if ended else _Match.OPEN
+            return False  # The frame ends before the last byte that decides; what follows is another one.
+        for index, mask, content, is_equal in self.clues:
+            if index >= size:
+                return False if ended else None
+            if (data[index] & mask == content) is not is_equal:
+                return False
+        return True
 
 
-def _clues(drawn: str) -> Iterator[tuple[int, int, int, bool]]:
-    for index, token in enumerate(drawn.split()):
-        if token != "--":
-            wanted, _, mask = token.removeprefix("!").partition("/")
-            yield index, int(mask or "FF", 16), int(wanted, 16), token[0] != "!"
+def _clue(index: int, token: str) -> tuple[int, int, int, bool]:
+    """Return index, mask and value of a byte that matters, and whether it is to have that value or not."""
+    content, _, mask = token.removeprefix("!").partition("/")
+    return index, int(mask or "FF", 16), int(content, 16), token[0] != "!"
 
 
 # In the order in which they are tried. The type is the upper six bits of its byte; a length of 32 bits begins with 0.
@@ -215,9 +168,9 @@ def _first_that_fits(
     if not data and not ended:
         return UNDECIDED
     for signature in signatures:
-        match = signature.compare(data, message=message, ended=ended)
-        if match is _Match.FITS:
-            return signature.dialect
-        if match is _Match.OPEN:
+        fits = signature.fits(data, message=message, ended=ended)
+        if fits is None:
             return UNDECIDED
+        if fits:
+            return signature.dialect
     return None

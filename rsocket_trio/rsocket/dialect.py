@@ -1,22 +1,23 @@
-"""``Dialect``: an immutable record of the capabilities of one protocol version."""
+"""The dialects: immutable records of capabilities, each described by its differences from a neighbouring one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, RemoteProtocolError, SetupError
+from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
 from rsocket_trio.limits import LARGEST_FRAME
-from rsocket_trio.rsocket.codec import Codec
+from rsocket_trio.mux.session import Capabilities
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec
 
 if TYPE_CHECKING:
-    from rsocket_trio.mux.stream_state import Interaction
     from rsocket_trio.payload import Payload
-    from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
-    from rsocket_trio.terms import Keepalive
+    from rsocket_trio.rsocket.extensions.terms import ExtensionRules
 
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""
@@ -25,80 +26,10 @@ LARGEST_FRAMES: Final = {"u24": LARGEST_FRAME, "u32": 2**31 - 1 - 4}
 """Bytes of the largest frame, by the framing's length prefix; 32 bits count themselves, and the first is reserved."""
 
 
-class ExtensionRules(Protocol):
-    """The rules of extension entries, for a dialect that has them. They are loaded when a session first needs them."""
-
-    def asked(
-        self, keepalive: Keepalive, *, lease: bool, token: bytes | None = None, position: int | None = None
-    ) -> tuple[ExtensionEntry, ...]:
-        """Return the entries of a client's own SETUP; with ``position`` it resumes."""
-        ...
-
-    def stated(self, frame: SetupFrame) -> SetupFrame:
-        """Return the SETUP with its terms also in the fields that other dialects have for them."""
-        ...
-
-    def unreadable(self, error: RemoteProtocolError) -> SetupError:
-        """Return the refusal of a SETUP that was not understood."""
-        ...
-
-    def refusal(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
-        """Return a server's refusal of this SETUP, ``None`` if it can be accepted."""
-        ...
-
-    def grants(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[ExtensionEntry, ...]:
-        """Return the entries that a server grants by itself."""
-        ...
-
-    def check_grants(self, asked_for: Iterable[ExtensionEntry], granted: tuple[ExtensionEntry, ...]) -> None:
-        """Check the grants of SETUP_OK. Raise ``RemoteProtocolError`` or ``UnsupportedSetup``."""
-        ...
-
-    def asked_to_resume(self, frame: SetupFrame) -> tuple[bytes, int] | None:
-        """Return the token and the position of a SETUP that resumes a session, ``None`` for any other."""
-        ...
-
-    def resume_grant(self, position: int | None) -> ExtensionEntry:
-        """Return a server's grant of resumption, with its position for a client that resumes."""
-        ...
-
-    def resumed_from(self, granted: Iterable[ExtensionEntry]) -> int | None:
-        """Return the position of a server that resumes the session, ``None`` if it does not."""
-        ...
-
-    def with_mark(self, entries: tuple[ExtensionEntry, ...]) -> tuple[ExtensionEntry, ...]:
-        """Return a request's entries with its stream marked as resumable, unless they carry a mark."""
-        ...
-
-    def is_resumable(self, entries: Iterable[ExtensionEntry]) -> bool:
-        """Return whether a request with these entries marks its stream as resumable."""
-        ...
-
-    def block_size(self, entries: tuple[ExtensionEntry, ...]) -> int:
-        """Return the bytes that a request's entries take."""
-        ...
-
-    def mime_size(self, payload: Payload) -> int:
-        """Return the bytes that a payload's own MIME types take."""
-        ...
-
-    def cost_of(self, entries: tuple[ExtensionEntry, ...]) -> int:
-        """Return the cost in permits of a request with these entries."""
-        ...
-
-    def misdirected(self, entries: tuple[ExtensionEntry, ...]) -> bool:
-        """Return whether a broker's address lacks exactly one of unicast, multicast and shard."""
-        ...
-
-
 @attrs.frozen(eq=False, kw_only=True)
-class Dialect:
+class Dialect(Capabilities):
     """The capabilities of a dialect that a session depends on, named by their meaning. It performs no action."""
 
-    first_message: ClassVar[str] = "SETUP"
-    message_budget: ClassVar[int | None] = None
-    routes: ClassVar[bool] = True
-    name: str
     major: int
     minor: int
     """The version that SETUP and RESUME carry."""
@@ -182,22 +113,14 @@ class Dialect:
     """A channel item of four zero bytes that completes carries no item: they are a number without its flag."""
     requester_responds: bool = False
     """A channel's requester may end its half with an empty RESPONSE."""
-    load_extensions: Callable[[], ExtensionRules] | None = None
-    """Loads the rules of extension entries, for a dialect with ``entries``."""
     entries: bool = False
     """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
-    mime_fields: bool = False
-    """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
     free_mimes: bool = False
     """A MIME type may be any text that the two sides agree on; otherwise it has a slash."""
     resumes: bool = False
     """A session can go on over another transport, by RESUME and positions in bytes."""
     resume_versions: frozenset[tuple[int, int]] = frozenset()
     """Versions that a RESUME may say beside the dialect's own."""
-    keeps_credit: bool = True
-    """The peer sends no more than it was granted; otherwise what is beyond waits for its reader all the same."""
-    initial_request_n: int = 256
-    """The credit that a request of this side begins with where its caller names none."""
     metadata_header: int = 3
     """Bytes that a frame pays for carrying metadata at all."""
     request_n_field: int = 4
@@ -216,8 +139,9 @@ class Dialect:
     @cached_property
     def extensions(self) -> ExtensionRules:
         """The rules of extension entries, which only a dialect with ``entries`` has."""
-        assert self.load_extensions is not None
-        return self.load_extensions()
+        from rsocket_trio.rsocket.extensions.terms import ExtensionRules
+
+        return ExtensionRules()
 
     def refusal(self, code: int, data: bytes) -> SetupError | None:
         """Return the refusal in an ERROR on stream 0, or ``None``. A code that no table has keeps its number."""
@@ -236,3 +160,170 @@ class Dialect:
     def misplaces(self, stream_id: int, code: int) -> bool:
         """Return whether an ERROR's code does not fit its stream id, so that it is ignored."""
         return self.errors_have_scopes and (stream_id == 0) == (code == ApplicationError.default_code)
+
+
+# A program loads the layouts of the dialects that it speaks: each with the first connection, or client, of its dialect.
+
+
+def _layout(name: str) -> Callable[[], Codec]:
+    """Return what loads the codec of the layout of that name."""
+
+    def load() -> Codec:
+        codec: Codec = import_module(f"rsocket_trio.rsocket.layouts.{name}").CODEC
+        return codec
+
+    return load
+
+
+# The clauses are named in the order of the fields. RSOCKET_1_0 is the default; others are described by how they differ.
+RSOCKET_1_0: Final = Dialect(
+    name="rsocket/1.0",
+    major=1,
+    minor=0,  # RS10-GEN-05
+    layout=_layout("v1_0"),
+    framing="u24",  # RS10-FRM-03
+    interactions=frozenset(Interaction) - {Interaction.REQUEST_SUBSCRIPTION},
+    client_first_id=1,  # RS10-SID-03
+    server_first_id=2,  # RS10-SID-04
+    last_id=UINT31_MAX,
+    id_reuse=True,  # RS10-SID-07
+    half_close=True,  # RS10-SEQ-06, RS10-SEQ-10
+    bad_metadata_ignored=False,  # RS10-MD-02
+    bare_payload_is_item=False,  # RS10-PAY-03
+    request_continues=False,  # RS10-FRAG-04, RS10-UNX-09
+    strict=False,  # RS10-SETUP-03
+    lease_refusal="no lease for this request",  # RS10-LS-02
+    resumes=True,  # RS10-RSM-01
+    # rsocket-js 1.0.0-alpha.3 swaps major and minor in RESUME, and in RESUME only. No version 0.1 has this layout, so
+    # nothing else is ever meant by it; the token says whether there is such a session.
+    resume_versions=frozenset({(0, 1)}),
+)
+
+REACTIVESOCKET_0_2: Final = attrs.evolve(
+    RSOCKET_1_0,
+    name="reactivesocket/0.2",
+    major=0,
+    minor=2,  # RS02-GEN-01
+    layout=_layout("v0_2"),
+    id_reuse=False,  # RS02-SID-05
+    half_close=False,  # RS02-SEQ-04
+    bad_metadata_ignored=True,  # RS02-MD-02
+    bare_payload_is_item=True,  # RS02-PAY-03, RS02-PAY-04
+    request_continues=True,  # RS02-FRAG-03
+    parity_is_learnt=True,  # ALL-RCT-12
+    strict=True,  # RS02-SETUP-03
+    free_mimes=True,  # RS02-SETUP-05, RS01-SETUP-04
+    lease_refusal="LEASE_ERROR: no lease for this request",  # RS02-ERR-09
+    resume_versions=frozenset(),
+)
+
+REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
+    REACTIVESOCKET_0_2,
+    name="reactivesocket/0.1",
+    major=0,
+    minor=1,  # RS01-GEN-01
+    layout=_layout("v0_1"),
+    framing="u32",  # RS01-HDR-03, RS01-HDR-04
+    interactions=frozenset(Interaction),  # RS01-GEN-03
+    client_first_id=2,  # RS01-SID-04
+    server_first_id=1,
+    last_id=UINT31_MAX,  # RS01-SID-06
+    id_reuse=True,  # RS01-SID-05
+    bare_payload_is_item=True,  # RS01-RSP-03
+    request_repeats=True,  # RS01-FRAG-02
+    channel_items_are_requests=True,  # RS01-SEQ-09
+    zero_initial_n_invalid=False,  # RS01-STR-02
+    has_connection_close=False,  # RS01-ERR-04
+    resumes=False,
+    refusals=range(0x001, 0x100),  # RS01-ERR-08
+    keepalive_accepts=False,  # RS01-CON-14
+    requester_fails=False,  # RS01-SEQ-13
+    bare_complete_is_no_item=True,  # RS01-RSP-03
+    zero_completes=True,  # Java 0.2.2 writes so
+    requester_responds=True,  # Java 0.5.2 does
+    whole_versions=frozenset({(0, 0), (0, 2)}),  # none of the peers that announce them joins fragments
+    flags_counts=True,  # Go reads no number without it, and Java sets it
+    versions=frozenset({(0, 1), (0, 0), (0, 2)}),  # RS01-SETUP-10
+    lengths_are_learnt=True,  # RS01-HDR-01
+    has_lifetime=False,  # RS01-SETUP-09
+    metadata_header=4,  # RS01-MD-03
+    request_n_field=4,  # RS01-STR-01
+)
+
+REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
+    REACTIVESOCKET_0_1,
+    name="reactivesocket/0.0",
+    major=0,
+    minor=0,  # RS00-HDR-07
+    layout=_layout("v0_0"),
+    framing="u32",  # RS00-HDR-03, RS00-HDR-04
+    interactions=frozenset(Interaction) - {Interaction.REQUEST_CHANNEL},  # RS00-TYP-01
+    client_first_id=2,  # RS00-SID-05
+    server_first_id=1,
+    last_id=UINT63_MAX,
+    bad_metadata_ignored=True,  # RS00-MD-08
+    request_continues=False,  # RS00-FRAG-02
+    request_fragments=False,
+    channel_items_are_requests=False,
+    strict=False,  # RS00-SETUP-03
+    zero_initial_n_invalid=False,  # RS00-RQN-03
+    has_connection_error=False,  # RS00-SERR-03
+    announces_drain=False,  # RS00-ERR-01
+    versions=None,  # RS00-HDR-12
+    lengths_are_learnt=False,  # RS00-HDR-02
+    has_lifetime=False,  # RS00-SETUP-02
+    ids_have_parity=False,  # RS00-SID-04
+    parity_is_learnt=False,
+    implicit_lease=True,  # RS00-CON-06
+    refusals=range(2**32),  # RS00-SERR-02
+    errors_have_scopes=True,  # RS00-ERR-01, RS00-SERR-01
+    bare_complete_is_no_item=True,  # RS00-RSP-03
+    zero_completes=False,
+    requester_responds=False,
+    whole_versions=frozenset(),
+    flags_counts=False,
+    metadata_types=True,  # RS00-MD-04
+    pushes_on_streams=True,  # RS00-MP-02
+    setup_codes={0x001: 0x0001, 0x002: 0x0010, 0x003: 0x0100, 0x004: 0x0100},  # RS00-SERR-03
+    request_n_field=8,  # RS00-STR-01
+)
+
+
+RSOCKET_2_0_DRAFT: Final = attrs.evolve(
+    RSOCKET_1_0,
+    name="rsocket/2.0-draft",
+    major=2,
+    minor=0,  # RSX-GAP-16
+    layout=_layout("v2_0_draft"),
+    has_lifetime=False,  # RSX-KA-06
+    entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
+    mime_fields=True,  # RSX-MIME-01, RSX-GAP-10
+    resume_versions=frozenset(),
+)
+
+DIALECTS: Final[dict[str, Dialect]] = {
+    dialect.name: dialect
+    for dialect in (RSOCKET_1_0, REACTIVESOCKET_0_2, REACTIVESOCKET_0_1, REACTIVESOCKET_0_0, RSOCKET_2_0_DRAFT)
+}
+ALL: Final[tuple[str, ...]] = tuple(DIALECTS)
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the dialect of that name. Raise ``ValueError`` for an unknown name."""
+    try:
+        return DIALECTS[name]
+    except KeyError:
+        raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}") from None
+
+
+def spoken(dialect: Dialect) -> Dialect:
+    """Return the dialect as sessions write it: with flags beyond its document that peers ignore or need."""
+    if not dialect.flags_counts:
+        return dialect
+
+    def flagging_codec() -> Codec:
+        from rsocket_trio.rsocket.layouts.v0_1 import flagging_counts
+
+        return flagging_counts(dialect.codec)
+
+    return attrs.evolve(dialect, layout=flagging_codec)

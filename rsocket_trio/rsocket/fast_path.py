@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -21,9 +21,10 @@ from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import RECEIVING, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
-from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import Frame, PayloadFrame, RequestFrame
-from rsocket_trio.rsocket.stream_table import Stream, StreamTable
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 
 SAMPLE, SAMPLE_WITH_METADATA = Payload(b"1"), Payload(b"1", b"22")
 METADATA_FIELD = b"\0\0\x0222"
@@ -128,38 +129,7 @@ def patterns_of(codec: Codec) -> BytePatterns | None:
     return BytePatterns(header.size, split, place.start > 0, width, header.last_id, kinds, item, last, requests)
 
 
-class PayloadReceiver(Protocol):
-    """The part of the stream receiver that takes the payloads of the fast path."""
-
-    dialect: Dialect
-    table: StreamTable
-
-    def take_request(self, stream_id: int, interaction: Interaction, payload: Payload) -> None:
-        """Open a stream of the peer's whose id is free, or refuse it."""
-        ...
-
-    def take_item(self, stream: Stream, payload: Payload, complete: bool) -> None:
-        """Take one item, for which the peer needs credit."""
-        ...
-
-    def take_items(self, stream: Stream, payloads: list[Payload]) -> None:
-        """Take as many items as were granted, or fewer; none completes."""
-        ...
-
-    def take_part(self, stream: Stream, part: bytes | memoryview) -> None:
-        """Take a fragment that has nothing but data, within the limits of what is joined."""
-        ...
-
-    def joining_room(self, stream: Stream) -> int:
-        """Return the bytes that may still be added to the payload of this stream that is being joined."""
-        ...
-
-    def take_large_parts(self, stream: Stream, parts: list[memoryview]) -> None:
-        """Take fragments that are not tiny, and for which there is room."""
-        ...
-
-
-def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequence[bytes], index: int) -> int:
+def take_short(receiver: StreamReceiver, patterns: BytePatterns, frames: Sequence[bytes], index: int) -> int:
     """Take a request, an item or a fragment with nothing but a payload, or consecutive ones of one stream.
 
     Return the number of frames taken from ``index`` on. It is 0 if the first one is in any way unusual or faulty:
@@ -233,7 +203,7 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
     return len(payloads)
 
 
-def _take_parts(receiver: PayloadReceiver, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
+def _take_parts(receiver: StreamReceiver, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
     """Take a fragment that is neither the first nor the last, and large ones like it that follow.
 
     Return the number taken, 0 if the first is unusual. ``size`` is the size of the header in bytes.

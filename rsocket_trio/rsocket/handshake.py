@@ -82,42 +82,6 @@ def setup_frame(dialect: Dialect, terms: ClientTerms, *, position: int | None = 
     )
 
 
-def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, resumes: bool = False) -> SetupFrame:
-    """Return the SETUP that a server's first frame is; ``limit`` is in bytes, its resume token not counted.
-
-    Terms that stand in extension entries are in its fields as well, leases if they are granted. Raise the
-    ``SetupError`` to refuse it with.
-    """
-    codec = dialect.codec
-    try:
-        frame = codec.decode(data)
-    except RemoteProtocolError as error:
-        header = codec.header(data)
-        row = codec.row(header.number) if header is not None else None
-        if row is not None and row.frame is SetupFrame:
-            raise (dialect.extensions.unreadable(error) if dialect.entries else InvalidSetup(str(error))) from None
-        # ALL-RCT-04: its ignore flag changes nothing.
-        raise InvalidSetup(str(error)) from None
-    if isinstance(frame, ResumeFrame) and not frame.stream_id:
-        # RS10-RSM-17; where resumption is offered, a RESUME never gets here.
-        raise RejectedResume("resumption is not offered here")
-    if not isinstance(frame, SetupFrame) or frame.stream_id:
-        name = codec.name_of(frame)
-        raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
-    if dialect.entries:
-        frame = stated(dialect, frame)
-    size = len(data) - len(frame.resume_token or b"")
-    if size > limit:
-        raise InvalidSetup(f"SETUP of {size} bytes, limit {limit}")
-    refused = refusal(dialect, frame, grants_leases=grants_leases, resumes=resumes)
-    if refused is not None:
-        raise refused
-    if dialect.entries:
-        granted = dialect.extensions.grants(frame, grants_leases=grants_leases, resumes=resumes)
-        frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
-    return frame
-
-
 def stated(dialect: Dialect, frame: SetupFrame) -> SetupFrame:
     """Return the same SETUP; terms that stand in extension entries are in its fields, too."""
     return dialect.extensions.stated(frame) if dialect.entries else frame
@@ -159,18 +123,16 @@ def described(dialect: Dialect, frame: SetupFrame) -> Setup:
     )
 
 
+@attrs.define(eq=False, repr=False)
 class ClientHandshake:
     """A client whose SETUP asked for an answer: nothing is sent until SETUP_OK.
 
     ``grants`` says that with leases the session grants the server's requests, and without bounds.
     """
 
-    __slots__ = ("_dialect", "grants", "terms")
-
-    def __init__(self, dialect: Dialect, terms: ClientTerms, *, grants: bool) -> None:
-        self._dialect = dialect
-        self.terms = terms
-        self.grants = grants
+    _dialect: Dialect
+    terms: ClientTerms
+    grants: bool
 
     def answer(self, data: bytes) -> SetupOkFrame | None:
         """Return the SETUP_OK that this frame is, ``None`` for a frame that may come before it.
@@ -194,83 +156,70 @@ class ClientHandshake:
         dialect.extensions.check_grants(setup_frame(dialect, self.terms).extensions, frame.extensions)
 
 
-@value
-class Admitted:
-    """The outcome of a SETUP that the rules of the dialect admit; the application has still to accept it.
-
-    ``joins_fragments`` is false for a client that gets payloads whole unless the application says otherwise;
-    ``granted`` are the extension entries that are granted without the application, ``None`` where no answer is owed.
-    """
-
-    frame: SetupFrame
-    setup: Setup
-    joins_fragments: bool
-    granted: tuple[ExtensionEntry, ...] | None
-
-
+@attrs.define(eq=False, repr=False)
 class ServerHandshake:
-    """A server that waits for SETUP, then for its application, while the gate holds later frames.
+    """A server that waits for SETUP, then for its application, while it holds later frames.
 
+    Keepalives, leases, errors and answers pass meanwhile. ``owes_answer`` says that the SETUP asked for an answer: then
+    nothing may be said before it. ``is_for_session`` tells whether an EXT frame concerns the session alone.
     ``own_size`` says that the fragment size is the application's, whatever the client joins. ``offers_resume`` says
     that sessions may be resumed, ``grants_leases`` that the application has a policy for leases; ``granted`` are the
     entries that are granted without the application.
     """
 
-    __slots__ = ("_dialect", "_grants_leases", "_offers_resume", "_own_size", "_setup_size", "gate", "granted")
+    _dialect: Dialect
+    _limits: Limits
+    _table: StreamTable
+    _is_for_session: Callable[[bytes], bool]
+    _grants_leases: bool
+    _own_size: bool
+    _offers_resume: bool
+    _held: list[bytes] = attrs.Factory(list)
+    _size: int = 0
+    owes_answer: bool = False
+    granted: tuple[ExtensionEntry, ...] = ()
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        gate: SetupGate,
-        setup_size: int,
-        *,
-        grants_leases: bool,
-        own_size: bool,
-        offers_resume: bool,
-    ) -> None:
-        self._dialect = dialect
-        self._setup_size = setup_size
-        self._grants_leases = grants_leases
-        self._own_size = own_size
-        self._offers_resume = offers_resume
-        self.gate = gate
-        self.granted: tuple[ExtensionEntry, ...] = ()
+    def admit(self, data: bytes) -> SetupFrame:
+        """Return the SETUP that a client's first frame is. Its resume token does not count towards the limit.
 
-    def admit(self, data: bytes) -> Admitted:
-        """Read a client's first frame. Raise the ``SetupError`` that refuses it."""
+        Terms that stand in extension entries are in its fields as well, leases if they are granted. Raise the
+        ``SetupError`` that refuses it.
+        """
         dialect, leases, resumes = self._dialect, self._grants_leases, self._offers_resume
-        frame = admit(dialect, data, self._setup_size, grants_leases=leases, resumes=resumes)
-        joins = self._own_size or (frame.major, frame.minor) not in dialect.whole_versions
-        granted = None
-        if frame.ack:
-            self.granted = granted = dialect.extensions.grants(frame, grants_leases=leases, resumes=resumes)
-            self.gate.demand_answer()
-        return Admitted(frame, described(dialect, frame), joins, granted)
+        codec = dialect.codec
+        try:
+            frame = codec.decode(data)
+        except RemoteProtocolError as error:
+            header = codec.header(data)
+            row = codec.row(header.number) if header is not None else None
+            if dialect.entries and row is not None and row.frame is SetupFrame:
+                raise dialect.extensions.unreadable(error) from None
+            # ALL-RCT-04: its ignore flag changes nothing.
+            raise InvalidSetup(str(error)) from None
+        if isinstance(frame, ResumeFrame) and not frame.stream_id:
+            # RS10-RSM-17; where resumption is offered, a RESUME never gets here.
+            raise RejectedResume("resumption is not offered here")
+        if not isinstance(frame, SetupFrame) or frame.stream_id:
+            name = codec.name_of(frame)
+            raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
+        frame = stated(dialect, frame)
+        size = len(data) - len(frame.resume_token or b"")
+        if size > self._limits.setup_size:
+            raise InvalidSetup(f"SETUP of {size} bytes, limit {self._limits.setup_size}")
+        refused = refusal(dialect, frame, grants_leases=leases, resumes=resumes)
+        if refused is not None:
+            raise refused
+        if dialect.entries:
+            granted = dialect.extensions.grants(frame, grants_leases=leases, resumes=resumes)
+            frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
+            if frame.ack:
+                self.granted = granted
+                self.owes_answer = True
+        return frame
 
-
-class SetupGate:
-    """Holds frames until the application accepts the SETUP. Keepalives, leases, errors and answers pass.
-
-    ``owes_answer`` says that the SETUP asked for one: then nothing may be said before it. ``is_for_session`` tells
-    whether an EXT frame concerns the session alone.
-    """
-
-    __slots__ = ("_dialect", "_held", "_is_for_session", "_limits", "_size", "_table", "owes_answer")
-
-    def __init__(
-        self, dialect: Dialect, limits: Limits, table: StreamTable, is_for_session: Callable[[bytes], bool]
-    ) -> None:
-        self._dialect = dialect
-        self._limits = limits
-        self._table = table
-        self._is_for_session = is_for_session
-        self._held: list[bytes] = []
-        self._size = 0
-        self.owes_answer = False
-
-    def demand_answer(self) -> None:
-        """Hold all but ERROR until the SETUP is answered."""
-        self.owes_answer = True
+    def joins_fragments(self, frame: SetupFrame) -> bool:
+        """Return whether this client joins fragments; others get payloads whole unless the application says more."""
+        return self._own_size or (frame.major, frame.minor) not in self._dialect.whole_versions
 
     @property
     def is_full(self) -> bool:
@@ -283,7 +232,7 @@ class SetupGate:
         return charged(self._size, len(self._held))
 
     def admits(self, data: bytes) -> bool:
-        """Return whether this frame passes the gate now. It changes nothing."""
+        """Return whether a later frame passes now. It changes nothing."""
         codec = self._dialect.codec
         header = codec.header(data)
         if header is None:
@@ -301,13 +250,13 @@ class SetupGate:
         return not header.stream_id or self._table.find(header.stream_id) is not None
 
     def hold(self, data: bytes) -> None:
-        """Keep this frame until the gate opens."""
+        """Keep this frame until the application accepts the SETUP."""
         self._held.append(data)
         self._size += len(data)
         if self._table.learns:
             self._learn(data)
 
-    def open(self) -> list[bytes]:
+    def release(self) -> list[bytes]:
         """Return the held frames in order, and hold none any more."""
         held, self._held, self._size = self._held, [], 0
         return held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.terms import MAX_SECONDS, Lease
 
@@ -9,6 +11,7 @@ CROSSING = 1.0
 """Seconds that requests may be on their way while a lease is renewed."""
 
 
+@attrs.define(eq=False, repr=False)
 class Permits:
     """The permits of the last LEASE, which replaces all former ones; an expired or absent lease has none.
 
@@ -17,14 +20,11 @@ class Permits:
     for how many seconds what was left of that is honoured beside a new lease, unless that stops all requests.
     """
 
-    __slots__ = ("_crossing", "_expires", "_former", "_former_expires", "_left")
-
-    def __init__(self, crossing: float = 0.0) -> None:
-        self._crossing = crossing
-        self._left = 0
-        self._expires = 0.0
-        self._former = 0
-        self._former_expires = 0.0
+    _crossing: float = 0.0
+    _left: int = 0
+    _expires: float = 0.0
+    _former: int = 0
+    _former_expires: float = 0.0
 
     def grant(self, number_of_requests: int, time_to_live: float, now: float) -> None:
         """Replace the lease by one that was received or sent."""

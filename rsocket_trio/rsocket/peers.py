@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.limits import LARGEST_FRAME
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.stream_sender import UNCUT
 from rsocket_trio.terms import Keepalive
 

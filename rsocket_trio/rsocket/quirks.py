@@ -8,18 +8,14 @@ that a server of 0.1 or 0.2 learns, and in 0.2 an item that says only that it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from rsocket_trio.rsocket.codec import Codec
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
-
-Change = Callable[[Dialect, frozenset[str]], Dialect]
-"""From a dialect and all its quirks to the dialect with one of them."""
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_1, RSOCKET_1_0, Dialect
 
 
 @attrs.frozen
@@ -30,12 +26,8 @@ class Quirk:
     dialect: str
     meaning: str
     peers: str
-    change: Change
-
-
-def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    """Return the dialect with all codec rows that these quirks replace: two of them may change one row."""
-    return attrs.evolve(dialect, layout=_layout_with(quirks))
+    changes: Mapping[str, Any] = attrs.field(factory=dict)
+    """The capabilities that it changes, with their values."""
 
 
 @cache
@@ -43,65 +35,40 @@ def _layout_with(quirks: frozenset[str]) -> Callable[[], Codec]:
     """Return the function that loads the codec of 0.1 with these quirks: the same one for the same quirks."""
 
     def load() -> Codec:
-        from rsocket_trio.rsocket.layouts.v0_1_quirks import QUIRKS, codec
+        from rsocket_trio.rsocket.layouts.v0_1 import codec
 
-        return codec(quirks.intersection(QUIRKS))
+        return codec(quirks)
 
     return load
 
 
-def _announced_0_0(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(_rows_otherwise(dialect, quirks), major=0, minor=0)
+def _of_0_1(name: str, meaning: str, peers: str, **changes: Any) -> Quirk:
+    return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, changes)
 
 
-def _slotted(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    # Where the number is always there, four zero bytes behind it are an item. Java sets the flag with it, so that peers
-    # which follow the document read the items as well.
-    return attrs.evolve(_rows_otherwise(dialect, quirks), zero_completes=False, channel_item_n=0)
-
-
-def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(dialect, client_swaps_ids=True)
-
-
-def _unbound(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(dialect, keeps_credit=False)
-
-
-def _whole_requests(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(dialect, request_fragments=False)
-
-
-def _kept_lengths(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(dialect, length_on_messages=True)
-
-
-def _pushed_anywhere(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    return attrs.evolve(dialect, any_push_id=True)
-
-
-def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
-    return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, change)
-
+OF_LAYOUT: Final = frozenset({"version_0_0", "low_setup_flags", "channel_slot"})
+"""Quirks that replace rows of the codec: two of them may change one row."""
 
 # fmt: off
 QUIRKS: Final = (
     _of_0_1("version_0_0", "a client announces version 0.0, and cuts no payload below 16 MiB - 1 by default",
-            "Java 0.2.2 and Go take no other", _announced_0_0),
+            "Java 0.2.2 and Go take no other", major=0, minor=0),
     _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are read and written one byte too low as well",
-            "Java 0.2.2 and 0.5.2 write and read 0x0020 and 0x0010", _rows_otherwise),
+            "Java 0.2.2 and 0.5.2 write and read 0x0020 and 0x0010"),
     _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",
-            "Java 0.5.2 and C++ always write it", _slotted),
+            # Where the number is always there, four zero bytes behind it are an item. Java sets the flag with it, so
+            # that peers which follow the document read the items as well.
+            "Java 0.5.2 and C++ always write it", zero_completes=False, channel_item_n=0),
     _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
-            "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
+            "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", client_swaps_ids=True),
     _of_0_1("length_on_messages", "a client's messages keep the length of byte streams; on a server it changes nothing",
-            "JavaScript and Java 0.2.2 over WebSocket", _kept_lengths),
+            "JavaScript and Java 0.2.2 over WebSocket", length_on_messages=True),
     _of_0_1("metadata_push_on_streams", "metadata pushed with any stream id concerns the connection",
-            "Java 0.2.2 takes an id of its own for each", _pushed_anywhere),
+            "Java 0.2.2 takes an id of its own for each", any_push_id=True),
     Quirk("ignores_credit", RSOCKET_1_0.name, "items beyond the credit wait for their reader; above "
-          "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", _unbound),
+          "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", {"keeps_credit": False}),
     Quirk("whole_requests", RSOCKET_1_0.name, "a request is sent in one frame, or refused here if it is larger",
-          "rsocket-kotlin ends the connection at a request in fragments", _whole_requests),
+          "rsocket-kotlin ends the connection at a request in fragments", {"request_fragments": False}),
 )
 # fmt: on
 
@@ -131,8 +98,10 @@ def all_with_quirks(dialects: Sequence[Dialect], names: Iterable[str]) -> list[D
     return [_changed(dialect, wanted) for dialect in dialects]
 
 
-def _changed(dialect: Dialect, wanted: frozenset[str]) -> Dialect:
+def _changed(dialect: Dialect, names: frozenset[str]) -> Dialect:
+    if replaced := names.intersection(OF_LAYOUT, known_quirks(dialect)):
+        dialect = attrs.evolve(dialect, layout=_layout_with(replaced))
     for name, quirk in known_quirks(dialect).items():
-        if name in wanted:
-            dialect = quirk.change(dialect, wanted)
+        if name in names:
+            dialect = attrs.evolve(dialect, **quirk.changes)
     return dialect

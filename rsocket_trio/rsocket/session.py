@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Self
+from typing import Any
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
@@ -60,13 +60,12 @@ from rsocket_trio.rsocket.handshake import (
     ClientHandshake,
     ClientTerms,
     ServerHandshake,
-    SetupGate,
+    described,
     setup_frame,
 )
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.lease import Leases, Permits
-from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
-from rsocket_trio.rsocket.resume_positions import ResumePositions, is_tracked
+from rsocket_trio.rsocket.resumption import ResumeHandshake, ResumePositions
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
@@ -181,48 +180,11 @@ class Session(session.Session):
     def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
         """Return an outbox that keeps sent frames for resumption."""
         limit, drained = self.limits.outbox_size, self.table.forget
-        outbox = RetainingOutbox(limit, drained, is_tracked, self._ask_position, self._overflow)
+        outbox = RetainingOutbox(limit, drained, half_full=self._ask_position, overflow=self._overflow)
         self._resume = ResumeHandshake(
             *(self.dialect, options, self.table, outbox), resumed=self.restart, encode_error=self.error_frame
         )
         return outbox
-
-    # Capabilities, None where the dialect or the options of this session exclude them
-
-    @property
-    def leasing(self) -> Self:
-        """Leases, in both directions."""
-        return self
-
-    @property
-    def resumable(self) -> Self | None:
-        """Resumption, if this side was told to resume sessions."""
-        return self if self._resume is not None else None
-
-    @property
-    def connection_metadata(self) -> ConnectionFrames:
-        """Metadata for the connection."""
-        return self.control
-
-    @property
-    def extensions(self) -> ConnectionFrames:
-        """Extension frames."""
-        return self.control
-
-    @property
-    def extension_entries(self) -> Self | None:
-        """Extension entries, which the extension draft has."""
-        return self if self.dialect.entries else None
-
-    @property
-    def silence_timer(self) -> KeepaliveTimer:
-        """The keepalive timer."""
-        return self.keepalive
-
-    @property
-    def close_announcement(self) -> Self | None:
-        """The announcements of a drain and of the end, if the dialect can say that this side takes no more requests."""
-        return self if self.dialect.announces_drain else None
 
     # Questions of the connection
 
@@ -283,7 +245,7 @@ class Session(session.Session):
     @property
     def held_size(self) -> int:
         """The charged size in bytes of the frames that wait for the application to let the client in."""
-        return self._handshake.gate.size if isinstance(self._handshake, ServerHandshake) else 0
+        return self._handshake.size if isinstance(self._handshake, ServerHandshake) else 0
 
     @property
     def deadline(self) -> float:
@@ -304,7 +266,7 @@ class Session(session.Session):
         return (
             outbox.reply_size >= patience * limits.reply_size
             or outbox.reply_frames >= patience * limits.reply_frames
-            or (isinstance(self._handshake, ServerHandshake) and self._handshake.gate.is_full)
+            or (isinstance(self._handshake, ServerHandshake) and self._handshake.is_full)
         )
 
     def open_streams(self) -> list[Stream]:
@@ -370,7 +332,7 @@ class Session(session.Session):
         if frame is None:
             return False
         if frame.stream_id:
-            self.control.note_ignored()  # ALL-RCT-07
+            self.control.ignored += 1  # ALL-RCT-07
             return True
         try:
             handshake.check_grants(frame)
@@ -378,7 +340,7 @@ class Session(session.Session):
             self.end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
             return True
         terms = handshake.terms
-        self.control.note_accepted()
+        self.control.established = True
         if terms.resume_token is not None:
             self._count_positions(self.resume_handshake.agree_as_client(terms))
         self._open_client(terms, self.receiver.now, grants=handshake.grants)
@@ -389,9 +351,8 @@ class Session(session.Session):
 
     def start_server(self, *, grants_leases: bool, own_size: bool = True) -> None:
         """Wait for SETUP. ``own_size`` keeps the application's fragment size for clients that join no fragments."""
-        gate = SetupGate(self.dialect, self.limits, self.table, self.control.is_for_session)
         self._handshake = ServerHandshake(
-            *(self.dialect, gate, self.limits.setup_size),
+            *(self.dialect, self.limits, self.table, self.control.is_for_session),
             grants_leases=grants_leases,
             own_size=own_size,
             offers_resume=self._resume is not None,
@@ -402,24 +363,23 @@ class Session(session.Session):
 
         Raise the ``SetupError`` that refuses the client.
         """
-        admitted = handshake.admit(data)
-        frame = admitted.frame
+        frame = handshake.admit(data)
         self.state = State.GATED
         self.attention = True
-        self.control.note_accepted()
+        self.control.established = True
         # Without a lifetime silence alone kills nothing.
         self.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.receiver.now)
-        if not admitted.joins_fragments:
+        if not handshake.joins_fragments(frame):
             self.commands.cut_above(UNCUT)
         if self._resume is not None:
             self._count_positions(self._resume.agree_as_server(frame, len(data)))
         if frame.lease:
             self._agree_leases()
-        if admitted.granted is not None:
+        if handshake.owes_answer:
             if self._resume is not None:
-                self._resume.agree_grants(admitted.granted)
+                self._resume.grants = handshake.granted
             self.outbox.hold()
-        self.receiver.events.append(SetupReceived(admitted.setup))
+        self.receiver.events.append(SetupReceived(described(self.dialect, frame)))
 
     def accept(self, now: float, granted: tuple[ExtensionEntry, ...] = ()) -> list[Event]:
         """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""
@@ -428,11 +388,11 @@ class Session(session.Session):
             return []
         self.state = State.OPEN
         self._handshake = None
-        if handshake.gate.owes_answer:
+        if handshake.owes_answer:
             # RSX-OK-01: before anything else.
             answer = SetupOkFrame(Payload(), (*handshake.granted, *granted))
             self.outbox.release(self.dialect.codec.encode(answer))
-        held = handshake.gate.open()
+        held = handshake.release()
         return self._process(held, now) if held else []
 
     def refuse(self, error: SetupError) -> list[Event]:
@@ -451,9 +411,9 @@ class Session(session.Session):
         if self.state is State.NEW:
             self._take_setup(handshake, data)
             return False
-        if handshake.gate.admits(data):
+        if handshake.admits(data):
             return True
-        handshake.gate.hold(data)
+        handshake.hold(data)
         return False
 
     # Sending for the connection
@@ -466,8 +426,7 @@ class Session(session.Session):
     def _agree_leases(self) -> None:
         """Require permits of both sides from now on."""
         leases = Leases(client=self.client, implicit=self.dialect.implicit_lease)
-        self.control.agree_leases(leases)
-        self.receiver.agree_leases(leases)
+        self.control.leases = self.receiver.leases = leases
         self.opens_at_once = self.opens_at_once and leases.permits is None
 
     def ping(self, token: object) -> None:
@@ -480,6 +439,22 @@ class Session(session.Session):
     def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         self.control.entries(entries, ignore=ignore)
+
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Send metadata for the connection."""
+        self.control.metadata_push(metadata, metadata_type)
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
+        self.control.extension(ext_type, body, ignore=ignore)
+
+    def heard(self, now: float) -> None:
+        """Count silence from now on."""
+        self.keepalive.heard(now)
+
+    def excuse(self, now: float) -> None:
+        """Give a server its full time to answer if a late clock delayed the KEEPALIVE that asks it."""
+        self.keepalive.excuse(now)
 
     def drain(self) -> None:
         """Refuse new requests that expect an answer from now on, and send none; what is open may finish."""
@@ -660,8 +635,7 @@ class Session(session.Session):
 
     def _count_positions(self, positions: ResumePositions | None) -> None:
         """Count the bytes of streams from now on; ``None`` for a session that can't be resumed."""
-        self.control.agree_positions(positions)
-        self.commands.agree_positions(positions)
+        self.control.positions = self.commands.positions = positions
 
     def _ask_position(self) -> bytes:
         """Return the KEEPALIVE that asks the peer how far it got, because the store is half full."""

@@ -60,6 +60,7 @@ INVALID: Final = Invalid.default_code
 EMPTY = Payload()
 
 
+@attrs.define(eq=False, repr=False)
 class StreamReceiver:
     """The rules for received frames on streams. Events are collected in ``events``.
 
@@ -69,44 +70,22 @@ class StreamReceiver:
     ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
-    __slots__ = (
-        "_cancels",
-        "_outbox",
-        "_sender",
-        "detached",
-        "dialect",
-        "draining",
-        "events",
-        "ignored",
-        "leases",
-        "limits",
-        "now",
-        "peer_draining",
-        "refused",
-        "table",
+    dialect: Dialect
+    limits: Limits
+    table: StreamTable
+    _sender: StreamSender
+    _outbox: Outbox
+    events: list[Event] = attrs.Factory(list)
+    ignored: int = 0
+    _cancels: CancelBudget = attrs.Factory(
+        lambda self: CancelBudget(self.limits.cancels, self.limits.cancel_rate), takes_self=True
     )
-
-    def __init__(
-        self, dialect: Dialect, limits: Limits, table: StreamTable, sender: StreamSender, outbox: Outbox
-    ) -> None:
-        self.dialect = dialect
-        self.limits = limits
-        self.table = table
-        self._sender = sender
-        self._outbox = outbox
-        self.events: list[Event] = []
-        self.ignored = 0
-        self._cancels = CancelBudget(limits.cancels, limits.cancel_rate)
-        self.now = 0.0
-        self.draining = False
-        self.peer_draining = False
-        self.leases: Leases | None = None
-        self.detached = 0
-        self.refused = 0
-
-    def agree_leases(self, leases: Leases) -> None:
-        """Require permits for the peer's requests from now on."""
-        self.leases = leases
+    now: float = 0.0
+    draining: bool = False
+    peer_draining: bool = False
+    leases: Leases | None = None
+    detached: int = 0
+    refused: int = 0
 
     def on_request(self, frame: RequestFrame) -> None:
         """Take a request, a fragment of one, or a further request frame that has a meaning in some dialects."""

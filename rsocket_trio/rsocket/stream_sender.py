@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import DRAIN_SIGN, LocalProtocolError, Rejected, StreamError, Unsupported
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
@@ -37,8 +38,10 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
-from rsocket_trio.rsocket.resume_positions import ResumePositions
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.resumption import ResumePositions
 
 UNCUT = 2**24 - 1 + 16
 """Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
@@ -209,15 +212,7 @@ class StreamSender:
         self._whole_size = min(whole_size, dialect.codec.largest)
         self.positions: ResumePositions | None = None
         self._patterns = patterns
-        # As cut_above has it, spelled out: a connection is made for many a single request.
-        self._fragment_size = fragment_size
-        self._lone_size = lone_size(dialect, fragment_size)
-        self._most_alone = self._lone_size - self._header
-        self._short_size = min(self._most_alone, SMALL - self._header)
-
-    def agree_positions(self, positions: ResumePositions | None) -> None:
-        """Report streams to these positions from now on; ``None`` for a session that can't be resumed."""
-        self.positions = positions
+        self.cut_above(fragment_size)
 
     def cut_above(self, fragment_size: int) -> None:
         """Set the fragment size in bytes. Call it before anything is sent."""

@@ -32,7 +32,7 @@ from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import ResumableConnection, SessionRegistry
 from rsocket_trio.transports.base import Transport

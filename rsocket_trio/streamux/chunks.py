@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeAlias
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Gathering, bare
+from rsocket_trio.mux.framing import EncodedFrame, Framing, Gathering
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.values import value
 
@@ -90,30 +90,10 @@ class HeaderLayout:
             yield self.pack(request_id, end - start, last), view[start:end]
 
 
-class Unframed:
+class Unframed(Framing):
     """The framing of Streamux: bytes pass unchanged, because the session cuts them into chunks."""
 
     __slots__ = ()
-
-    mid_frame = False
-    missing = 0
-    pending = False
-    portions = False
-    error: RemoteProtocolError | None = None
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the chunk."""
-        return [chunk]
-
-    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """Return all bytes in turn, joined once."""
-        if len(frames) == 1 and isinstance(frames[0], bytes):
-            return frames[0]
-        return b"".join(bare(frames))
-
-    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """Return the same, not joined."""
-        return bare(frames)
 
 
 class Consumer(Protocol):

@@ -210,20 +210,18 @@ def _within_bits(id_bits: int, length_bits: int) -> Terms:
     return Terms(id_bits, length_bits)
 
 
+@attrs.define(eq=False, repr=False)
 class Negotiation:
     """The exchange of the two initialize messages, over once the peer's is whole; ``received`` is the part that came.
 
     A quick init holds the outbox: its message leaves before the first request, or alone after ``QUICK_INIT_DELAY``.
     """
 
-    __slots__ = ("_alone_until", "_initialize", "_outbox", "overdue_at", "received")
-
-    def __init__(self, initialize: Initialize, outbox: Outbox) -> None:
-        self._initialize = initialize
-        self._outbox = outbox
-        self._alone_until = math.inf
-        self.overdue_at = math.inf
-        self.received = b""
+    _initialize: Initialize
+    _outbox: Outbox
+    _alone_until: float = math.inf
+    overdue_at: float = math.inf
+    received: bytes = b""
 
     @property
     def deadline(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rsocket_trio.errors import DRAIN_SIGN, Invalid, Rejected, RemoteProtocolError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
@@ -28,6 +30,7 @@ LARGE_CHUNK = 4096
 """Bytes of a message's first chunk from which its chunks are kept as they are until the last one came."""
 
 
+@attrs.define(eq=False, repr=False)
 class ChunkReceiver:
     """The rules for received chunks. Events are collected in ``events``.
 
@@ -36,28 +39,17 @@ class ChunkReceiver:
     still run although their requests are over. ``ignored`` counts chunks without effect.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        table: RequestTable,
-        sender: ChunkSender,
-        outbox: Outbox,
-        *,
-        whole: bool,
-        chunks: bool,
-        lenient: bool,
-    ) -> None:
-        self._limits = limits
-        self._table = table
-        self._sender = sender
-        self._outbox = outbox
-        self._whole = whole
-        self._chunks = chunks
-        self._lenient = lenient
-        self.full = 0
-        self.events: list[Event] = []
-        self.detached = 0
-        self.ignored = 0
+    _limits: Limits
+    _table: RequestTable
+    _sender: ChunkSender
+    _outbox: Outbox
+    _whole: bool
+    _chunks: bool
+    _lenient: bool
+    full: int = 0
+    events: list[Event] = attrs.Factory(list)
+    detached: int = 0
+    ignored: int = 0
 
     # Whole chunks, and those that come in parts
 

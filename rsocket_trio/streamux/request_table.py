@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.mux.outbox import StreamQueue
+from rsocket_trio.mux.stream_ids import StreamIds
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, SENDING, Interaction
 
 if TYPE_CHECKING:
@@ -75,35 +76,6 @@ class Ping:
 Occupant: TypeAlias = Exchange | Ping | Lock
 
 
-class RoundIds:
-    """All ids from 0 to below ``cap``, in turn from ``first`` on and round again; never one that is in use.
-
-    For protocols in which only the requester allocates ids and a new request waits while none is free: the caller has
-    made sure that one is.
-    """
-
-    __slots__ = ("_cap", "_next")
-
-    def __init__(self, cap: int, first: int) -> None:
-        self._cap = cap
-        self._next = first
-
-    def take(self, in_use: Container[int]) -> int:
-        """Return the next free id. Raise ``LocalProtocolError`` if all are in use."""
-        number = self._next
-        if number in in_use:
-            number = self._search(in_use)
-        self._next = (number + 1) % self._cap
-        return number
-
-    def _search(self, in_use: Container[int]) -> int:
-        for step in range(1, self._cap):
-            number = (self._next + step) % self._cap
-            if number not in in_use:
-                return number
-        raise LocalProtocolError(f"all {self._cap} request ids are in flight")
-
-
 class RequestTable:
     """All request ids in use: ``mine`` of this side, ``theirs`` of the peer's requests.
 
@@ -117,7 +89,7 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._cap = 0
-        self._ids = RoundIds(1, 0)
+        self._ids = StreamIds(0, 0, reuse=True, step=1)
         self.is_full = True
         self.draining = False
         self.reassembling = 0
@@ -128,7 +100,8 @@ class RequestTable:
     def agree(self, id_cap: int, in_flight: int, randbelow: Callable[[int], int]) -> None:
         """Set the negotiated range of ids; the first one is unpredictable (SMX-FLD-04)."""
         self._cap = min(id_cap, in_flight)
-        self._ids = RoundIds(id_cap, randbelow(id_cap))
+        self._ids = StreamIds(0, id_cap - 1, reuse=True, step=1)
+        self._ids.start_at(randbelow(id_cap))
         self.is_full = False
 
     @property

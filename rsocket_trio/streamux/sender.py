@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError, Unsupported
 from rsocket_trio.mux.outbox import FragmentSource, Outbox
 from rsocket_trio.mux.stream_state import (
@@ -44,6 +46,7 @@ def check(payload: Payload, request: Interaction | None = None) -> None:
         raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")
 
 
+@attrs.define(eq=False, repr=False)
 class ChunkSender:
     """Commands on requests and responses. Each checks the open halves and puts chunks into the outbox; nothing waits.
 
@@ -51,20 +54,13 @@ class ChunkSender:
     called before the first request or ping: a quick init holds its initialize message until then.
     """
 
-    def __init__(
-        self,
-        table: RequestTable,
-        outbox: Outbox,
-        fragment_size: int,
-        encode_error: ErrorEncoder | None,
-    ) -> None:
-        self._table = table
-        self._outbox = outbox
-        self._fragment_size = fragment_size
-        self._encode_error = encode_error
-        self.before_first: Callable[[], None] | None = None
-        self._most = 0
-        self._layout: HeaderLayout | None = None
+    _table: RequestTable
+    _outbox: Outbox
+    _fragment_size: int
+    _encode_error: ErrorEncoder | None
+    before_first: Callable[[], None] | None = None
+    _most: int = 0
+    _layout: HeaderLayout | None = None
 
     def agree(self, terms: Terms, layout: HeaderLayout) -> None:
         """Set the negotiated terms. Chunks have at most the negotiated length, and that of this side's fragments."""

@@ -6,9 +6,8 @@ import enum
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
-
-import attrs
+from functools import cache
+from typing import Any
 
 from rsocket_trio.errors import (
     ConnectionClosed,
@@ -52,21 +51,16 @@ class State(enum.Enum):
     OVER = enum.auto()
 
 
-@attrs.frozen
-class StreamuxCapabilities:
-    """The ``Capabilities`` of Streamux; ``message_budget``, in bytes, is an option."""
-
-    message_budget: int | None = None
-
-    name: ClassVar[str] = NAME
-    first_message: ClassVar[str] = "initialize message"
-    keeps_credit: ClassVar[bool] = False
-    initial_request_n: ClassVar[int] = 256
-    mime_fields: ClassVar[bool] = False
-    routes: ClassVar[bool] = False
-
-
-WITHOUT_BUDGET = StreamuxCapabilities()
+@cache
+def capabilities(message_budget: int | None) -> session.Capabilities:
+    """Return the capabilities of Streamux with this budget in bytes."""
+    return session.Capabilities(
+        name=NAME,
+        first_message="initialize message",
+        keeps_credit=False,
+        message_budget=message_budget,
+        routes=False,
+    )
 
 
 class RequestGate:
@@ -116,7 +110,6 @@ class Session(session.Session):
     """
 
     commands: ChunkSender
-    dialect: StreamuxCapabilities
     receiver: ChunkReceiver
 
     def __init__(
@@ -133,8 +126,7 @@ class Session(session.Session):
         self.client = client
         self.limits = limits
         self.options = options
-        budget = options.message_budget
-        self.dialect = WITHOUT_BUDGET if budget is None else StreamuxCapabilities(budget)
+        self.dialect = capabilities(options.message_budget)
         self.state = State.NEGOTIATING
         self.error: RSocketError | None = None
         self.terms: Terms | None = None
@@ -234,11 +226,6 @@ class Session(session.Session):
         if self._negotiation is not None:
             return bool(self._negotiation.received)
         return self._reader is not None and bool(self._reader.partial)
-
-    @property
-    def own_framing(self) -> Self:
-        """This session cuts the chunks."""
-        return self
 
     @property
     def deadline(self) -> float:

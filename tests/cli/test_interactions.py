@@ -13,7 +13,7 @@ import trustme
 
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import CancelFrame, Frame, PayloadFrame, RequestFrame, RequestNFrame
 from tests.cli.commands import PATIENCE, run, serving, started
 from tests.rows import Rows

@@ -17,7 +17,7 @@ from rsocket_trio.cli.exit_codes import MEANINGS
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.main import COMMANDS, commands
 from rsocket_trio.connection.protocols import ALL, SHORT
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from tests.cli.commands import COMMAND, hosting, run, started
 from tests.each_row import ALL_CASES, each_row
 from tests.rows import Rows

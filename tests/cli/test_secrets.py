@@ -22,8 +22,7 @@ from rsocket_trio.metadata import (
     encode_composite,
 )
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.frames import (
     Frame,
     PayloadFrame,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rsocket_trio.cli.watching import described
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import DIALECTS, RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,
     Frame,

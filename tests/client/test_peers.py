@@ -21,7 +21,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import known_quirks
 from rsocket_trio.transports.memory import memory_pair

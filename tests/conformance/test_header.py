@@ -6,7 +6,7 @@ import pytest
 
 from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.header import Headers
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 
 CASES = {
     "rsocket/1.0": [

@@ -31,7 +31,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.testing import connected_pair as simulated_pair
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row

@@ -16,7 +16,7 @@ import pytest
 
 from rsocket_trio import Payload
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

@@ -14,7 +14,7 @@ from qa.resume.proxy import FIN, RST, Cut, cutting_proxy
 from qa.resume.recorder import CLIENT, SERVER, Recorder
 from rsocket_trio import Channel, Connection, Keepalive, Payload, Responder, ResumeOptions, open_connection, serve
 from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from tests.interop.peers import Kind, own_peer
 
 CUTS = 20

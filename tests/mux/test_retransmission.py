@@ -48,8 +48,8 @@ def tracked(frame: bytes) -> bool:
 def retaining(
     limit: int, *, size: int = 1 << 30, overflow: Callable[[], bool] = lambda: False
 ) -> tuple[RetainingOutbox, FrameStore]:
-    outbox = RetainingOutbox(size, lambda queue: None, tracked, lambda: BEAT, overflow)
-    outbox.retain(limit)
+    outbox = RetainingOutbox(size, lambda queue: None, half_full=lambda: BEAT, overflow=overflow)
+    outbox.retain(limit, tracked)
     assert outbox.store is not None
     return outbox, outbox.store
 

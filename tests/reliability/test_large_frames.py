@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from rsocket_trio import ApplicationError, Payload, Responder
 from rsocket_trio.errors import DATA_LIMIT, stream_error
 from rsocket_trio.mux.framing import AHEAD, SMALL, Framing24
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.frames import ErrorFrame
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle

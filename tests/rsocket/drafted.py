@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import (
+    Address,
     Beat,
+    BrokerInfo,
     Complexity,
     KeepaliveTerms,
     Permits,
@@ -18,6 +19,8 @@ from rsocket_trio.rsocket.extensions.payloads import (
     ResumeGrant,
     ResumePosition,
     ResumeRequest,
+    RouteAdd,
+    RouteJoin,
     Strategies,
     entry_of,
 )

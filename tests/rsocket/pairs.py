@@ -6,8 +6,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, SetupReceived
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive

@@ -14,13 +14,13 @@ from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import (
+from rsocket_trio.rsocket.dialect import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
+    Dialect,
 )
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
@@ -39,7 +39,6 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
-from rsocket_trio.rsocket.layouts import v0_1_quirks as layout_0_1_quirks
 from tests.each_row import each_row
 from tests.rsocket import drafted
 
@@ -592,7 +591,7 @@ def test_the_largest_frame_of_the_oldest_dialects_is_what_their_length_can_say(d
 
 
 def test_0_0_names_the_larger_of_its_two_errors() -> None:
-    small = type(layout_0_0.CODEC)(attrs.evolve(layout_0_0.HEADER_0_0, largest=20), layout_0_0.ROWS)
+    small = type(layout_0_0.CODEC)(attrs.evolve(layout_0_0.SHAPE, largest=20), layout_0_0.ROWS)
 
     with pytest.raises(LocalProtocolError, match="SETUP_ERROR frame of 21 bytes"):
         small.encode(ErrorFrame(0, 1, bytes(5)))
@@ -638,11 +637,11 @@ def test_data_given_as_a_view_is_not_copied_by_the_oldest_dialects_either() -> N
 
 
 def quirky(*names: str) -> Codec:
-    return layout_0_1_quirks.codec(frozenset(names))
+    return layout_0_1.codec(frozenset(names))
 
 
 def test_without_quirks_it_is_the_codec_itself() -> None:
-    assert layout_0_1_quirks.codec() is quirky() is layout_0_1.CODEC
+    assert layout_0_1.codec() is quirky() is layout_0_1.CODEC
     assert quirky("channel_slot") is quirky("channel_slot")
 
 

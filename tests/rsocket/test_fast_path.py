@@ -23,8 +23,7 @@ from rsocket_trio.mux.outbox import SMALL
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import session as session_module
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.stream_table import Stream
 from tests.each_row import ALL_CASES

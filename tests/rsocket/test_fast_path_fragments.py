@@ -17,8 +17,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import fast_path
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.session import Session
 from tests.each_row import ALL_CASES

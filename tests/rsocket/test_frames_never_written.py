@@ -7,13 +7,13 @@ import pytest
 from rsocket_trio import LocalProtocolError, Payload
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import (
+from rsocket_trio.rsocket.dialect import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
+    Dialect,
 )
 from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.quirks import QUIRKS, Quirk, all_with_quirks, known_quirks, with_quirks
 
 

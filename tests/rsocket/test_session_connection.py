@@ -20,8 +20,7 @@ from rsocket_trio.mux.events import LeaseReceived, PeerDraining, Pong, RequestRe
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
@@ -44,7 +43,7 @@ def raw(kind: int, flags: int = 0, stream_id: int = 0, body: bytes = b"") -> byt
 def test_nothing_overtakes_setup(dialect: Dialect) -> None:
     pair = SessionPair(dialect, met=False)
     pair.client.ping(object())
-    pair.client.connection_metadata.metadata_push(b"m")
+    pair.client.metadata_push(b"m")
     pair.client.commands.open(RR, Payload(b"x"))
 
     first = taken(pair.client)[0]

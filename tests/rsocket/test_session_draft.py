@@ -22,15 +22,16 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
-from rsocket_trio.rsocket.extensions.terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
+from rsocket_trio.rsocket.extensions.terms import ExtensionRules, as_entries
 from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.handshake import setup_frame
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 
+RULES = ExtensionRules()
 APP = ExtensionEntry("x.app", ignore=True, payload=b"app")
 UNLIMITED = Lease(2**31 - 1, (2**31 - 1) / 1000)
 clause = pytest.mark.clause
@@ -201,33 +202,33 @@ def said(*entries: ExtensionEntry, ack: bool = True) -> SetupFrame:
 
 
 def test_the_terms_of_entries_are_stated_like_any_others() -> None:
-    frame = stated(said(*asked(Keepalive(0.5, 2), lease=True)))
+    frame = RULES.stated(said(*RULES.asked(Keepalive(0.5, 2), lease=True)))
 
     assert (frame.keepalive_interval, frame.max_lifetime, frame.lease, frame.resume_token) == (0.5, 2, True, None)
-    assert stated(said()).max_lifetime == 0
+    assert RULES.stated(said()).max_lifetime == 0
 
 
 def test_a_grant_repeats_the_keepalive_terms_without_a_surplus() -> None:  # RSX-KA-03
     terms = entry_of(KeepaliveTerms(0.5, 2), ignore=True, ack=True)
     longer = attrs.evolve(terms, payload=terms.payload + b"more")
 
-    assert grants(said(longer), grants_leases=False) == (attrs.evolve(terms, ack=False),)
-    assert grants(said(attrs.evolve(terms, ack=False)), grants_leases=False) == ()
+    assert RULES.grants(said(longer), grants_leases=False) == (attrs.evolve(terms, ack=False),)
+    assert RULES.grants(said(attrs.evolve(terms, ack=False)), grants_leases=False) == ()
 
 
 def test_what_is_asked_for_is_granted_or_refused() -> None:
-    leases = said(*asked(Keepalive(), lease=True))
+    leases = said(*RULES.asked(Keepalive(), lease=True))
 
-    assert refusal(leases, grants_leases=True) is None
-    assert len(grants(leases, grants_leases=True)) == 1
-    assert grants(leases, grants_leases=False) == ()
-    assert refusal(leases, grants_leases=False) is not None
+    assert RULES.refusal(leases, grants_leases=True) is None
+    assert len(RULES.grants(leases, grants_leases=True)) == 1
+    assert RULES.grants(leases, grants_leases=False) == ()
+    assert RULES.refusal(leases, grants_leases=False) is not None
 
 
 def test_a_request_costs_one_permit_unless_it_says_otherwise() -> None:  # RSX-LEASE-05
-    assert [cost_of(()), cost_of((APP,)), cost_of((entry_of(Resumable()),))] == [1, 1, 1]
-    assert cost_of((APP, entry_of(Complexity(7)))) == 7
-    assert not misdirected((APP,))
+    assert [RULES.cost_of(()), RULES.cost_of((APP,)), RULES.cost_of((entry_of(Resumable()),))] == [1, 1, 1]
+    assert RULES.cost_of((APP, entry_of(Complexity(7)))) == 7
+    assert not RULES.misdirected((APP,))
 
 
 def test_an_applications_entry_may_always_be_ignored() -> None:  # RSX-TLV-09

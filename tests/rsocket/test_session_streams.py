@@ -28,8 +28,7 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
 from tests.each_row import ALL_CASES

@@ -13,13 +13,13 @@ import pytest
 
 from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.rsocket import codec
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import (
+from rsocket_trio.rsocket.dialect import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
+    Dialect,
 )
 from rsocket_trio.rsocket.extensions import blocks as extensions
 from tests.each_row import each_row

@@ -7,12 +7,18 @@ import random
 import pytest
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.streamux.request_table import RoundIds
+from rsocket_trio.mux.stream_ids import StreamIds
+
+
+def ids_from(first: int, cap: int) -> StreamIds:
+    ids = StreamIds(0, cap - 1, reuse=True, step=1)
+    ids.start_at(first)
+    return ids
 
 
 @pytest.mark.parametrize(("cap", "first"), [(1, 0), (2, 1), (8, 5)])
 def test_a_round_goes_through_all_ids_from_the_first_on_and_begins_again(cap: int, first: int) -> None:
-    ids = RoundIds(cap, first)
+    ids = ids_from(first, cap)
 
     assert [ids.take(()) for _ in range(2 * cap)] == [(first + step) % cap for step in range(2 * cap)]
 
@@ -21,7 +27,7 @@ def test_a_round_goes_through_all_ids_from_the_first_on_and_begins_again(cap: in
 @pytest.mark.parametrize("cap", [1, 2, 16])
 def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
     rng = random.Random(cap)
-    ids = RoundIds(cap, rng.randrange(cap))
+    ids = ids_from(rng.randrange(cap), cap)
     in_use: set[int] = set()
     refused = 0
     for _ in range(500):
@@ -29,7 +35,7 @@ def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
             in_use.remove(rng.choice(sorted(in_use)))
         elif len(in_use) == cap:
             refused += 1
-            with pytest.raises(LocalProtocolError, match=f"all {cap} request ids are in flight"):
+            with pytest.raises(LocalProtocolError, match=f"no stream id up to {cap - 1} is left"):
                 ids.take(in_use)
         else:
             number = ids.take(in_use)
@@ -40,7 +46,7 @@ def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
 
 
 def test_a_freed_id_waits_for_its_turn() -> None:
-    ids = RoundIds(4, 0)
+    ids = ids_from(0, 4)
     in_use = {ids.take(()) for _ in range(2)}
     in_use.remove(0)
 

@@ -211,7 +211,10 @@ def test_what_streamux_lacks_is_unsupported_and_nothing_is_sent() -> None:
             session.commands.send_item(ours, payload)
     with pytest.raises(Unsupported, match="metadata"):
         session.commands.metadata_push(ours, MetadataPush(b"x", 0))
-    assert (session.connection_metadata, session.extensions, session.extension_entries) == (None, None, None)
+    with pytest.raises(Unsupported, match="metadata"):
+        session.metadata_push(b"x")
+    with pytest.raises(Unsupported, match="extension entries"):
+        session.entries((), ignore=True)
     assert not session.dialect.routes
 
     assert set(session.table.mine) == {ours.id}

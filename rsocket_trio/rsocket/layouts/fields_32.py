@@ -1,12 +1,11 @@
-"""Field codecs shared by the layouts with a 32-bit frame length: metadata, requests, CANCEL, RESPONSE.
+"""The rows shared by the layouts with a 32-bit frame length: requests, CANCEL, RESPONSE, METADATA_PUSH, EXT.
 
-ReactiveSocket 0.0 and 0.1 put the same fields in the same order and give them other sizes, which a ``Shape`` holds.
+ReactiveSocket 0.0 and 0.1 put the same fields in the same order and give them other sizes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -15,46 +14,34 @@ from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Parts, Row, check
-from rsocket_trio.rsocket.frames import CancelFrame, MetadataPushFrame, PayloadFrame, RequestFrame
+from rsocket_trio.rsocket.frames import CancelFrame, ExtFrame, MetadataPushFrame, PayloadFrame, RequestFrame
+from rsocket_trio.rsocket.layouts.fields import UINT32_MAX, Field, Number, Shape, absent, bit, numbers, rest, uint
 
 UINT32: Final = struct.Struct(">I")
-UINT64: Final = struct.Struct(">Q")
-UINT32_MAX: Final = 2**32 - 1
-UINT64_MAX: Final = 2**64 - 1
 METADATA_HEADER: Final = UINT32.size
 LARGEST_FRAME_32: Final = 2**31 - 1 - 4
 """Bytes: the largest length in 31 bits, without the 4 of the length itself (RS00-HDR-04, RS01-HDR-04)."""
 EXT: Final = 0xFFFF
 """The type without a stream id: its extended type stands there (RS00-EXT-02, RS01-EXT-01)."""
-EXT_BODY: Final = 8
-"""The offset of an EXT's content."""
+EXT_NUMBER_AT: Final = 4
+"""The offset of that."""
 
 
-@attrs.frozen
-class Shape:
-    """The positions of the fields that all frames of a layout share, and the widths of its numbers."""
+@attrs.frozen(kw_only=True)
+class WordShape(Shape):
+    """A layout whose metadata is behind one word: its type, if it has one, and its length, which counts the word.
 
-    header: Callable[[int, int, int], bytes]
-    """The beginning of a frame: type number, flags, stream id."""
-    body: int
-    """The offset behind a frame's header."""
-    flags_offset: int
-    last_id: int
-    count: struct.Struct
+    RS00-MD-03, RS00-MD-05, RS01-MD-02, RS01-MD-03
+    """
+
+    count: Number
     """Initial Request N and Request N."""
-    last_count: int
-    """The largest value of a count."""
-    read_count: Callable[[int], int]
-    """The value of a count on the wire."""
     largest_metadata: int
-    """The largest number in a metadata header's length, which counts those 4 bytes too; its bits are a mask."""
+    """The largest number in a metadata header's length; its bits are a mask."""
     last_metadata_type: int
     """0 where metadata has no type: those bits are reserved then."""
-    metadata_flag: int
     follows_flag: int
     complete_flag: int
-
-    # Metadata: one word with its type, if it has one, and its length (RS00-MD-03, RS00-MD-05, RS01-MD-02, RS01-MD-03).
 
     def metadata_at(self, data: bytes, offset: int) -> tuple[bytes, int, int]:
         """Return the metadata whose header is at ``offset``, its type and its end. Raise ``BadMetadata``."""
@@ -82,143 +69,68 @@ class Shape:
         check(name, "metadata_type", metadata_type, 0, self.last_metadata_type)
         return UINT32.pack(metadata_type << 24 | size) + metadata
 
-    def payload_at(self, data: bytes, offset: int, flags: int) -> Payload:
-        """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
-        if not flags & self.metadata_flag:
-            return Payload(data[offset:])
-        metadata, metadata_type, offset = self.metadata_at(data, offset)
-        return Payload(data[offset:], metadata, metadata_type=metadata_type)
+    @property
+    def stream_ids(self) -> tuple[int, int]:
+        """The least and the largest id of a stream."""
+        return 1, self.last_id
 
-    def payload_head(self, name: str, payload: Payload) -> tuple[int, bytes]:
-        """Return the M flag and the bytes of a payload before its data."""
-        return self.optional_metadata(name, payload.metadata, payload.metadata_type)
+    def request_row(
+        self, number: int, name: str, interaction: Interaction, follows: Field, *, counted: bool = False
+    ) -> Row:
+        """Return the row of a request, which may ask for 0 items if it has a count.
 
-    # Frames that have nothing but metadata carry it the same way (RS00-MD-09, RS01-MD-09).
+        RS00-RR-01, RS00-FNF-01, RS00-STR-01, RS00-SUB-01, RS01-RR-01, RS01-FNF-01, RS01-STR-01, RS01-SUB-01
+        """
+        count = numbers(initial_n=self.count) if counted else absent("initial_n")
+        fields = (count, self.payload, follows, absent("complete"))
+        return self.row(number, name, RequestFrame, *fields, ids=self.stream_ids, interaction=interaction)
 
-    def metadata_if_any(self, data: bytes, offset: int, flags: int) -> tuple[bytes | None, int, int]:
-        """Return the metadata if M is set, its type, and the offset behind it."""
-        return self.metadata_at(data, offset) if flags & self.metadata_flag else (None, 0, offset)
+    def cancel_row(self, number: int) -> Row:
+        """Return the row of CANCEL (RS00-CAN-01, RS01-CAN-01)."""
+        return self.row(number, "CANCEL", CancelFrame, self.metadata(), ids=self.stream_ids)
 
-    def optional_metadata(self, name: str, metadata: bytes | None, metadata_type: int) -> tuple[int, bytes]:
-        """Return the M flag and the metadata behind its header, or neither."""
-        if metadata is None:
-            return 0, b""
-        return self.metadata_flag, self.metadata_field(name, metadata, metadata_type)
+    def push_row(self, number: int, last_id: int) -> Row:
+        """Return the row of METADATA_PUSH: M is always set (RS00-MP-01, RS00-MP-05, RS01-MP-02, RS01-MP-03)."""
+        return self.row(number, "METADATA_PUSH", MetadataPushFrame, self.metadata(needed=True), ids=(0, last_id))
 
-    def check_stream(self, name: str, stream_id: int) -> None:
-        """Raise ``LocalProtocolError`` if a frame of a stream is on stream 0 or names an id out of range."""
-        check(name, "stream_id", stream_id, 1, self.last_id)
+    def ext_row(self, header: struct.Struct, *, flags_first: bool = False) -> Row:
+        """Return the row of EXT: no stream id, and content that is the extension's own, metadata included.
 
+        RS00-EXT-01, RS00-EXT-02, RS01-EXT-01
+        """
 
-# The requests: without a count, and with one. F is 0 in a shape whose requests can't be fragmented (RS00-FRAG-02).
+        def short_header(number: int, flags: int, stream_id: int) -> bytes:
+            return header.pack(flags, number) if flags_first else header.pack(number, flags)
 
+        row = attrs.evolve(self, header=short_header, size=EXT_NUMBER_AT).row(
+            *(EXT, "EXT", ExtFrame, numbers(ext_type=uint("I", UINT32_MAX)), rest("body")),
+            *(bit("ignore", self.ignore_flag, counted=False), bit("has_metadata", self.metadata_flag)),
+        )
+        return attrs.evolve(row, fixed=0, has_stream_id=False)
 
-def request_row(shape: Shape, number: int, name: str, interaction: Interaction, follows_flag: int) -> Row:
-    """Return the row of a request that asks for one item or none (RS00-RR-01, RS00-FNF-01, RS01-RR-01, RS01-FNF-01)."""
-    body, header, payload_at = shape.body, shape.header, shape.payload_at
+    def response_row(self, number: int) -> Row:
+        """Return the row of RESPONSE (RS00-RSP-01, RS01-RSP-01), which has no item flag.
 
-    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-        return RequestFrame(stream_id, interaction, payload_at(data, body, flags), None, flags & follows_flag != 0)
+        Only an empty one that completes carries no item.
+        """
+        start, header, payload_at, last_id = self.size, self.header, self.payload_at, self.last_id
+        metadata_flag, follows_flag, complete_flag = self.metadata_flag, self.follows_flag, self.complete_flag
 
-    def encode(frame: RequestFrame) -> Parts:
-        shape.check_stream(name, frame.stream_id)
-        if frame.initial_n is not None or frame.complete:
-            raise LocalProtocolError(f"{name} initial_n {frame.initial_n}, complete {frame.complete}: it has neither")
-        flags, metadata = shape.payload_head(name, frame.payload)
-        head = header(number, flags | follows(name, frame, follows_flag), frame.stream_id)
-        return head + metadata, frame.payload.data
+        def decode(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
+            if flags & metadata_flag:
+                payload, item = payload_at(data, start, flags), True
+            else:
+                payload = Payload(data[start:])
+                item = not flags & complete_flag or len(data) > start
+            return PayloadFrame(stream_id, payload, item, flags & complete_flag != 0, flags & follows_flag != 0)
 
-    return Row(number, name, RequestFrame, shape.metadata_flag | follows_flag, 0, decode, encode, interaction)
+        def encode(frame: PayloadFrame) -> Parts:
+            payload = frame.payload
+            if not frame.next and (not frame.complete or payload.metadata is not None or len(payload.data)):
+                raise LocalProtocolError("RESPONSE next False: it is an item unless it completes and carries nothing")
+            check("RESPONSE", "stream_id", frame.stream_id, 1, last_id)
+            flags, metadata = self.metadata_head("RESPONSE", payload.metadata, payload.metadata_type)
+            flags |= (complete_flag if frame.complete else 0) | (follows_flag if frame.follows else 0)
+            return header(number, flags, frame.stream_id) + metadata, payload.data
 
-
-def counted_request_row(shape: Shape, number: int, name: str, interaction: Interaction, follows_flag: int) -> Row:
-    """Return the row of a request with credit, which may be 0 (RS00-STR-01, RS00-SUB-01, RS01-STR-01, RS01-SUB-01)."""
-    body, header, count, read_count = shape.body, shape.header, shape.count, shape.read_count
-    fixed = body + count.size
-
-    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-        (initial_n,) = count.unpack_from(data, body)
-        payload = shape.payload_at(data, fixed, flags)
-        return RequestFrame(stream_id, interaction, payload, read_count(initial_n), flags & follows_flag != 0)
-
-    def encode(frame: RequestFrame) -> Parts:
-        shape.check_stream(name, frame.stream_id)
-        check(name, "initial_n", frame.initial_n, 0, shape.last_count)
-        if frame.complete:
-            raise LocalProtocolError(f"{name} complete: its requester sends nothing more anyway")
-        flags, metadata = shape.payload_head(name, frame.payload)
-        head = header(number, flags | follows(name, frame, follows_flag), frame.stream_id)
-        return head + count.pack(frame.initial_n) + metadata, frame.payload.data
-
-    flags = shape.metadata_flag | follows_flag
-    return Row(number, name, RequestFrame, flags, count.size, decode, encode, interaction)
-
-
-def follows(name: str, frame: RequestFrame, follows_flag: int) -> int:
-    """Return the F bit of a request, 0 if it is whole. Raise ``LocalProtocolError`` if its type has none."""
-    if not frame.follows:
-        return 0
-    if not follows_flag:
-        raise LocalProtocolError(f"{name} follows: a request of this dialect can't be fragmented")
-    return follows_flag
-
-
-def cancel_row(shape: Shape, number: int) -> Row:
-    """Return the row of CANCEL (RS00-CAN-01, RS01-CAN-01)."""
-
-    def decode(stream_id: int, flags: int, data: bytes) -> CancelFrame:
-        metadata, metadata_type, _ = shape.metadata_if_any(data, shape.body, flags)
-        return CancelFrame(stream_id, metadata, metadata_type)
-
-    def encode(frame: CancelFrame) -> Parts:
-        shape.check_stream("CANCEL", frame.stream_id)
-        flags, metadata = shape.optional_metadata("CANCEL", frame.metadata, frame.metadata_type)
-        return shape.header(number, flags, frame.stream_id) + metadata, b""
-
-    return Row(number, "CANCEL", CancelFrame, shape.metadata_flag, 0, decode, encode)
-
-
-def response_row(shape: Shape, number: int) -> Row:
-    """Return the row of RESPONSE (RS00-RSP-01, RS01-RSP-01). It has no item flag: only an empty C carries no item."""
-    body, header, payload_at, last_id = shape.body, shape.header, shape.payload_at, shape.last_id
-    metadata_flag, follows_flag, complete_flag = shape.metadata_flag, shape.follows_flag, shape.complete_flag
-
-    def decode(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
-        if flags & metadata_flag:
-            payload, item = payload_at(data, body, flags), True
-        else:
-            payload = Payload(data[body:])
-            item = not flags & complete_flag or len(data) > body
-        return PayloadFrame(stream_id, payload, item, flags & complete_flag != 0, flags & follows_flag != 0)
-
-    def encode(frame: PayloadFrame) -> Parts:
-        stream_id, payload = frame.stream_id, frame.payload
-        flags = 0
-        if frame.complete:
-            flags = complete_flag
-        if frame.follows:
-            flags |= follows_flag
-        if not frame.next and (not frame.complete or payload.metadata is not None or len(payload.data)):
-            raise LocalProtocolError("RESPONSE next False: it is an item unless it completes and carries nothing")
-        if not 0 < stream_id <= last_id:
-            shape.check_stream("RESPONSE", stream_id)
-        if payload.metadata is None:
-            return header(number, flags, stream_id), payload.data
-        head = header(number, flags | metadata_flag, stream_id)
-        return head + shape.metadata_field("RESPONSE", payload.metadata, payload.metadata_type), payload.data
-
-    return Row(number, "RESPONSE", PayloadFrame, metadata_flag | follows_flag | complete_flag, 0, decode, encode)
-
-
-def decode_metadata_push(shape: Shape, stream_id: int, flags: int, data: bytes) -> MetadataPushFrame:
-    """Decode METADATA_PUSH: M is always set (RS00-MP-01, RS00-MP-05, RS01-MP-02, RS01-MP-03)."""
-    if not flags & shape.metadata_flag:
-        raise BadMetadata("no metadata: its flag is clear", offset=shape.flags_offset)
-    metadata, metadata_type, _ = shape.metadata_at(data, shape.body)
-    return MetadataPushFrame(metadata, stream_id, metadata_type)
-
-
-def encode_metadata_push(shape: Shape, number: int, frame: MetadataPushFrame) -> Parts:
-    """Encode METADATA_PUSH; the layout checks its stream id."""
-    metadata = shape.metadata_field("METADATA_PUSH", frame.metadata, frame.metadata_type)
-    return shape.header(number, shape.metadata_flag, frame.stream_id) + metadata, b""
+        return Row(number, "RESPONSE", PayloadFrame, metadata_flag | follows_flag | complete_flag, 0, decode, encode)

@@ -1,16 +1,22 @@
 """The frame layout of RSocket 1.0: a decoder and an encoder for every type, and their table.
 
-The clauses RS10-... define the place of each field. Spare flag bits are ignored (RS10-UNX-08), reserved bits
-inside fields are masked off (ALL-RCT-06), bytes after the last field of a frame without payload are ignored
-(ALL-RCT-11).
+The clauses RS10-... define the place of each field; ReactiveSocket 0.2 and the extension draft define most of them
+alike. Spare flag bits are ignored (RS10-UNX-08), reserved bits inside fields are masked off (ALL-RCT-06), bytes after
+the last field of a frame without payload are ignored (ALL-RCT-11).
 """
 
 from __future__ import annotations
 
+import struct
+from typing import Final
+
+import attrs
+
 from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec, Parts, Row, check, end_of, sized, sized_at
+from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, BadMetadata, Codec, Parts, Row, check
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -19,119 +25,166 @@ from rsocket_trio.rsocket.frames import (
     LeaseFrame,
     MetadataPushFrame,
     PayloadFrame,
+    RequestFrame,
     RequestNFrame,
     ResumeFrame,
     ResumeOkFrame,
     SetupFrame,
 )
-from rsocket_trio.rsocket.layouts.fields_24 import (
-    BODY,
-    COMPLETE,
-    FOLLOWS,
-    HEADER,
-    HEADER_24,
-    IGNORE,
-    LEASE,
-    METADATA,
-    NEXT,
-    RESPOND,
-    RESUME_ENABLE,
-    SETUP_FIELDS,
-    TWO_UINT32,
-    TWO_UINT64,
-    UINT32,
-    UINT64,
-    VERSION,
-    check_connection,
-    check_stream,
-    counted_request_row,
-    header,
-    lease_fields,
-    lease_numbers,
-    metadata_field,
-    milliseconds,
-    mime_field,
-    payload_at,
-    refuse_metadata,
-    request_row,
+from rsocket_trio.rsocket.layouts.fields import (
+    MIMES,
+    UINT32_MAX,
+    Shape,
+    absent,
+    always,
+    bit,
+    ns_in_ms,
+    numbers,
+    rest,
+    seconds_in_ms,
+    token,
+    uint,
 )
 
-# SETUP (RS10-SETUP-02)
+IGNORE: Final = 0x200
+METADATA: Final = 0x100
+FOLLOWS: Final = 0x080
+RESUME_ENABLE: Final = 0x080
+RESPOND: Final = 0x080
+LEASE: Final = 0x040
+COMPLETE: Final = 0x040
+NEXT: Final = 0x020
+
+HEADER: Final = struct.Struct(">IH")
+BODY: Final = HEADER.size
+"""The offset behind a frame's header."""
+UINT32: Final = struct.Struct(">I")
+LONGEST_METADATA: Final = 2**24 - 1
 
 
-def decode_setup(stream_id: int, flags: int, data: bytes) -> SetupFrame:
-    major, minor, interval, lifetime = SETUP_FIELDS.unpack_from(data, BODY)
-    offset = BODY + SETUP_FIELDS.size
-    token = None
-    if flags & RESUME_ENABLE:
-        token, offset = sized_at(data, offset, 2, "resume token")
-    metadata_mime, offset = sized_at(data, offset, 1, "metadata MIME type")
-    data_mime, offset = sized_at(data, offset, 1, "data MIME type")
-    return SetupFrame(
-        major,
-        minor,
-        (interval & UINT31_MAX) / 1000,
-        (lifetime & UINT31_MAX) / 1000,
-        # Not to be interpreted (RS10-SETUP-05): Latin-1 keeps every byte, ASCII or not.
-        metadata_mime.decode("latin-1"),
-        data_mime.decode("latin-1"),
-        payload_at(data, offset, flags),
-        lease=flags & LEASE != 0,
-        resume_token=token,
-        stream_id=stream_id,
-    )
+# The header: stream id, then six bits of type and ten of flags in one word (RS10-HDR-01).
 
 
-def encode_setup(frame: SetupFrame) -> Parts:
-    check_connection("SETUP", frame.stream_id)
-    check("SETUP", "major", frame.major, 0, 0xFFFF)
-    check("SETUP", "minor", frame.minor, 0, 0xFFFF)
-    if frame.strict:
-        raise LocalProtocolError("SETUP strict: this layout has no such flag")
-    flags = LEASE if frame.lease else 0
-    fields = SETUP_FIELDS.pack(
-        frame.major,
-        frame.minor,
-        milliseconds("keepalive_interval", frame.keepalive_interval),
-        milliseconds("max_lifetime", frame.max_lifetime),
-    )
-    if frame.resume_token is not None:
-        flags |= RESUME_ENABLE
-        fields += sized(frame.resume_token, 2, "SETUP resume_token")
-    fields += mime_field("metadata_mime", frame.metadata_mime) + mime_field("data_mime", frame.data_mime)
-    if frame.payload.metadata is not None:
-        flags |= METADATA
-        fields += metadata_field("SETUP", frame.payload.metadata)
-    return header(0x01, flags, 0) + fields, frame.payload.data
+def split_header(data: bytes) -> tuple[int, int, int]:
+    """Return type number, flags and stream id."""
+    stream_id, word = HEADER.unpack_from(data)
+    return word >> 10, word & 0x3FF, stream_id
 
 
-# LEASE: the metadata goes to the end of the frame and has no length (RS10-LEASE-01, RS10-LEASE-02)
+def header(number: int, flags: int, stream_id: int) -> bytes:
+    """Return the six bytes that begin a frame."""
+    return HEADER.pack(stream_id, number << 10 | flags)
 
 
-def decode_lease(stream_id: int, flags: int, data: bytes) -> LeaseFrame:
-    time_to_live, number_of_requests = lease_numbers(data)
-    metadata = data[BODY + TWO_UINT32.size :] if flags & METADATA else None
-    return LeaseFrame(time_to_live, number_of_requests, metadata, stream_id)
+# Metadata behind its 24-bit length, which does not count itself, then data to the end (RS10-MD-01, RS10-MD-02).
 
 
-def encode_lease(frame: LeaseFrame) -> Parts:
-    flags = 0 if frame.metadata is None else METADATA
-    return header(0x02, flags, 0) + lease_fields(frame), frame.metadata or b""
+@attrs.frozen(kw_only=True)
+class LengthShape(Shape):
+    """A layout whose frames have a 24-bit length. Metadata has no type."""
+
+    def metadata_at(self, data: bytes, offset: int) -> tuple[bytes, int, int]:
+        """Return the metadata whose length is at ``offset``, 0, and its end. Raise ``BadMetadata``."""
+        start = offset + 3
+        left = len(data) - start
+        if left < 0:
+            raise BadMetadata(f"metadata length needs 3 bytes at offset {offset}, {left + 3} left", offset=offset)
+        size = int.from_bytes(data[offset:start], "big")
+        if size > left:
+            raise BadMetadata(f"metadata of {size} bytes at offset {start}, {left} left", offset=offset)
+        return data[start : start + size], 0, start + size
+
+    def metadata_field(self, name: str, metadata: bytes, metadata_type: int = 0) -> bytes:
+        """Return metadata behind its length."""
+        if len(metadata) > LONGEST_METADATA:
+            raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {LONGEST_METADATA}")
+        return len(metadata).to_bytes(3, "big") + metadata
+
+    def payload_at(self, data: bytes, offset: int, flags: int) -> Payload:
+        """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
+        if not flags & METADATA:
+            return Payload(data[offset:])
+        metadata, _, offset = self.metadata_at(data, offset)
+        return Payload(data[offset:], metadata)
 
 
-# KEEPALIVE: the position is always present (RS10-KA-05)
+SHAPE: Final = LengthShape(
+    minimum=BODY,
+    type_offset=4,
+    ignore_flag=IGNORE,
+    all_flags=0x3FF,
+    last_id=UINT31_MAX,
+    largest=LARGEST_FRAME,
+    split=split_header,
+    flags_at=4,
+    stream_id=slice(0, 4),
+    header=header,
+    metadata_flag=METADATA,
+)
+payload_at: Final = SHAPE.payload_at
+metadata_field: Final = SHAPE.metadata_field
 
 
-def decode_keepalive(stream_id: int, flags: int, data: bytes) -> KeepaliveFrame:
-    (position,) = UINT64.unpack_from(data, BODY)
-    return KeepaliveFrame(flags & RESPOND != 0, position & UINT63_MAX, data[BODY + UINT64.size :], stream_id)
+def check_stream(name: str, stream_id: int) -> None:
+    """Raise ``LocalProtocolError`` if a frame of a stream is on stream 0 or names an id out of range."""
+    check(name, "stream_id", stream_id, 1, UINT31_MAX)
 
 
-def encode_keepalive(frame: KeepaliveFrame) -> Parts:
-    check_connection("KEEPALIVE", frame.stream_id)
-    check("KEEPALIVE", "last_received_position", frame.last_received_position, 0, UINT63_MAX)
-    flags = RESPOND if frame.respond else 0
-    return header(0x03, flags, 0) + UINT64.pack(frame.last_received_position), frame.data
+def refuse_metadata(name: str, metadata: bytes | None) -> None:
+    """Raise ``LocalProtocolError`` for metadata in a frame type without it, instead of losing it."""
+    if metadata is not None:
+        raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes: this frame has none")
+
+
+# The four requests: without a count (RS10-RR-01), and with one (RS10-STR-01, RS10-CH-01)
+
+
+def request_row(number: int, name: str, interaction: Interaction) -> Row:
+    """Return the row of a request that asks for one item or none."""
+
+    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
+        payload = payload_at(data, BODY, flags) if flags & METADATA else Payload(data[BODY:])
+        return RequestFrame(stream_id, interaction, payload, None, flags & FOLLOWS != 0)
+
+    def encode(frame: RequestFrame) -> Parts:
+        if frame.initial_n is not None or frame.complete:
+            raise LocalProtocolError(f"{name} initial_n {frame.initial_n}, complete {frame.complete}: it has neither")
+        return request_parts(number, name, frame, FOLLOWS if frame.follows else 0)
+
+    return Row(number, name, RequestFrame, METADATA | FOLLOWS, 0, decode, encode, interaction)
+
+
+def counted_request_row(number: int, name: str, interaction: Interaction, complete_flag: int) -> Row:
+    """Return the row of a request with credit; it has a COMPLETE flag if the requester sends items of its own."""
+    fixed = BODY + UINT32.size
+
+    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
+        (initial_n,) = UINT32.unpack_from(data, BODY)
+        payload = payload_at(data, fixed, flags)
+        follows, complete = flags & FOLLOWS != 0, flags & complete_flag != 0
+        return RequestFrame(stream_id, interaction, payload, initial_n & UINT31_MAX, follows, complete)
+
+    def encode(frame: RequestFrame) -> Parts:
+        initial_n = frame.initial_n
+        if initial_n is None or not 0 < initial_n <= UINT31_MAX:  # RS10-N-01
+            check(name, "initial_n", initial_n, 1, UINT31_MAX)
+        if frame.complete and not complete_flag:
+            raise LocalProtocolError(f"{name} complete: its requester sends nothing more anyway")
+        flags = (FOLLOWS if frame.follows else 0) | (complete_flag if frame.complete else 0)
+        return request_parts(number, name, frame, flags, UINT32.pack(initial_n))
+
+    flags = METADATA | FOLLOWS | complete_flag
+    return Row(number, name, RequestFrame, flags, UINT32.size, decode, encode, interaction)
+
+
+def request_parts(number: int, name: str, frame: RequestFrame, flags: int, count: bytes = b"") -> Parts:
+    stream_id, payload = frame.stream_id, frame.payload
+    if not 0 < stream_id <= UINT31_MAX:
+        check_stream(name, stream_id)
+    word = number << 10 | flags
+    if payload.metadata is None:
+        return HEADER.pack(stream_id, word) + count, payload.data
+    return HEADER.pack(stream_id, word | METADATA) + count + metadata_field(name, payload.metadata), payload.data
 
 
 # REQUEST_N (RS10-RQN-01) and CANCEL, which has no metadata here (RS10-CAN-01)
@@ -190,105 +243,60 @@ def encode_payload(frame: PayloadFrame) -> Parts:
     return HEADER.pack(stream_id, word | METADATA) + metadata_field("PAYLOAD", payload.metadata), payload.data
 
 
-# ERROR: all 32 bits are the code, and there is no metadata (RS10-ERR-01, RS10-ERR-03)
+U16, U31, U32, U63 = uint("H", 0xFFFF), uint("I", UINT31_MAX), uint("I", UINT32_MAX), uint("Q", UINT63_MAX)
+LIFETIME: Final = seconds_in_ms(UINT31_MAX, zero=False)  # RS10-SETUP-04
 
+# RS10-SETUP-02
+SETUP_FIELDS: Final = (
+    numbers(major=U16, minor=U16, keepalive_interval=LIFETIME, max_lifetime=LIFETIME),
+    token("resume_token", RESUME_ENABLE),
+    *MIMES,
+    SHAPE.payload,
+    bit("lease", LEASE),
+)
+# 0 in either stops all requests (RS10-LEASE-03).
+LEASE_NUMBERS: Final = numbers(time_to_live_ns=ns_in_ms(UINT31_MAX), number_of_requests=U31)
+ERROR_CODE: Final = numbers(code=U32)
+"""All 32 bits are the code (RS10-ERR-03)."""
+POSITIONS: Final = {"last_received_server_position": U63, "first_available_client_position": U63}
+PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT
+PAYLOAD_ROW: Final = Row(0x0A, "PAYLOAD", PayloadFrame, PAYLOAD_FLAGS, 0, decode_payload, encode_payload)
+ANY_ID: Final = (0, UINT31_MAX)
+STREAM_IDS: Final = (1, UINT31_MAX)
+# The body is the extension's own, metadata included (RS10-EXT-01, RS10-EXT-02).
+EXT_ROW: Final = SHAPE.row(
+    *(0x3F, "EXT", ExtFrame, numbers(ext_type=uint("I", UINT31_MAX, 1)), rest("body")),
+    *(bit("ignore", IGNORE, counted=False), bit("has_metadata", METADATA)),
+    ids=ANY_ID,
+)
 
-def decode_error(stream_id: int, flags: int, data: bytes) -> ErrorFrame:
-    (code,) = UINT32.unpack_from(data, BODY)
-    return ErrorFrame(stream_id, code, data[BODY + UINT32.size :])
-
-
-def encode_error(frame: ErrorFrame) -> Parts:
-    check("ERROR", "stream_id", frame.stream_id, 0, UINT31_MAX)
-    check("ERROR", "code", frame.code, 0, 0xFFFFFFFF)
-    refuse_metadata("ERROR", frame.metadata)
-    return header(0x0B, 0, frame.stream_id) + UINT32.pack(frame.code), frame.data
-
-
-# METADATA_PUSH: metadata to the end, whatever M says (RS10-MP-01, RS10-MP-02)
-
-
-def decode_metadata_push(stream_id: int, flags: int, data: bytes) -> MetadataPushFrame:
-    return MetadataPushFrame(data[BODY:], stream_id)
-
-
-def encode_metadata_push(frame: MetadataPushFrame) -> Parts:
-    check_connection("METADATA_PUSH", frame.stream_id)
-    return header(0x0C, METADATA, 0), frame.metadata
-
-
-# RESUME and RESUME_OK (RS10-RES-01, RS10-RES-02)
-
-
-def decode_resume(stream_id: int, flags: int, data: bytes) -> ResumeFrame:
-    major, minor = VERSION.unpack_from(data, BODY)
-    token, offset = sized_at(data, BODY + VERSION.size, 2, "resume token")
-    end_of(data, offset, TWO_UINT64.size, "positions")
-    server_position, client_position = TWO_UINT64.unpack_from(data, offset)
-    return ResumeFrame(major, minor, token, server_position & UINT63_MAX, client_position & UINT63_MAX, stream_id)
-
-
-def encode_resume(frame: ResumeFrame) -> Parts:
-    check_connection("RESUME", frame.stream_id)
-    check("RESUME", "major", frame.major, 0, 0xFFFF)
-    check("RESUME", "minor", frame.minor, 0, 0xFFFF)
-    server_position, client_position = frame.last_received_server_position, frame.first_available_client_position
-    check("RESUME", "last_received_server_position", server_position, 0, UINT63_MAX)
-    check("RESUME", "first_available_client_position", client_position, 0, UINT63_MAX)
-    fields = VERSION.pack(frame.major, frame.minor) + sized(frame.token, 2, "RESUME token")
-    return header(0x0D, 0, 0) + fields + TWO_UINT64.pack(server_position, client_position), b""
-
-
-def decode_resume_ok(stream_id: int, flags: int, data: bytes) -> ResumeOkFrame:
-    (position,) = UINT64.unpack_from(data, BODY)
-    return ResumeOkFrame(position & UINT63_MAX, stream_id)
-
-
-def encode_resume_ok(frame: ResumeOkFrame) -> Parts:
-    check_connection("RESUME_OK", frame.stream_id)
-    check("RESUME_OK", "last_received_client_position", frame.last_received_client_position, 0, UINT63_MAX)
-    return header(0x0E, 0, 0) + UINT64.pack(frame.last_received_client_position), b""
-
-
-# EXT: the body is the extension's own, metadata included (RS10-EXT-01, RS10-EXT-02)
-
-
-def decode_ext(stream_id: int, flags: int, data: bytes) -> ExtFrame:
-    (ext_type,) = UINT32.unpack_from(data, BODY)
-    body = data[BODY + UINT32.size :]
-    return ExtFrame(stream_id, ext_type & UINT31_MAX, body, flags & IGNORE != 0, flags & METADATA != 0)
-
-
-def encode_ext(frame: ExtFrame) -> Parts:
-    check("EXT", "stream_id", frame.stream_id, 0, UINT31_MAX)
-    check("EXT", "ext_type", frame.ext_type, 1, UINT31_MAX)
-    flags = (IGNORE if frame.ignore else 0) | (METADATA if frame.has_metadata else 0)
-    return header(0x3F, flags, frame.stream_id) + UINT32.pack(frame.ext_type), frame.body
-
-
-SETUP_FLAGS = METADATA | RESUME_ENABLE | LEASE
-PAYLOAD_FLAGS = METADATA | FOLLOWS | COMPLETE | NEXT
-
-# RS10-TYP-01
-# fmt: off
-ROWS = (
-    #    type  name             value              flags        fixed fields
-    Row(0x01, "SETUP",         SetupFrame,        SETUP_FLAGS,  12, decode_setup, encode_setup),
-    Row(0x02, "LEASE",         LeaseFrame,        METADATA,      8, decode_lease, encode_lease),
-    Row(0x03, "KEEPALIVE",     KeepaliveFrame,    RESPOND,       8, decode_keepalive, encode_keepalive),
+ROWS: Final = (  # RS10-TYP-01
+    SHAPE.row(0x01, "SETUP", SetupFrame, *SETUP_FIELDS, absent("strict")),
+    # The metadata goes to the end of the frame and has no length (RS10-LEASE-01, RS10-LEASE-02).
+    SHAPE.row(0x02, "LEASE", LeaseFrame, LEASE_NUMBERS, rest("metadata", METADATA)),
+    # The position is always present (RS10-KA-05).
+    SHAPE.row(
+        *(0x03, "KEEPALIVE", KeepaliveFrame),
+        *(numbers(last_received_position=U63), rest("data"), bit("respond", RESPOND)),
+    ),
     request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE),
     request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET),
     counted_request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, 0),
     counted_request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COMPLETE),
-    Row(0x08, "REQUEST_N",     RequestNFrame,     0,             4, decode_request_n, encode_request_n),
-    Row(0x09, "CANCEL",        CancelFrame,       0,             0, decode_cancel, encode_cancel),
-    Row(0x0A, "PAYLOAD",       PayloadFrame,      PAYLOAD_FLAGS, 0, decode_payload, encode_payload),
-    Row(0x0B, "ERROR",         ErrorFrame,        0,             4, decode_error, encode_error),
-    Row(0x0C, "METADATA_PUSH", MetadataPushFrame, METADATA,      0, decode_metadata_push, encode_metadata_push),
-    Row(0x0D, "RESUME",        ResumeFrame,       0,             4, decode_resume, encode_resume),
-    Row(0x0E, "RESUME_OK",     ResumeOkFrame,     0,             8, decode_resume_ok, encode_resume_ok),
-    Row(0x3F, "EXT",           ExtFrame,          METADATA,      4, decode_ext, encode_ext),
+    Row(0x08, "REQUEST_N", RequestNFrame, 0, 4, decode_request_n, encode_request_n),
+    Row(0x09, "CANCEL", CancelFrame, 0, 0, decode_cancel, encode_cancel),
+    PAYLOAD_ROW,
+    # RS10-ERR-01
+    SHAPE.row(0x0B, "ERROR", ErrorFrame, ERROR_CODE, rest("data"), absent("metadata"), ids=ANY_ID),
+    # Metadata to the end, whatever M says (RS10-MP-01, RS10-MP-02).
+    SHAPE.row(0x0C, "METADATA_PUSH", MetadataPushFrame, rest("metadata"), always(METADATA)),
+    # RS10-RES-01, RS10-RES-02
+    SHAPE.row(
+        *(0x0D, "RESUME", ResumeFrame),
+        *(numbers(major=U16, minor=U16), token("token"), numbers("positions", **POSITIONS)),
+    ),
+    SHAPE.row(0x0E, "RESUME_OK", ResumeOkFrame, numbers(last_received_client_position=U63)),
+    EXT_ROW,
 )
-# fmt: on
 
-CODEC = Codec(HEADER_24, ROWS)
+CODEC: Final = Codec(SHAPE, ROWS)

@@ -6,14 +6,14 @@ name MIME types of its own. Behind the fixed fields stand the MIME types, the ex
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, check, end_of
+from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, end_of
 from rsocket_trio.rsocket.extensions.blocks import (
     ENTRY_LIMIT,
     WELL_KNOWN_BIT,
@@ -24,31 +24,32 @@ from rsocket_trio.rsocket.extensions.blocks import (
     name_field,
 )
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM
-from rsocket_trio.rsocket.frames import (
-    ExtensionEntry,
-    ExtFrame,
-    Frame,
-    PayloadFrame,
-    RequestFrame,
-    SetupFrame,
-    SetupOkFrame,
-)
+from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts.fields_24 import (
+from rsocket_trio.rsocket.layouts.fields import (
+    NOTHING,
+    Field,
+    Values,
+    Written,
+    absent,
+    bit,
+    constant,
+    numbers,
+    rest,
+    uint,
+)
+from rsocket_trio.rsocket.layouts.v1_0 import (
     BODY,
     COMPLETE,
     FOLLOWS,
-    HEADER_24,
     IGNORE,
     METADATA,
     NEXT,
+    SHAPE,
+    STREAM_IDS,
+    U16,
+    U31,
     UINT32,
-    VERSION,
-    check_connection,
-    check_stream,
-    header,
-    metadata_at,
-    metadata_field,
 )
 
 EXTENSIONS: Final = 0x200  # X, where other types have the ignore flag (RSX-FLG-05)
@@ -59,10 +60,12 @@ METADATA_MIME: Final = 0x008  # Y
 EXTENSION_BLOCK: Final = 1
 """The one type of EXT that is not opaque (RSX-GAP-12)."""
 
-SETUP_FLAGS: Final = EXTENSIONS | METADATA | ACK
-SETUP_OK_FLAGS: Final = EXTENSIONS | METADATA
-REQUEST_FLAGS: Final = EXTENSIONS | METADATA | FOLLOWS | DATA_MIME | METADATA_MIME
-PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT | DATA_MIME | METADATA_MIME
+TERMS: Final = ("keepalive_interval", "max_lifetime", "lease", "resume_token", "strict")
+"""What SETUP says by extensions here."""
+COUNT: Final = numbers(initial_n=uint("I", UINT31_MAX, 1))
+NO_COUNT: Final = absent("initial_n")
+NO_COMPLETE: Final = absent("complete")
+OPAQUE_EXT: Final = layout_1_0.EXT_ROW
 
 
 class DraftCodec(Codec):
@@ -95,19 +98,21 @@ def mime_at(data: bytes, offset: int, what: str) -> tuple[int | str, int]:
     return data[start:end].decode("latin-1"), end
 
 
-def mimes_at(data: bytes, offset: int, flags: int) -> tuple[int | str | None, int | str | None, int]:
-    """Return the overrides of the connection's MIME types, data's first, and their end (RSX-GAP-10)."""
-    data_mime: int | str | None = None
-    metadata_mime: int | str | None = None
-    if flags & DATA_MIME:
-        data_mime, offset = mime_at(data, offset, "data MIME type")
-    if flags & METADATA_MIME:
-        metadata_mime, offset = mime_at(data, offset, "metadata MIME type")
-    return data_mime, metadata_mime, offset
+def mime(attribute: str, what: str) -> Field:
+    """Return a MIME type of SETUP."""
+
+    def read(values: Values, data: bytes, offset: int, flags: int) -> int:
+        values[attribute], end = mime_at(data, offset, what)
+        return end
+
+    def write(name: str, frame: Any) -> Written:
+        return 0, name_field(getattr(frame, attribute), f"{name} {attribute}"), b""
+
+    return Field(read, write)
 
 
 def mime_fields(name: str, payload: Payload) -> tuple[int, bytes]:
-    """Return the flags of the MIME type overrides, and the overrides."""
+    """Return the flags of a payload's own MIME types, and the MIME types."""
     flags, fields = 0, b""
     if payload.data_mime is not None:
         flags, fields = DATA_MIME, name_field(payload.data_mime, f"{name} data_mime")
@@ -116,44 +121,41 @@ def mime_fields(name: str, payload: Payload) -> tuple[int, bytes]:
     return flags, fields
 
 
-def payload_at(
-    data: bytes, offset: int, flags: int, data_mime: int | str | None, metadata_mime: int | str | None
-) -> Payload:
-    """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
-    metadata = None
-    if flags & METADATA:
-        metadata, offset = metadata_at(data, offset)
-    return Payload(data[offset:], metadata, data_mime=data_mime, metadata_mime=metadata_mime)
+def read_mimes(values: Values, data: bytes, offset: int, flags: int) -> int:
+    """Read the overrides of the connection's MIME types, data's first (RSX-GAP-10); the payload takes them."""
+    if flags & DATA_MIME:
+        values["data_mime"], offset = mime_at(data, offset, "data MIME type")
+    if flags & METADATA_MIME:
+        values["metadata_mime"], offset = mime_at(data, offset, "metadata MIME type")
+    return offset
 
 
-def metadata_if_any(name: str, metadata: bytes | None) -> tuple[int, bytes]:
-    """Return the flag of metadata, and the metadata behind its length."""
-    return (0, b"") if metadata is None else (METADATA, metadata_field(name, metadata))
+def read_payload(values: Values, data: bytes, offset: int, flags: int) -> int:
+    """Read a payload whose MIME types were read before."""
+    payload = values["payload"] = SHAPE.payload_at(data, offset, flags)
+    payload.data_mime = values.pop("data_mime", None)
+    payload.metadata_mime = values.pop("metadata_mime", None)
+    return len(data)
 
 
-# PAYLOAD: no extensions; where others have X it has a spare bit (RSX-PAY-01, RSX-FLG-04, RSX-FLG-06)
+MIMES: Final = Field(
+    read_mimes, lambda name, frame: (*mime_fields(name, frame.payload), b""), flags=DATA_MIME | METADATA_MIME
+)
+PAYLOAD: Final = attrs.evolve(SHAPE.payload, read=read_payload)
 
 
-def decode_payload(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
-    data_mime, metadata_mime, offset = mimes_at(data, BODY, flags)
-    return PayloadFrame(
-        stream_id,
-        payload_at(data, offset, flags, data_mime, metadata_mime),
-        flags & NEXT != 0,
-        flags & COMPLETE != 0,
-        flags & FOLLOWS != 0,
-    )
+def check_setup(name: str, frame: Any) -> Written:
+    if frame.data_mime == "":  # RSX-MIME-03; one that was not given is read so
+        raise LocalProtocolError("SETUP data_mime: it must be given")
+    if not frame.ack and any(entry.ack for entry in frame.extensions):  # RSX-SETUP-04
+        raise LocalProtocolError("SETUP ack False: one of its extensions asks for an answer")
+    return NOTHING
 
 
-def encode_payload(frame: PayloadFrame) -> Parts:
-    check_stream("PAYLOAD", frame.stream_id)
+def check_item(name: str, frame: Any) -> Written:
     if not (frame.next or frame.complete or frame.follows):  # RSX-PAY-02
         raise LocalProtocolError("PAYLOAD next False, complete False: one of them, or follows, must be set")
-    flags = (NEXT if frame.next else 0) | (COMPLETE if frame.complete else 0) | (FOLLOWS if frame.follows else 0)
-    mime_flags, mimes = mime_fields("PAYLOAD", frame.payload)
-    metadata_flag, metadata = metadata_if_any("PAYLOAD", frame.payload.metadata)
-    head = header(0x0A, flags | mime_flags | metadata_flag, frame.stream_id)
-    return head + mimes + metadata, frame.payload.data
+    return NOTHING
 
 
 @attrs.frozen
@@ -168,136 +170,80 @@ class Layout:
 
     def codec(self) -> DraftCodec:
         """Return the codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01)."""
-        setup, ok = (self.decode_setup, self.encode_setup), (self.decode_ok, self.encode_ok)
-        # fmt: off
+        setup = (
+            Field(None, check_setup),
+            # The MIME types come before the version (RSX-SETUP-02).
+            *(mime("data_mime", "data MIME type"), mime("metadata_mime", "metadata MIME type")),
+            *(numbers("version", major=U16, minor=U16), self.extensions(self.at_setup), SHAPE.payload, bit("ack", ACK)),
+            *(constant(keepalive_interval=0.0, max_lifetime=0.0), absent(*TERMS)),
+        )
+        item = (MIMES, PAYLOAD, bit("next", NEXT), bit("complete", COMPLETE), bit("follows", FOLLOWS))
         table = layout_1_0.CODEC.replacing(
-            #    type  name        value         flags           fixed fields
-            Row(0x01, "SETUP",    SetupFrame,   SETUP_FLAGS,    0, *setup, ignorable=False),
-            Row(0x0A, "PAYLOAD",  PayloadFrame, PAYLOAD_FLAGS,  0, decode_payload, encode_payload, ignorable=False),
-            Row(0x0F, "SETUP_OK", SetupOkFrame, SETUP_OK_FLAGS, 0, *ok, ignorable=False),
-            Row(0x3F, "EXT",      ExtFrame,     METADATA,       4, self.decode_ext, self.encode_ext),
-            self.request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE),
-            self.request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET),
-            self.request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, counted=True),
-            self.request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COMPLETE, counted=True),
+            SHAPE.row(0x01, "SETUP", SetupFrame, *setup, ignorable=False),
+            # No extensions: where others have X it has a spare bit (RSX-PAY-01, RSX-FLG-04, RSX-FLG-06).
+            SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, Field(None, check_item), *item, ids=STREAM_IDS, ignorable=False),
+            # RSX-OK-01
+            SHAPE.row(*(0x0F, "SETUP_OK", SetupOkFrame, self.extensions(self.at_ok), SHAPE.payload), ignorable=False),
+            self.ext_row(),
+            # Without a count (RSX-REQ-01), and with one (RSX-REQ-02).
+            self.request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
+            self.request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, NO_COUNT, NO_COMPLETE),
+            self.request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
+            self.request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
         )
-        # fmt: on
-        return DraftCodec(HEADER_24, table.rows)
+        return DraftCodec(SHAPE, table.rows)
 
-    # SETUP: the MIME types come before the version (RSX-SETUP-02)
-
-    def decode_setup(self, stream_id: int, flags: int, data: bytes) -> SetupFrame:
-        # A data MIME type must be given (RSX-MIME-03); one that is not is read as "".
-        data_mime, offset = mime_at(data, BODY, "data MIME type")
-        metadata_mime, offset = mime_at(data, offset, "metadata MIME type")
-        version, offset = offset, end_of(data, offset, VERSION.size, "version")
-        major, minor = VERSION.unpack_from(data, version)
-        extensions, offset = self._extensions_at(data, offset, flags, self.at_setup)
-        payload = payload_at(data, offset, flags, None, None)
-        ack = flags & ACK != 0
-        return SetupFrame(
-            major, minor, 0.0, 0.0, metadata_mime, data_mime, payload, False, False, None, stream_id, ack, extensions
-        )
-
-    def encode_setup(self, frame: SetupFrame) -> Parts:
-        check_connection("SETUP", frame.stream_id)
-        check("SETUP", "major", frame.major, 0, 0xFFFF)
-        check("SETUP", "minor", frame.minor, 0, 0xFFFF)
-        for field in ("keepalive_interval", "max_lifetime", "lease", "resume_token", "strict"):
-            if getattr(frame, field) not in (0, None):
-                raise LocalProtocolError(f"SETUP {field}: here it is an extension that says so, if any")
-        if frame.data_mime == "":  # RSX-MIME-03
-            raise LocalProtocolError("SETUP data_mime: it must be given")
-        if not frame.ack and any(entry.ack for entry in frame.extensions):  # RSX-SETUP-04
-            raise LocalProtocolError("SETUP ack False: one of its extensions asks for an answer")
-        mimes = name_field(frame.data_mime, "SETUP data_mime") + name_field(frame.metadata_mime, "SETUP metadata_mime")
-        fields = mimes + VERSION.pack(frame.major, frame.minor)
-        extension_flag, block = self._extension_fields(frame.extensions, self.at_setup)
-        metadata_flag, metadata = metadata_if_any("SETUP", frame.payload.metadata)
-        flags = extension_flag | metadata_flag | (ACK if frame.ack else 0)
-        return header(0x01, flags, 0) + fields + block + metadata, frame.payload.data
-
-    # SETUP_OK (RSX-OK-01)
-
-    def decode_ok(self, stream_id: int, flags: int, data: bytes) -> SetupOkFrame:
-        extensions, offset = self._extensions_at(data, BODY, flags, self.at_ok)
-        return SetupOkFrame(payload_at(data, offset, flags, None, None), extensions, stream_id)
-
-    def encode_ok(self, frame: SetupOkFrame) -> Parts:
-        check_connection("SETUP_OK", frame.stream_id)
-        extension_flag, block = self._extension_fields(frame.extensions, self.at_ok)
-        metadata_flag, metadata = metadata_if_any("SETUP_OK", frame.payload.metadata)
-        return header(0x0F, extension_flag | metadata_flag, 0) + block + metadata, frame.payload.data
-
-    # EXT: extensions in one type, then metadata to the end; any other is opaque (RSX-EXT-01 to RSX-EXT-03)
-
-    def decode_ext(self, stream_id: int, flags: int, data: bytes) -> ExtFrame:
-        (ext_type,) = UINT32.unpack_from(data, BODY)
-        if ext_type & UINT31_MAX != EXTENSION_BLOCK:
-            return layout_1_0.decode_ext(stream_id, flags, data)
-        extensions, offset = decode_block(data, BODY + UINT32.size, self.at_ext, limit=self.limit)
-        metadata = data[offset:] if flags & METADATA else None
-        ignore = flags & IGNORE != 0
-        return ExtFrame(stream_id, EXTENSION_BLOCK, b"", ignore, extensions=extensions, metadata=metadata)
-
-    def encode_ext(self, frame: ExtFrame) -> Parts:
-        if frame.ext_type != EXTENSION_BLOCK:
-            if frame.extensions or frame.metadata is not None:
-                raise LocalProtocolError(f"EXT ext_type {frame.ext_type}: only type 1 has extensions and metadata")
-            return layout_1_0.encode_ext(frame)
-        check_connection("EXT", frame.stream_id)
-        if frame.body or frame.has_metadata:
-            raise LocalProtocolError("EXT body: in type 1 there are extensions and metadata instead")
-        flags = (IGNORE if frame.ignore else 0) | (0 if frame.metadata is None else METADATA)
-        block = encode_block(frame.extensions, self.at_ext)
-        return header(0x3F, flags, 0) + UINT32.pack(EXTENSION_BLOCK) + block, frame.metadata or b""
-
-    # The four requests: without a count (RSX-REQ-01), and with one (RSX-REQ-02)
-
-    def request_row(
-        self, number: int, name: str, interaction: Interaction, complete_flag: int = 0, *, counted: bool = False
-    ) -> Row:
+    def request_row(self, number: int, name: str, interaction: Interaction, count: Field, complete: Field) -> Row:
         """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
+        return SHAPE.row(
+            *(number, name, RequestFrame, count, MIMES, self.extensions(self.at_stream), PAYLOAD),
+            *(bit("follows", FOLLOWS), complete),
+            ids=STREAM_IDS,
+            interaction=interaction,
+            ignorable=False,
+        )
 
-        def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-            initial_n = None
-            offset = BODY
-            if counted:
-                initial_n = UINT32.unpack_from(data, BODY)[0] & UINT31_MAX
-                offset += UINT32.size
-            data_mime, metadata_mime, offset = mimes_at(data, offset, flags)
-            extensions, offset = self._extensions_at(data, offset, flags, self.at_stream)
-            payload = payload_at(data, offset, flags, data_mime, metadata_mime)
-            follows, complete = flags & FOLLOWS != 0, flags & complete_flag != 0
-            return RequestFrame(stream_id, interaction, payload, initial_n, follows, complete, extensions)
+    def extensions(self, point: Point, *, needed: bool = False) -> Field:
+        """Return the extensions at this point, if X says that there are some, or the frame always has some."""
 
-        def encode(frame: RequestFrame) -> Parts:
-            check_stream(name, frame.stream_id)
-            fields = b""
-            if counted:
-                check(name, "initial_n", frame.initial_n, 1, UINT31_MAX)
-                fields = UINT32.pack(frame.initial_n)
-            elif frame.initial_n is not None:
-                raise LocalProtocolError(f"{name} initial_n {frame.initial_n}: it has none")
-            if frame.complete and not complete_flag:
-                raise LocalProtocolError(f"{name} complete: its requester sends nothing more anyway")
-            mime_flags, mimes = mime_fields(name, frame.payload)
-            extension_flag, block = self._extension_fields(frame.extensions, self.at_stream)
-            metadata_flag, metadata = metadata_if_any(name, frame.payload.metadata)
-            flags = (FOLLOWS if frame.follows else 0) | (complete_flag if frame.complete else 0)
-            head = header(number, flags | mime_flags | extension_flag | metadata_flag, frame.stream_id)
-            return head + fields + mimes + block + metadata, frame.payload.data
+        def read(values: Values, data: bytes, offset: int, flags: int) -> int:
+            if not flags & EXTENSIONS and not needed:
+                return offset
+            values["extensions"], end = decode_block(data, offset, point, limit=self.limit)
+            return end
 
-        flags, fixed = REQUEST_FLAGS | complete_flag, UINT32.size if counted else 0
-        return Row(number, name, RequestFrame, flags, fixed, decode, encode, interaction, ignorable=False)
+        def write(name: str, frame: Any) -> Written:
+            if not frame.extensions and not needed:
+                return NOTHING
+            return 0 if needed else EXTENSIONS, encode_block(frame.extensions, point), b""
 
-    def _extensions_at(
-        self, data: bytes, offset: int, flags: int, point: Point
-    ) -> tuple[tuple[ExtensionEntry, ...], int]:
-        return decode_block(data, offset, point, limit=self.limit) if flags & EXTENSIONS else ((), offset)
+        return Field(read, write, flags=0 if needed else EXTENSIONS)
 
-    def _extension_fields(self, entries: tuple[ExtensionEntry, ...], point: Point) -> tuple[int, bytes]:
-        return (EXTENSIONS, encode_block(entries, point)) if entries else (0, b"")
+    def ext_row(self) -> Row:
+        """Return the row of EXT: extensions in one type, then metadata to the end; any other is opaque.
+
+        RSX-EXT-01 to RSX-EXT-03
+        """
+        row = SHAPE.row(
+            *(0x3F, "EXT", ExtFrame, numbers(ext_type=U31), self.extensions(self.at_ext, needed=True)),
+            *(rest("metadata", METADATA), bit("ignore", IGNORE, counted=False)),
+        )
+
+        def decode(stream_id: int, flags: int, data: bytes) -> Frame:
+            (ext_type,) = UINT32.unpack_from(data, BODY)
+            known = ext_type & UINT31_MAX == EXTENSION_BLOCK
+            return (row if known else OPAQUE_EXT).decode(stream_id, flags, data)
+
+        def encode(frame: ExtFrame) -> Parts:
+            if frame.ext_type != EXTENSION_BLOCK:
+                if frame.extensions or frame.metadata is not None:
+                    raise LocalProtocolError(f"EXT ext_type {frame.ext_type}: only type 1 has extensions and metadata")
+                return OPAQUE_EXT.encode(frame)
+            if frame.body or frame.has_metadata:
+                raise LocalProtocolError("EXT body: in type 1 there are extensions and metadata instead")
+            return row.encode(frame)
+
+        return attrs.evolve(row, decode=decode, encode=encode)
 
 
 CODEC: Final = Layout().codec()

@@ -11,9 +11,9 @@ import trio
 
 from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.hooks import current_call_variable
-from rsocket_trio.connection.request_queue import routed, supported
+from rsocket_trio.connection.request_queue import routed
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
-from rsocket_trio.errors import RemoteProtocolError, RSocketError
+from rsocket_trio.errors import RemoteProtocolError, RSocketError, Unsupported
 from rsocket_trio.metadata.authentication import Auth
 from rsocket_trio.metadata.composite import (
     Entry,
@@ -160,7 +160,7 @@ class ClientCall:
             self.metadata_mime = mime_name(given.metadata_mime)
         if entries:
             if not port.session.dialect.routes:
-                supported(port.session, None, "metadata")
+                raise Unsupported(f"{port.session.dialect.name} has no metadata")
             check_composite("metadata=", self.metadata_mime)
         if auth is not None:
             check_auth(auth, self.metadata_mime)

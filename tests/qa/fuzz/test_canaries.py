@@ -20,7 +20,7 @@ from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions import blocks as extensions
-from rsocket_trio.rsocket.layouts import fields_24 as layout_24
+from rsocket_trio.rsocket.layouts import fields
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import StreamSender
@@ -37,12 +37,12 @@ def findings(name: str, **changes: Any) -> list[Finding]:
 
 
 def test_metadata_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbounded(data: bytes, offset: int) -> tuple[bytes, int]:
+    def unbounded(shape: fields.Shape, data: bytes, offset: int) -> tuple[bytes, int, int]:
         start = offset + 3
         size = int.from_bytes(data[offset:start], "big")
-        return data[start : start + size], start + size
+        return data[start : start + size], 0, start + size
 
-    monkeypatch.setattr(layout_24, "metadata_at", unbounded)
+    monkeypatch.setattr(layout_1_0.LengthShape, "metadata_at", unbounded)
 
     assert findings("rsocket_1_0")
 
@@ -53,7 +53,7 @@ def test_a_field_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPat
         end = start + int.from_bytes(data[offset:start], "big")
         return data[start:end], end
 
-    monkeypatch.setattr(layout_1_0, "sized_at", unbounded)
+    monkeypatch.setattr(fields, "sized_at", unbounded)
 
     assert findings("rsocket_1_0")
 

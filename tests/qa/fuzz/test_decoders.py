@@ -12,7 +12,7 @@ from qa.fuzz.decoders import TARGETS, fuzz
 from qa.fuzz.frames import FRAMES
 from qa.fuzz.streams import STREAMS, said
 from rsocket_trio.rsocket.detection import UNDECIDED
-from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.dialect import DIALECTS
 from tests.each_row import ALL_CASES
 
 SEED: Final = 1

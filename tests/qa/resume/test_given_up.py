@@ -15,9 +15,8 @@ from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolEr
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import RetainingOutbox
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.resume_positions import ResumePositions, ResumeRequest, is_tracked
+from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.resumption import ResumePositions, ResumeRequest
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 
@@ -124,7 +123,7 @@ async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> Non
     ],
 )
 def test_a_resume_says_the_version_of_its_session(dialect: Dialect, version: tuple[int, int], is_taken: bool) -> None:
-    outbox = RetainingOutbox(1000, lambda lane: None, is_tracked, lambda: b"", lambda: False)
+    outbox = RetainingOutbox(1000, lambda lane: None, half_full=lambda: b"", overflow=lambda: False)
     resumption = ResumePositions(dialect, outbox, 1000)
     back = ResumeRequest(b"token", version, 0)
 

@@ -19,7 +19,7 @@ from qa.resume.load import DIALECTS, OPTIONS, run_load
 from qa.resume.proxy import FIN, RST, SILENCE, Cut, Tamper
 from qa.resume.recorder import CLIENT, SERVER, Recorder
 from rsocket_trio.mux.retransmission import FrameStore
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialect import dialect_named
 from tests.each_row import ALL_CASES, some
 
 CUTS = 60 if ALL_CASES else 12

@@ -17,7 +17,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import NotUnderstood
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.blocks import (
     ENTRY_LIMIT,
     MalformedExtension,
@@ -27,7 +27,6 @@ from rsocket_trio.rsocket.extensions.blocks import (
     decode_block,
     encode_block,
 )
-from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import (
     AT_EXT,
     AT_OK,
@@ -35,7 +34,9 @@ from rsocket_trio.rsocket.extensions.payloads import (
     AT_STREAM,
     CONCURRENCY_LIMIT,
     REQUESTS_COUNT,
+    Address,
     Beat,
+    BrokerInfo,
     Complexity,
     KeepaliveTerms,
     Permits,
@@ -43,6 +44,8 @@ from rsocket_trio.rsocket.extensions.payloads import (
     ResumeGrant,
     ResumePosition,
     ResumeRequest,
+    RouteAdd,
+    RouteJoin,
     Strategies,
     entry_of,
 )
@@ -391,7 +394,6 @@ def test_the_draft_is_1_0_in_all_that_it_does_not_replace() -> None:  # RSX-GEN-
         "major",
         "minor",
         "layout",
-        "load_extensions",
         "has_lifetime",
         "entries",
         "mime_fields",
