@@ -64,12 +64,14 @@ async def asking(setting: Setting, *, fragment: int | None = None) -> AsyncItera
 
 @asynccontextmanager
 async def serving(
-    transport: TransportName, responder: Responder | None = None, *, fragment_size: int = FRAGMENT_SIZE
+    transport: TransportName, responder: Responder | None = None, *, fragment_size: int = FRAGMENT_SIZE, **options: Any
 ) -> AsyncIterator[str]:
     """Our own server, for as long as the block: its URI. It speaks every dialect, as servers do by default."""
     responder = responder if responder is not None else our_responder()
     async with trio.open_nursery() as nursery:
-        start = partial(serve, responder, [f"{transport}://127.0.0.1:0"], fragment_size=fragment_size, grace=1)
+        start = partial(
+            serve, responder, [f"{transport}://127.0.0.1:0"], fragment_size=fragment_size, grace=1, **options
+        )
         (uri,) = await nursery.start(start)
         yield uri
         nursery.cancel_scope.cancel()

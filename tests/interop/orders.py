@@ -125,13 +125,6 @@ class Market(Service, Protocol):
     async def fail(self, order: Order) -> Receipt: ...
 
 
-class Greeter(Service, Protocol):
-    """The contract of texts."""
-
-    @request_response
-    async def greet(self, name: str) -> str: ...
-
-
 class OrderBook:
     """The orders as this side serves them."""
 

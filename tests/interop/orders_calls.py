@@ -21,7 +21,6 @@ from tests.interop.orders import (
     TOKEN,
     Answer,
     Document,
-    Greeter,
     Hello,
     Market,
     Offer,
@@ -36,45 +35,15 @@ from tests.interop.orders import (
 )
 
 PATIENCE: Final = 60.0
-LARGE: Final = 200_000
 OFFERS: Final = [Offer(float(price)) for price in range(100)]
 WRONG: Final = (Simple("ann", "guess"), Bearer("token-of-nobody"))
 
 OurCall: TypeAlias = Callable[[Connection], Awaitable[None]]
 
 
-async def response(connection: Connection) -> None:
-    for amount in range(20):
-        receipt = await connection.request_response(Order("ACME", amount), route="orders.place", reply=Receipt)
-        assert receipt == Receipt(f"ACME-{amount}", amount * 2.5)
-
-
 async def lives(connection: Connection) -> None:
     receipt = await connection.request_response(Order("ACME", 3), route="orders.place", reply=Receipt)
     assert receipt == Receipt("ACME-3", 7.5)
-
-
-async def fire_and_forget(connection: Connection) -> None:
-    await connection.request_response(route="orders.clear")
-    await connection.fire_and_forget(Order("ACME", 3), route="orders.note")
-    while not (notes := await connection.request_response(route="orders.notes", reply=list[Order])):  # noqa: ASYNC110
-        await trio.sleep(0.005)  # it is another process that has to do something
-    assert notes == [Order("ACME", 3)]
-
-
-async def nothing(connection: Connection) -> None:
-    assert (await connection.request_response(route="orders.clear")).data == b""
-    await connection.request_response(route="orders.clear", reply=type(None))
-
-
-async def stream(connection: Connection) -> None:
-    async with connection.request_stream(route="ticks.ACME", items=Tick, initial_request_n=32) as ticks:
-        assert [tick async for tick in ticks] == ticks_of("ACME")
-
-
-async def stream_since(connection: Connection) -> None:
-    async with connection.request_stream(250, route="ticks.ACME", items=Tick) as ticks:
-        assert [tick async for tick in ticks] == ticks_of("ACME", 250)
 
 
 async def stream_cancelled(connection: Connection) -> None:
@@ -83,40 +52,11 @@ async def stream_cancelled(connection: Connection) -> None:
     await lives(connection)
 
 
-async def channel(connection: Connection) -> None:
-    answers: list[Answer] = []
-    async with (
-        connection.request_channel(OFFERS[0], route="negotiate", items=Answer) as channel,
-        trio.open_nursery() as nursery,
-    ):
-
-        async def offer() -> None:
-            await channel.send_many(OFFERS[1:])
-            await channel.send_eof()
-
-        nursery.start_soon(offer)
-        answers += [answer async for answer in channel]
-    assert answers == [answer_to(offer) for offer in OFFERS]
-
-
 async def channel_variable(connection: Connection) -> None:
     async with connection.request_channel(Offer(1.5), route="negotiate.ACME", items=str) as channel:
         await channel.send(Offer(2.5))
         await channel.send_eof()
         assert [answer async for answer in channel] == ["ACME at 1.5", "ACME at 2.5"]
-
-
-async def large(connection: Connection) -> None:
-    text = "0123456789" * (LARGE // 10)
-    document = await connection.request_response(Document(text), route="large", reply=Document)
-    assert document == Document(text + "!")
-
-
-async def details(connection: Connection) -> None:
-    with pytest.raises(ApplicationError) as failed:
-        await connection.request_response(Order("ACME", 3), route="fail", reply=Receipt)
-    assert failed.value.details_as(Reason) == REASON
-    await lives(connection)
 
 
 async def details_of_stream(connection: Connection) -> None:
@@ -140,13 +80,6 @@ async def details_of_channel(connection: Connection) -> None:
     assert answers == [Answer(0.0, True), Answer(1.0, True)]
     assert failed.value.details_as(Reason) == REASON
     await lives(connection)
-
-
-async def details_of_another_type(connection: Connection) -> None:
-    with pytest.raises(ApplicationError) as failed:
-        await connection.request_response(Order("ACME", 3), route="fail", reply=Receipt)
-    with pytest.raises(ValueError, match=r"\$"):
-        failed.value.details_as(Order)
 
 
 async def wrong_field(connection: Connection) -> None:
@@ -178,12 +111,6 @@ async def requirement(connection: Connection) -> None:
     with pytest.raises(StreamError):
         await connection.request_response(route="admin", reply=str, auth=ANN)
     assert await connection.request_response(route="admin", reply=str, auth=ROOT) == "root"
-
-
-async def texts(connection: Connection) -> None:
-    """Spring's server only: it takes and gives a ``String`` as its text."""
-    assert await connection.request_response("Ada", route="greet", reply=str) == "Hello Ada"
-    assert await connection.remote(Greeter).greet("Zoë") == "Hello Zoë"
 
 
 async def contract(connection: Connection) -> None:
@@ -219,19 +146,10 @@ async def callback(connection: Connection) -> None:
 
 
 OUR_CALLS: Final[Sequence[OurCall]] = (
-    response,
-    fire_and_forget,
-    nothing,
-    stream,
-    stream_since,
     stream_cancelled,
-    channel,
     channel_variable,
-    large,
-    details,
     details_of_stream,
     details_of_channel,
-    details_of_another_type,
     wrong_field,
     unknown_route,
     credentials_of_a_request,

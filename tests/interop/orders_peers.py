@@ -36,22 +36,9 @@ COMMANDS: Final[dict[OrdersKind, list[str]]] = {
 }
 CHECKS: Final = (
     "response",
-    "fire-and-forget",
     "stream",
-    "stream-since",
-    "stream-cancelled",
     "channel",
-    "channel-variable",
-    "channel-empty",
-    "nothing",
-    "large",
-    "details",
-    "details-stream",
-    "details-channel",
-    "wrong-field",
-    "unknown-route",
     "setup",
-    "callback",
     "simple-setup",
     "bearer-setup",
     "simple-setup-refused",
@@ -61,9 +48,27 @@ CHECKS: Final = (
     "simple-refused",
     "bearer-refused",
     "anonymous-refused",
-    "requirement",
 )
 """The checks that every peer knows, and that every server of the service passes."""
+
+
+MORE_CHECKS: Final = (
+    "requirement",
+    "callback",
+    "details",
+    "stream-cancelled",
+    "fire-and-forget",
+    "stream-since",
+    "channel-variable",
+    "channel-empty",
+    "nothing",
+    "large",
+    "details-stream",
+    "details-channel",
+    "wrong-field",
+    "unknown-route",
+)
+"""Further checks of Spring's client and that of rsocket-js."""
 
 
 def missing(kind: OrdersKind) -> str | None:

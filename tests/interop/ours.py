@@ -22,7 +22,6 @@ from rsocket_trio import (
     Channel,
     Connection,
     Incoming,
-    Invalid,
     Outgoing,
     Payload,
     RejectedSetup,
@@ -126,14 +125,6 @@ def add_responses(responder: Responder, seen: Seen) -> None:
     def error(request: Payload) -> Payload:
         raise ApplicationError(request.data)
 
-    @responder.request_response("invalid")
-    def invalid(request: Payload) -> Payload:
-        raise Invalid(request.data)
-
-    @responder.request_response("size")
-    async def size(request: Payload) -> bytes:
-        return pattern(int(request.text))
-
     @responder.request_response("large")
     async def large(request: Payload) -> bytes:
         if request.data != pattern(LARGE_REQUEST):
@@ -184,12 +175,6 @@ def add_responses(responder: Responder, seen: Seen) -> None:
 
 
 def add_streams(responder: Responder, seen: Seen) -> None:
-    async def echo(request: Payload) -> AsyncIterator[Payload]:
-        yield request
-
-    responder.request_stream()(echo)
-    responder.request_stream("echo")(echo)
-
     @responder.request_stream("count")
     async def count(request: Payload, out: Outgoing) -> None:
         meter = metered(out)
@@ -212,18 +197,10 @@ def add_streams(responder: Responder, seen: Seen) -> None:
         with seen.cancel():
             await trio.sleep_forever()
 
-    @responder.request_stream("empty")
-    async def empty(request: Payload, out: Outgoing) -> None:
-        pass
-
     @responder.request_stream("sizes")
     async def sizes(request: Payload) -> AsyncIterator[bytes]:
         for size in request.text.split(","):
             yield pattern(int(size))
-
-    @responder.request_stream("error")
-    async def error(request: Payload, out: Outgoing) -> None:
-        raise ApplicationError(request.data)
 
     @responder.request_stream("fail")
     async def fail(request: Payload) -> AsyncIterator[str]:
@@ -265,15 +242,6 @@ def add_channels(responder: Responder, seen: Seen) -> None:
             async for message in received:
                 total += len(message.data)
         await channel.send(str(total))
-
-    @channel_handler("count")
-    async def count(channel: Channel) -> None:
-        meter = metered(channel)
-        for number in range(int(channel.request.text)):
-            await meter.send(str(number))
-        await channel.send_eof()
-        async for _ in channel:
-            pass
 
     @channel_handler("fail")
     async def fail(channel: Channel) -> None:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,15 +34,13 @@ TRIES = 3
 SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"))
 """Where proxies are, also for a user whose own path has no system programs."""
 
-PERIODS = {"shutdown": "10s", "silence": "120s"}
-"""How long connections outlive a reload, and how long a stream may be silent, on the page."""
 NGINX_FOLDERS = " ".join(f"{each}_temp_path {each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
 """Folders beside the configuration."""
 
 
 @attrs.frozen
 class Program:
-    """One proxy: how it is started and told to read its configuration again, and what tests change in that."""
+    """One proxy: how it is started, and what tests change in its configuration."""
 
     name: str
     language: str
@@ -53,7 +51,6 @@ class Program:
     """What stands before a port that it listens on, on the page."""
     on_loopback: str
     """What stands there in tests."""
-    reload: signal.Signals
     shares: bool = True
     """True if streams of its clients may share a connection to the server."""
     changes: tuple[tuple[str, str], ...] = ()
@@ -75,7 +72,6 @@ PROGRAMS = (
         options=("-p", "{folder}", "-c", "{config}", "-e", "stderr", "-g", "daemon off; pid nginx.pid;"),
         listening="listen ",
         on_loopback="listen 127.0.0.1:",
-        reload=signal.SIGHUP,
         shares=False,
         # By default its folders are those of the system, which only root may write to.
         changes=(("http {", f"http {{ access_log off; {NGINX_FOLDERS}"),),
@@ -86,7 +82,6 @@ PROGRAMS = (
         options=("-W", "-db", "-f", "{config}"),
         listening="bind :",
         on_loopback="bind 127.0.0.1:",
-        reload=signal.SIGUSR2,
         # By default it asks for a server three times, a second apart.
         changes=(("timeout connect 5s", "timeout connect 5s\n    retries 0"),),
     ),
@@ -96,7 +91,6 @@ PROGRAMS = (
         options=("--conf={config}", "--accesslog-file=/dev/null"),
         listening="frontend=*,",
         on_loopback="frontend=127.0.0.1,",
-        reload=signal.SIGHUP,
     ),
 )
 
@@ -118,7 +112,7 @@ def config_of(program: Program) -> str:
 
 @attrs.define(eq=False)
 class Proxy:
-    """One proxy in front of a server, which can be killed, started again, and told to read its configuration again."""
+    """One proxy in front of a server, which can be killed and started again."""
 
     program: Program
     folder: Path
@@ -185,11 +179,6 @@ class Proxy:
             await self._end(signal.SIGTERM)
         await self.kill()
 
-    def reload(self) -> None:
-        """Have new workers take over; those of before end after the period of the configuration."""
-        assert self._process is not None
-        self._process.send_signal(self.program.reload)
-
     def said(self) -> str:
         """Return what it wrote to standard error."""
         return (self.folder / "stderr").read_text("utf-8", "replace")
@@ -220,32 +209,17 @@ class Proxy:
 
 
 @asynccontextmanager
-async def in_front_of(
-    program: Program, uri: str, folder: Path, *changes: tuple[str, str], **periods: str
-) -> AsyncIterator[Proxy]:
-    """Run a proxy in front of our server at ``uri`` for as long as the block.
-
-    ``changes`` are texts of its configuration, and what stands for each; ``periods`` are times: ``shutdown="1s"``,
-    ``silence="2s"``, for those of the page.
-    """
+async def in_front_of(program: Program, uri: str, folder: Path) -> AsyncIterator[Proxy]:
+    """Run a proxy in front of our server at ``uri`` for as long as the block."""
     require_program(program)
-    proxy = _prepared(program, uri, folder, [*changes, *((PERIODS[name], value) for name, value in periods.items())])
+    make_certificates(folder)
+    proxy = Proxy(program, folder, parse_uri(uri).port, config_of(program))
     try:
         await proxy.start_anywhere()
         yield proxy
     finally:
         with trio.CancelScope(shield=True):
             await proxy.stop()
-
-
-def _prepared(program: Program, uri: str, folder: Path, changes: Sequence[tuple[str, str]]) -> Proxy:
-    folder.mkdir(exist_ok=True)
-    make_certificates(folder)
-    config = config_of(program)
-    for before, after in changes:
-        assert before in config
-        config = config.replace(before, after)
-    return Proxy(program, folder, parse_uri(uri).port, config)
 
 
 def free_ports() -> tuple[int, int]:

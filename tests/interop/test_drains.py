@@ -35,16 +35,8 @@ def program(kind: str, folder: Path) -> list[str]:
     if kind == "go":
         require(GO.missing())
         modules = ROOT / "build" / "rsocket-go" / "go.mod"
-        run(
-            "go",
-            "build",
-            "-mod=mod",
-            f"-modfile={modules}",
-            "-o",
-            f"{folder / 'peer'}",
-            ".",
-            cwd=EXAMPLES / "rsocket_go",
-        )
+        build = ["go", "build", "-mod=mod", f"-modfile={modules}", "-o", f"{folder / 'peer'}", "."]
+        run(*build, cwd=EXAMPLES / "rsocket_go")
         return [str(folder / "peer")]
     require_peer("py" if kind == "py" else "js")
     return []

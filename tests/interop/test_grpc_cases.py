@@ -1,7 +1,7 @@
 """The twelve cases that every pair of gRPC implementations has to pass, in RSocket's words.
 
 Each is played with both kinds of peers, over both transports, and with either side asking. What a peer itself can't
-do is in ``defects.py``.
+do is in ``conftest.py``.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, open_connection, open_shared
+from rsocket_trio import open_connection, open_shared
 from tests.interop.both_ways import Asker, serving
 from tests.interop.ours import OurClient, Seen, our_responder
-from tests.interop.peers import Kind, client_peer, own_peer, pattern, server_peer
+from tests.interop.peers import Kind, client_peer, pattern, server_peer
 
 CONNECTIONS = 8
 LARGE = 300_000
@@ -61,46 +61,3 @@ async def test_their_connections_share_one_to_our_server(kind: Kind) -> None:
 
     assert len(seen.setups) == CONNECTIONS
     assert len({setup.peer_address for setup in seen.setups}) == 1
-
-
-async def test_one_of_their_connections_ends_and_the_others_go_on(kind: Kind) -> None:
-    async with serving("h2") as uri, client_peer(kind, uri, connections=2) as client:
-        await client.do("close", connection=0)
-        reply = await client.do("request_response", route="echo", data=b"still here", connection=1)
-
-    assert reply["data"] == b"still here"
-
-
-async def test_one_of_our_connections_ends_and_the_others_go_on(kind: Kind) -> None:
-    uri = await server_peer(kind, "h2")
-    async with open_shared(uri) as shared, open_connection(uri, over=shared) as staying:
-        async with open_connection(uri, over=shared) as leaving:
-            await leaving.request_response(b"hi", route="echo")
-        reply = await staying.request_response(b"still here", route="echo")
-
-    assert reply.data == b"still here"
-
-
-async def test_all_connections_of_a_stranger_that_dies_are_lost(kind: Kind) -> None:
-    lost = 0
-
-    async def wait(connection: Connection) -> None:
-        nonlocal lost
-        with pytest.raises(ConnectionLost):
-            await connection.request_response(b"60000", route="sleep")
-        lost += 1
-
-    with own_peer(kind) as peer:
-        uri = f"h2://127.0.0.1:{await peer.listen('h2')}"
-        async with (
-            open_shared(uri) as shared,
-            open_connection(uri, over=shared) as one,
-            open_connection(uri, over=shared) as other,
-            trio.open_nursery() as nursery,
-        ):
-            for connection in (one, other):
-                nursery.start_soon(wait, connection)
-            await trio.testing.wait_all_tasks_blocked()
-            peer.process.kill()
-
-    assert lost == 2

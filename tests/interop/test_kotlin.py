@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
+import attrs
 import pytest
 import trio
 
@@ -18,20 +19,62 @@ from rsocket_trio import (
     Payload,
     RejectedSetup,
     Responder,
-    ResumeOptions,
     Setup,
-    UnsupportedSetup,
-    current_connection,
     open_connection,
-    serve,
 )
-from tests.interop.kotlin_peer import KotlinPeer, missing_kotlin, shared_kotlin
-from tests.interop.peers import pattern
+from tests.interop.both_ways import serving
+from tests.interop.peers import COMMAND_TIMEOUT, ROOT, LineProcess, pattern, shared, start
 from tests.missing import require
 
 NAME = "rsocket-kotlin/0.20"
 LARGEST = 2**24 - 1 - 6
 """Bytes of the largest request/response in one frame."""
+
+
+BUILD: Final = ROOT / "build" / "kotlin"
+COMMAND: Final = [
+    "java",
+    # It lives for seconds: quick code counts less than a quick start.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-cp",
+    f"{BUILD / 'classes'}:{BUILD / 'dependency'}/*",
+    "PeerKt",
+]
+
+
+def missing_kotlin() -> str | None:
+    """Return why the peer can't run here, or ``None``."""
+    if shutil.which("java") is None:
+        return "java is missing: no Kotlin peer"
+    if not (BUILD / "classes" / "PeerKt.class").is_file():
+        return "the Kotlin peer is missing: make build/kotlin/.built, which needs mvn and a JDK"
+    return None
+
+
+@attrs.define(eq=False)
+class KotlinPeer(LineProcess):
+    """The running process. One test at a time talks to it."""
+
+    async def do(self, line: str) -> str:
+        """Have it do what the line says, and return its answer."""
+        with self.deadline(COMMAND_TIMEOUT):
+            await self.tell(line)
+            return await self.line()
+
+    async def listen(self, fragment: int = 0) -> str:
+        """Have it serve, with frames of at most so many bytes, 0 for any. Return the URI."""
+        return f"tcp://127.0.0.1:{(await self.do(f'listen {fragment}')).removeprefix('port ')}"
+
+    async def connect(self, uri: str, fragment: int = 0) -> None:
+        """Connect its client, which is asked from now on, to a server of ours."""
+        assert await self.do(f"connect {uri.rpartition(':')[2]} {fragment}") == "done"
+
+
+def shared_kotlin() -> KotlinPeer:
+    """Return the process that the tests share."""
+    return shared("kotlin", KotlinPeer, lambda: start(KotlinPeer, "the Kotlin peer", COMMAND))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,14 +87,6 @@ def running() -> None:
 @pytest.fixture
 def kotlin() -> KotlinPeer:
     return shared_kotlin()
-
-
-@asynccontextmanager
-async def serving(responder: Responder, **options: Any) -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(lambda **given: serve(responder, "tcp://127.0.0.1:0", **options, **given))
-        yield uri
-        nursery.cancel_scope.cancel()
 
 
 async def texts(items: Any) -> list[str]:
@@ -82,15 +117,6 @@ async def test_its_server_serves_a_client_that_names_it(kotlin: KotlinPeer) -> N
         assert connection.faults.peer_faults == 0
 
 
-async def test_its_server_answers_a_thousand_requests_at_once(kotlin: KotlinPeer) -> None:
-    async def ask(number: int) -> None:
-        assert (await connection.request_response(b"%d" % number)).data == b"%d" % number
-
-    async with open_connection(await kotlin.listen(), peer=NAME) as connection, trio.open_nursery() as nursery:
-        for number in range(1000):
-            nursery.start_soon(ask, number)
-
-
 async def test_a_request_in_fragments_ends_the_connection_and_its_name_prevents_that(kotlin: KotlinPeer) -> None:
     uri = await kotlin.listen()
     async with open_connection(uri) as connection:
@@ -100,28 +126,6 @@ async def test_a_request_in_fragments_ends_the_connection_and_its_name_prevents_
         with pytest.raises(LocalProtocolError, match="can't be fragmented: the peer takes requests whole"):
             await connection.request_response(pattern(LARGEST + 1))
         assert (await connection.request_response(b"still here")).text == "still here"
-
-
-async def test_items_and_answers_in_fragments_arrive_whole_on_either_side(kotlin: KotlinPeer) -> None:
-    terms: dict[str, Any] = {"peer": NAME, "fragment_size": 64}
-    async with open_connection(await kotlin.listen(100), **terms) as connection:
-        assert (await connection.request_response(pattern(5000))).data == pattern(5000)
-        async with connection.request_channel(b"first") as channel:
-            await channel.send(pattern(5000))
-            await channel.send_eof()
-            assert [item.data async for item in channel] == [b"first", pattern(5000)]
-
-
-async def test_its_server_has_no_leases_and_no_resumption(kotlin: KotlinPeer) -> None:
-    uri = await kotlin.listen()
-    given: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("Lease is not supported", {"lease": True}),
-        ("Resume is not supported", {"resume": ResumeOptions()}),
-    )
-    for text, options in given:
-        with pytest.raises(UnsupportedSetup, match=text):
-            async with open_connection(uri, **options) as connection:
-                await connection.request_response(b"x")
 
 
 def answering() -> Responder:
@@ -150,7 +154,7 @@ async def test_its_client_is_served(kotlin: KotlinPeer) -> None:
     noted = trio.Event()
     responder = answering()
     responder.fire_and_forget(lambda request: noted.set())
-    async with serving(responder) as uri:
+    async with serving("tcp", responder) as uri:
         await kotlin.connect(uri)
         assert await kotlin.do("ask 5 3") == "same"
         assert await kotlin.do("ask 1000000") == "same"
@@ -163,24 +167,6 @@ async def test_its_client_is_served(kotlin: KotlinPeer) -> None:
         assert await kotlin.do("leave") == "done"
 
 
-async def test_a_server_with_the_quirk_sends_its_client_whole_requests(kotlin: KotlinPeer) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def callback(request: Payload) -> Payload:
-        answer = await current_connection().request_response(pattern(100_000))
-        assert answer.data == pattern(100_000)
-        return request
-
-    async with serving(responder, quirks=["whole_requests"]) as uri:
-        await kotlin.connect(uri)
-        assert await kotlin.do("ask 5") == "same"
-        assert await kotlin.do("leave") == "done"
-    async with serving(responder) as uri:
-        await kotlin.connect(uri)
-        assert (await kotlin.do("ask 5")).startswith("error ")
-
-
 async def test_its_client_hears_a_refusal_at_once(kotlin: KotlinPeer) -> None:
     responder = Responder()
 
@@ -188,23 +174,7 @@ async def test_its_client_hears_a_refusal_at_once(kotlin: KotlinPeer) -> None:
     def gate(setup: Setup, connection: Connection) -> None:
         raise RejectedSetup("not you")
 
-    async with serving(responder) as uri:
+    async with serving("tcp", responder) as uri:
         with trio.fail_after(15):  # its keepalives last 90 s
             await kotlin.connect(uri)
             assert await kotlin.do("end") == "error 3 not you"
-
-
-async def test_its_requests_in_fragments_are_too_long_for_streams_only(kotlin: KotlinPeer) -> None:
-    responder = Responder()
-    responder.request_response(lambda request: request)
-
-    @responder.request_stream
-    async def size(request: Payload) -> AsyncIterator[str]:
-        yield str(len(request.data))
-
-    async with serving(responder) as uri:
-        await kotlin.connect(uri, 100)
-        assert await kotlin.do("ask 5000 300") == "same"
-        assert await kotlin.do("large 80") == "80"
-        assert await kotlin.do("large 5000") == str(5000 + 57 * 4)  # in each of 57 fragments behind the first
-        assert await kotlin.do("leave") == "done"

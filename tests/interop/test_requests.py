@@ -15,19 +15,15 @@ from rsocket_trio import (
     Keepalive,
     Lease,
     Payload,
-    Rejected,
     RejectedSetup,
     Responder,
     Setup,
-    current_connection,
     open_connection,
 )
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, TEXT_PLAIN, Entry, encode_composite, with_route
-from tests.interop.both_ways import Asker, Setting, asking, eventually, one_handler_stops, serving, told
-from tests.interop.ours import our_responder
-from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, pattern, server_peer
+from tests.interop.both_ways import Asker, Setting, asking, eventually, serving, told
+from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, server_peer
 
-LARGE = 300_000
 ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
 
 
@@ -37,49 +33,6 @@ async def test_a_request_is_answered_with_data_and_metadata(setting: Setting) ->
 
     assert (reply["ok"], reply["data"]) == (True, b"hi")
     assert reply["metadata"] == with_route("echo", ENTRY, COMPOSITE_METADATA)
-
-
-async def test_a_request_without_a_route_finds_the_default_handler(setting: Setting) -> None:
-    async with asking(setting) as asker:
-        reply = await asker.do("request_response", data=b"hi")
-
-    assert (reply["ok"], reply["data"], reply["metadata"] or None) == (True, b"hi", None)
-
-
-@pytest.mark.parametrize(("route", "code"), [("error", 0x201), ("invalid", 0x204)])
-async def test_an_error_arrives_with_its_code_and_its_text(setting: Setting, route: str, code: int) -> None:
-    async with asking(setting) as asker:
-        reply = await asker.do("request_response", route=route, data="so süß".encode())
-
-    assert (reply["ok"], reply["code"], reply["error"]) == (False, code, "so süß")
-
-
-async def test_large_payloads_arrive_whole_each_way(setting: Setting) -> None:
-    async with asking(setting) as asker:
-        there = await asker.do("request_response", route="check", size=LARGE)
-        back = await asker.do("request_response", route="size", data=b"%d" % LARGE)
-
-    assert json.loads(there["data"]) == {"size": LARGE, "same": True}
-    assert back["data"] == pattern(LARGE)
-
-
-async def test_fragments_of_one_kilobyte_become_whole_payloads_again(setting: Setting) -> None:
-    entry = encode_composite([Entry(TEXT_PLAIN, pattern(5_000))])
-
-    async with asking(setting, fragment=1000) as asker:
-        there = await asker.do("request_response", route="check", size=LARGE)
-        both = await asker.do("request_response", route="echo", data=pattern(20_000), metadata=entry)
-
-    assert json.loads(there["data"]) == {"size": LARGE, "same": True}
-    assert both["data"] == pattern(20_000)
-    assert both["metadata"] == with_route("echo", entry, COMPOSITE_METADATA)
-
-
-async def test_a_request_that_is_given_up_stops_its_handler(setting: Setting) -> None:
-    async with asking(setting) as asker, one_handler_stops(asker):
-        reply = await asker.do("request_response", route="sleep", data=b"60000", cancel_after=100)
-
-        assert reply["cancelled"]
 
 
 async def test_fire_and_forget_arrives(setting: Setting) -> None:
@@ -118,11 +71,6 @@ async def test_the_side_that_answers_can_ask_back(setting: Setting) -> None:
         command = {"do": "request_stream", "route": "count", "data": b"3".hex()}
         counted = await told(asker, "call", json.dumps(command).encode())
         assert (counted["completed"], counted["items"]) == (True, [b"0".hex(), b"1".hex(), b"2".hex()])
-
-        command = {"do": "request_response", "route": "nowhere"}
-        refused = await told(asker, "call", json.dumps(command).encode())
-        assert (refused["ok"], refused["code"]) == (False, Rejected.default_code)
-        assert "nowhere" in refused["error"]
 
 
 # ---- the terms of a connection, from either side
@@ -168,14 +116,6 @@ async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: Transpor
         closed = await client.do("wait_closed")
 
     assert (closed["code"], closed["error"]) == (RejectedSetup.default_code, "refused as asked")
-
-
-async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport: TransportName) -> None:
-    async with open_connection(await server_peer(kind, transport), metadata_mime=ROUTING) as connection:
-        assert (await connection.request_response(b"5", route="size")).data == pattern(5)
-
-    async with serving(transport) as uri, client_peer(kind, uri, metadata_mime=ROUTING) as client:
-        assert (await client.do("request_response", route="size", data=b"5"))["data"] == pattern(5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,19 +190,3 @@ async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, tra
 
 
 # ---- everyone on one port
-
-
-async def test_a_peer_of_today_shares_a_port_with_the_old_dialect(kind: Kind, transport: TransportName) -> None:
-    responder = our_responder()
-
-    @responder.request_response("dialect")
-    def dialect(request: Payload) -> str:
-        return current_connection().dialect
-
-    async with (
-        serving(transport, responder) as uri,
-        open_connection(uri, dialect="reactivesocket/0.2") as old,
-        client_peer(kind, uri) as client,
-    ):
-        assert (await client.do("request_response", route="dialect"))["data"] == b"rsocket/1.0"
-        assert (await old.request_response(route="dialect")).text == "reactivesocket/0.2"

@@ -1,38 +1,18 @@
-"""Streams between us and each peer, whichever side asks: items, credit, ends and cancels."""
+"""Streams and channels between us and each peer, whichever side asks: items, credit, and ends of each half."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-
 from rsocket_trio import open_connection
-from rsocket_trio.metadata import COMPOSITE_METADATA, TEXT_PLAIN, Entry, encode_composite, with_route
-from tests.interop.both_ways import Setting, asking, one_handler_stops, told
+from tests.interop.both_ways import Setting, asking, eventually, told
 from tests.interop.peers import Kind, TransportName, pattern, server_peer
 
-LARGE = 300_000
-ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
+SIZES = [300_000, 1, 997, 1_000, 65_536, 300_000]
 
 
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
-
-
-async def test_items_come_in_order_and_end(setting: Setting) -> None:
-    async with asking(setting) as asker:
-        result = await asker.do("request_stream", route="count", data=b"1000")
-
-    assert (result["ok"], result["completed"]) == (True, True)
-    assert result["items"] == numbers(1000)
-
-
-async def test_an_item_brings_its_metadata(setting: Setting) -> None:
-    async with asking(setting) as asker:
-        result = await asker.do("request_stream", route="echo", data=b"hi", metadata=ENTRY)
-
-    assert (result["completed"], result["items"]) == (True, [b"hi"])
-    assert result["metadata"] == [with_route("echo", ENTRY, COMPOSITE_METADATA)]
 
 
 async def test_small_grants_are_kept_to_and_add_up(setting: Setting) -> None:
@@ -44,45 +24,12 @@ async def test_small_grants_are_kept_to_and_add_up(setting: Setting) -> None:
     assert grants == [1, 2, 1, 3, 4]
 
 
-async def test_no_item_comes_without_credit(setting: Setting) -> None:
-    async with asking(setting) as asker, one_handler_stops(asker):
-        result = await asker.do("request_stream", route="infinite", initial_n=3, later=[2], hold=100)
-
-    assert (result["cancelled"], result["items"], result["surplus"]) == (True, numbers(5), 0)
-
-
-async def test_a_cancel_in_mid_stream_stops_the_handler(setting: Setting) -> None:
-    async with asking(setting) as asker, one_handler_stops(asker):
-        result = await asker.do("request_stream", route="infinite", take=100)
-
-        assert (result["cancelled"], result["items"]) == (True, numbers(100))
-
-
 async def test_an_error_comes_after_the_items_before_it(setting: Setting) -> None:
     async with asking(setting) as asker:
         result = await asker.do("request_stream", route="fail", data=b"3")
 
     assert (result["ok"], result["code"], result["error"]) == (False, 0x201, "failed after 3")
     assert result["items"] == numbers(3)
-
-
-async def test_a_stream_can_fail_before_its_first_item(setting: Setting) -> None:
-    async with asking(setting) as asker:
-        result = await asker.do("request_stream", route="error", data=b"not today")
-
-    assert (result["ok"], result["code"], result["error"], result["items"]) == (False, 0x201, "not today", [])
-
-
-@pytest.mark.parametrize("fragment", [None, 1000], ids=["default", "1kB"])
-async def test_large_items_arrive_whole(setting: Setting, fragment: int | None) -> None:
-    sizes = [LARGE, 1, 1_000, 997, 65_536, LARGE]
-
-    async with asking(setting, fragment=fragment) as asker:
-        result = await asker.do("request_stream", route="sizes", data=b",".join(b"%d" % size for size in sizes))
-
-    assert (result["ok"], result["completed"]) == (True, True)
-    assert [len(item) for item in result["items"]] == sizes
-    assert result["items"] == [pattern(size) for size in sizes]
 
 
 async def test_an_empty_item_is_an_item(setting: Setting) -> None:
@@ -102,3 +49,56 @@ async def test_credit_is_topped_up_as_items_are_read(kind: Kind, transport: Tran
     assert grants[0] == 16
     assert set(grants[1:]) <= {8, 16}
     assert sum(grants) >= 100
+
+
+async def test_small_grants_are_kept_to_in_both_directions_of_a_channel(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        result = await asker.do(
+            "request_channel", route="echo", items=numbers(10), initial_n=1, later=[2, 3, 4], hold=20
+        )
+        grants = await told(asker, "credits")
+
+    assert (result["completed"], result["items"], result["surplus"]) == (True, numbers(10), 0)
+    assert grants == [1, 2, 3, 4]
+    assert result["sent"] == 10 <= result["granted"] <= 14
+
+
+async def test_the_responder_can_end_its_half_first(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        result = await asker.do("request_channel", route="half", items=[b"still", b"heard", *numbers(8)])
+        heard: list[str] = []
+
+        async def all_was_heard() -> bool:
+            heard.extend((await told(asker, "received"))["fnf"])
+            return len(heard) == 10
+
+        assert (result["ok"], result["completed"], result["items"]) == (True, True, [])
+        assert await eventually(all_was_heard)
+
+    assert [bytes.fromhex(data) for data in heard] == [b"still", b"heard", *numbers(8)]
+
+
+async def test_the_responder_can_refuse_more_messages(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        result = await asker.do("request_channel", route="stop", items=numbers(50))
+
+    assert (result["ok"], result["completed"], result["items"]) == (True, True, [b"stopped"])
+    assert result["stopped"]
+    assert result["sent"] < 50
+
+
+async def test_an_empty_message_is_a_message(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        result = await asker.do("request_channel", route="echo", data=b"first", items=[b"", b"three"])
+
+    assert (result["completed"], result["items"]) == (True, [b"first", b"", b"three"])
+
+
+async def test_large_messages_in_fragments_arrive_whole_both_ways(setting: Setting) -> None:
+    async with asking(setting, fragment=1000) as asker:
+        result = await asker.do("request_channel", route="echo", items=[{"size": size} for size in SIZES])
+        streamed = await asker.do("request_stream", route="sizes", data=b",".join(b"%d" % size for size in SIZES))
+
+    for each in (result, streamed):
+        assert (each["ok"], each["completed"]) == (True, True)
+        assert each["items"] == [pattern(size) for size in SIZES]

@@ -6,22 +6,20 @@ import errno
 import os
 import re
 import socket
-import ssl
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-import trustme
 from trio.testing import MockClock
 
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.listen import ACCEPT_RETRY_DELAY, Accepted, BoundListener, ListenerAdapter, open_listeners
+from rsocket_trio.transports.listen import ACCEPT_RETRY_DELAY, Accepted, BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 from tests.each_row import each_row
-from tests.transports.pairs import receive_frames, transport_pair
+from tests.transports.pairs import hold, listening, transport_pair
 
 
 def has_ipv6() -> bool:
@@ -38,11 +36,6 @@ def exists(path: str) -> bool:
 
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-
-
-async def hold(accepted: Accepted) -> None:
-    async with accepted.open():
-        await trio.sleep_forever()
 
 
 async def close_all(listeners: list[BoundListener]) -> None:
@@ -69,31 +62,9 @@ async def test_port_nought_is_resolved_and_the_order_is_kept(unix_uri: str) -> N
     assert bound[4].host == "localhost"
 
 
-async def test_nobody_who_hears_of_the_uri_comes_too_early() -> None:
-    (listener,) = await open_listeners(["tcp://127.0.0.1:0"])
-    async with open_transport(listener.uri):
-        pass
-    await listener.aclose()
-
-
 @needs_ipv6
-async def test_an_ipv6_address_is_served() -> None:
-    async with transport_pair("tcp://[::1]:0") as (client, server):
-        await client.send([b"over six"])
-        assert await receive_frames(server, 1) == [b"over six"]
-        assert server.handshake.peer_address.startswith("[::1]:")
-
-
-DUAL = [f"{scheme}://[::]:0" for scheme in ("tcp", "tls", "ws", "wss", "h2", "h2s")]
-
-
-@needs_ipv6
-@each_row("uri", DUAL)
+@each_row("uri", ["tcp://[::]:0", "ws://[::]:0", "h2://[::]:0"])
 async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(uri: str) -> None:
-    authority = trustme.CA()
-    server_context, client_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1", "::1").configure_cert(server_context)
-    authority.configure_trust(client_context)
     tell, told = trio.open_memory_channel[str](2)
 
     async def note(accepted: Accepted) -> None:
@@ -101,15 +72,12 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(uri: str) -> None:
             await tell.send(transport.handshake.peer_address)
             await trio.sleep_forever()
 
-    (listener,) = await open_listeners([uri], ssl_context=server_context)
-    scheme, port = parse_uri(listener.uri).scheme, parse_uri(listener.uri).port
-    assert listener.uri == f"{scheme}://[::]:{port}"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listener.serve, note)
+    async with listening(note, uri) as [bound]:
+        scheme, port = parse_uri(bound).scheme, parse_uri(bound).port
+        assert bound == f"{scheme}://[::]:{port}"
         for host in ("127.0.0.1", "[::1]"):
-            async with open_transport(f"{scheme}://{host}:{port}", ssl_context=client_context):
+            async with open_transport(f"{scheme}://{host}:{port}"):
                 assert (await told.receive()).startswith(f"{host}:")
-        nursery.cancel_scope.cancel()
 
 
 @needs_ipv6
@@ -123,25 +91,11 @@ async def test_beside_an_ipv4_uri_of_its_port_the_other_is_ipv6_only(order: int,
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     uris = [f"{other}:{port}", f"{scheme}://[::]:{port}"][::order]
-    listeners = await open_listeners(uris)
-
-    assert [listener.uri for listener in listeners] == uris
-    async with trio.open_nursery() as nursery:
-        for listener in listeners:
-            await nursery.start(listener.serve, hold)
+    async with listening(hold, *uris) as bound:
+        assert bound == uris
         for uri in (other.replace("0.0.0.0", "127.0.0.1"), f"{scheme}://[::1]"):
             async with open_transport(f"{uri}:{port}"):
                 pass
-        nursery.cancel_scope.cancel()
-
-
-@needs_ipv6
-async def test_an_ipv4_uri_of_another_port_leaves_ipv6_both_families() -> None:
-    listeners = await open_listeners(["tcp://127.0.0.1:0", "tcp://[::]:0"])
-    port = parse_uri(listeners[1].uri).port
-    with socket.create_connection(("127.0.0.1", port)):
-        pass
-    await close_all(listeners)
 
 
 @needs_ipv6
@@ -161,68 +115,27 @@ async def test_a_name_with_several_addresses_is_bound_on_all_of_them_with_one_po
         return [(*kind, ("127.0.0.1", 0)), (*kind, ("127.0.0.2", 0)), (*kind, ("127.0.0.2", 0))]
 
     monkeypatch.setattr(trio.socket, "getaddrinfo", two_addresses)
-    (listener,) = await open_listeners(["tcp://twice:0"])
-    monkeypatch.undo()
-    endpoint = parse_uri(listener.uri)
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listener.serve, hold)
+    async with listening(hold, "tcp://twice:0") as [uri]:
+        monkeypatch.undo()
+        assert parse_uri(uri).host == "twice"
         for address in ["127.0.0.1", "127.0.0.2"]:
-            async with open_transport(f"tcp://{address}:{endpoint.port}"):
+            async with open_transport(f"tcp://{address}:{parse_uri(uri).port}"):
                 pass
-        nursery.cancel_scope.cancel()
-    assert endpoint.host == "twice"
 
 
-async def test_a_port_that_is_taken_on_the_second_address_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports: list[int] = []
-    blocker = socket.socket()
+@each_row(
+    ("uri", "number", "text"),
+    [
+        ("tcp://192.0.2.1:7878", errno.EADDRNOTAVAIL, "cannot assign requested"),
+        ("unix:///nowhere/at/all", errno.ENOENT, "no such file or directory"),
+        ("unix:///dev/null", errno.EEXIST, "exists and is not a socket"),
+    ],
+)
+async def test_an_address_that_cannot_be_had_is_an_error_that_names_the_uri(uri: str, number: int, text: str) -> None:
+    with pytest.raises(OSError, match=rf"cannot listen on {uri}: .*{text}") as caught:
+        await open_listeners([uri])
 
-    async def two_addresses(*_args: object, **_keywords: object) -> list[object]:
-        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-        return [(*kind, ("127.0.0.1", 0)), (*kind, ("127.0.0.2", 0))]
-
-    original = socket.socket.listen
-
-    def listen(self: socket.socket, backlog: int) -> None:
-        original(self, backlog)
-        host, port = self.getsockname()
-        if host == "127.0.0.1" and not ports:
-            blocker.bind(("127.0.0.2", port))
-            original(blocker, 1)
-        ports.append(port)
-
-    monkeypatch.setattr(trio.socket, "getaddrinfo", two_addresses)
-    monkeypatch.setattr(socket.socket, "listen", listen)
-    (listener,) = await open_listeners(["tcp://twice:0"])
-    await listener.aclose()
-    blocker.close()
-
-    first, *others = ports
-    assert others == [parse_uri(listener.uri).port] * 2
-    assert first not in others
-
-
-@needs_ipv6
-async def test_an_address_that_this_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def addresses(*_args: object, **_keywords: object) -> list[object]:
-        return [
-            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0)),
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
-        ]
-
-    monkeypatch.setattr(trio.socket, "getaddrinfo", addresses)
-    (listener,) = await open_listeners(["tcp://name:0"])
-
-    await listener.aclose()
-    assert parse_uri(listener.uri).port > 0
-
-
-async def test_an_address_of_somebody_else_is_an_error_that_names_the_uri() -> None:
-    with pytest.raises(OSError, match=r"cannot listen on tcp://192\.0\.2\.1:7878: cannot assign requested") as caught:
-        await open_listeners(["tcp://192.0.2.1:7878"])
-
-    assert caught.value.errno == errno.EADDRNOTAVAIL
+    assert caught.value.errno == number
 
 
 async def test_if_the_second_uri_fails_the_first_is_free_again() -> None:
@@ -254,17 +167,6 @@ async def test_the_path_gets_the_mode_that_was_asked_for(unix_uri: str, mode: in
     await listener.aclose()
 
 
-async def test_without_a_mode_the_umask_decides(unix_uri: str) -> None:
-    before = os.umask(0o077)
-    try:
-        (listener,) = await open_listeners([unix_uri])
-    finally:
-        os.umask(before)
-
-    assert stat.S_IMODE(os.lstat(parse_uri(unix_uri).path).st_mode) == 0o700
-    await listener.aclose()
-
-
 async def test_what_a_crashed_server_left_is_replaced(unix_uri: str) -> None:
     path = parse_uri(unix_uri).path
     with socket.socket(socket.AF_UNIX) as crashed:
@@ -290,29 +192,12 @@ async def test_a_path_that_somebody_listens_on_is_refused(unix_uri: str, backlog
                 waiting[-1].connect(path)
             except BlockingIOError:
                 break
-        with pytest.raises(OSError, match=f"cannot listen on {unix_uri}: somebody listens there already") as caught:
+        with pytest.raises(OSError, match=f"cannot listen on {unix_uri}: somebody listens there already"):
             await open_listeners([unix_uri])
-        assert caught.value.errno == errno.EADDRINUSE
         assert exists(path)
     for each in waiting:
         each.close()
     os.unlink(path)
-
-
-async def test_a_path_that_is_no_socket_is_refused_and_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "precious"
-    file.write_text("data")
-
-    with pytest.raises(OSError, match="exists and is not a socket") as caught:
-        await open_listeners([f"unix://{file}"])
-
-    assert caught.value.errno == errno.EEXIST
-    assert file.read_text() == "data"
-
-
-async def test_a_path_in_a_folder_that_is_missing_is_an_error_that_names_the_uri(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"cannot listen on unix://.*/missing/s: no such file or directory"):
-        await open_listeners([f"unix://{tmp_path}/missing/s"])
 
 
 async def test_a_path_that_somebody_else_took_over_is_left_alone(unix_uri: str) -> None:
@@ -338,7 +223,6 @@ async def test_cancelling_serve_closes_every_listener(unix_uri: str) -> None:
 
 
 async def test_a_listener_survives_a_client_that_resets_at_once() -> None:
-    (listener,) = await open_listeners(["tcp://127.0.0.1:0"])
     tell, told = trio.open_memory_channel[Transport](20)
 
     async def answer(accepted: Accepted) -> None:
@@ -349,65 +233,46 @@ async def test_a_listener_survives_a_client_that_resets_at_once() -> None:
             except trio.BrokenResourceError:
                 pass
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listener.serve, answer)
+    async with listening(answer, "tcp://127.0.0.1:0") as [uri]:
         for _ in range(10):
-            with socket.create_connection(("127.0.0.1", parse_uri(listener.uri).port)) as client:
+            with socket.create_connection(("127.0.0.1", parse_uri(uri).port)) as client:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             await told.receive()
-        async with open_transport(listener.uri):
+        async with open_transport(uri):
             await told.receive()
-        nursery.cancel_scope.cancel()
 
 
-def troubled(listener: BoundListener, wrong: int, monkeypatch: pytest.MonkeyPatch, failures: int = 2) -> None:
-    """Let the first tries to accept fail."""
-    [inner] = listener._listeners
-    answers = [OSError(wrong, os.strerror(wrong))] * failures
-    accept = inner.accept
-
-    async def fail_first() -> Any:
-        if answers:
-            raise answers.pop()
-        return await accept()
-
-    monkeypatch.setattr(inner, "accept", fail_first)
-
-
-async def test_accepting_goes_on_as_soon_as_there_are_descriptors_again(
+async def test_without_descriptors_listeners_say_so_once_a_minute_together_and_accept_once_there_are_some(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
-    (listener,) = await open_listeners(["memory://m"])
-    troubled(listener, errno.EMFILE, monkeypatch)
+    lasts = 3 * 60 - ACCEPT_RETRY_DELAY / 2
     accepted = trio.Event()
+
+    def impoverish(listener: trio.abc.Listener[Any]) -> None:
+        accept = listener.accept
+
+        async def fail_at_first() -> Any:
+            if trio.current_time() < lasts:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return await accept()
+
+        monkeypatch.setattr(listener, "accept", fail_at_first)
 
     async def notice(connection: Accepted) -> None:
         accepted.set()
         await hold(connection)
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listener.serve, notice)
-        started = trio.current_time()
-        async with open_transport(listener.uri):
-            await accepted.wait()
-        nursery.cancel_scope.cancel()
-
-    assert trio.current_time() - started == pytest.approx(2 * ACCEPT_RETRY_DELAY)
-    text = "memory://m: no connection can be accepted: too many open files"
-    assert [record.getMessage() for record in caplog.records] == [text]
-
-
-async def test_listeners_that_get_no_descriptors_say_so_once_a_minute_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
     listeners = await open_listeners(["memory://one", "memory://two"])
     async with trio.open_nursery() as nursery:
         for listener in listeners:
-            troubled(listener, errno.EMFILE, monkeypatch, failures=10_000)
-            await nursery.start(listener.serve, hold)
-        await trio.sleep(3 * 60 - ACCEPT_RETRY_DELAY / 2)
+            [inner] = listener._listeners
+            impoverish(inner)
+            await nursery.start(listener.serve, notice)
+        async with open_transport("memory://one"):
+            await accepted.wait()
         nursery.cancel_scope.cancel()
 
+    assert trio.current_time() == pytest.approx(lasts, abs=ACCEPT_RETRY_DELAY)
     first, *later = [record.getMessage() for record in caplog.records]
     assert first == "memory://one: no connection can be accepted: too many open files"
     assert len(later) == 2
@@ -415,47 +280,6 @@ async def test_listeners_that_get_no_descriptors_say_so_once_a_minute_together(
         found = re.fullmatch(r"memory://(one|two): .*; (\d+) more tries since the last such line", line)
         assert found is not None
         assert int(found[2]) == pytest.approx(2 * 60 / ACCEPT_RETRY_DELAY, abs=3)
-
-
-async def test_a_listener_of_the_applications_own_without_descriptors_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
-) -> None:
-    class Full(trio.abc.Listener[trio.abc.Stream]):
-        async def accept(self) -> trio.abc.Stream:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-        async def aclose(self) -> None:
-            return
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(ListenerAdapter(Full()).serve, hold)
-        await trio.sleep(10)
-        nursery.cancel_scope.cancel()
-
-    assert [record.getMessage() for record in caplog.records] == [
-        "stream: no connection can be accepted: too many open files"
-    ]
-
-
-async def test_a_listener_that_broke_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    (listener,) = await open_listeners(["memory://m"])
-    troubled(listener, errno.EBADF, monkeypatch)
-    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(listener.serve, hold)
-
-
-async def test_what_a_handler_raises_is_the_callers() -> None:
-    async def fail(accepted: Accepted) -> None:
-        async with accepted.open():
-            raise KeyError("a bug")
-
-    (listener,) = await open_listeners(["tcp://127.0.0.1:0"])
-    with pytest.RaisesGroup(KeyError, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(listener.serve, fail)
-            async with open_transport(listener.uri):
-                await trio.sleep_forever()
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/", "memory://m"])
@@ -468,9 +292,5 @@ async def test_what_the_block_of_an_accepted_connection_raises_leaves_it_alone(u
                 raise KeyError("mine")
         caught.set()
 
-    (listener,) = await open_listeners([uri])
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listener.serve, fail)
-        async with open_transport(listener.uri):
-            await caught.wait()
-        nursery.cancel_scope.cancel()
+    async with listening(fail, uri) as [bound], open_transport(bound):
+        await caught.wait()

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
-from collections.abc import Iterator
 
 import pytest
-import trio
-from trio.testing import memory_stream_pair
 
-from rsocket_trio import ConnectionLost, Payload, Responder, current_connection, open_connection, open_shared, serve
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio import Responder, open_connection, open_shared, serve
 from rsocket_trio.transports.schemes import (
-    REGISTRY,
-    SPELLINGS,
     Endpoint,
-    ListenOptions,
-    Scheme,
-    parse_name,
     parse_uri,
-    register,
 )
 
 # fmt: off
@@ -49,35 +37,18 @@ WRITTEN_OTHERWISE = [
 ]
 BAD = [
     ("",                             "not a URI like tcp://host:port"),
-    ("127.0.0.1:7878",               "not a URI like tcp://host:port"),
-    ("tcp:127.0.0.1:7878",           "not a URI like tcp://host:port"),
     ("http://example.org:80",        "unknown scheme 'http'"),
-    ("://example.org:80",            "unknown scheme ''"),
     ("tcp://example.org",            "the port is missing, as in tcp://host:7878"),
-    ("tls://example.org:",           "the port is missing, as in tls://host:7878"),
-    ("tcp://[::1]",                  "the port is missing"),
     ("tcp://example.org:65536",      "port '65536' is not a number from 0 to 65535"),
-    ("tcp://example.org:-1",         "port '-1' is not a number"),
-    ("tcp://example.org:+1",         "port '+1' is not a number"),
     ("tcp://example.org:٣",          "port '٣' is not a number"),
-    ("tcp://example.org:http",       "port 'http' is not a number"),
     ("tcp://:7878",                  "the host is missing"),
-    ("tcp://",                       "the host is missing"),
-    ("ws:///path",                   "the host is missing"),
     ("tcp://::1:7878",               "an IPv6 address needs brackets"),
     ("tcp://[::1:7878",              "an IPv6 address looks like"),
-    ("tcp://[::1]7878",              "an IPv6 address looks like"),
     ("tcp://[localhost]:7878",       "'localhost' is not an IPv6 address"),
     ("tcp://example.org:7878/path",  "tcp has no path"),
-    ("tls://example.org:7878?x",     "tls has no path"),
     ("ws://example.org/x#y",         "a fragment"),
-    ("tcp://exa mple.org:1",         "spaces or control characters"),
     ("ws://example.org/\r\nX: y",    "spaces or control characters"),
     ("unix://run/x.sock",            "an absolute path is needed"),
-    ("unix://",                      "an absolute path is needed"),
-    ("unix:///run/a b.sock",         "spaces or control characters"),
-    ("unix:///run/",                 "an absolute path is needed"),
-    ("memory://",                    "a name is needed"),
     ("memory://a/b",                 "a name is needed"),
 ]
 # fmt: on
@@ -111,75 +82,6 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
     assert "secret" not in str(caught.value)
 
 
-class PipeListener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts the ends of pairs of memory streams."""
-
-    def __init__(self) -> None:
-        self.arriving, self._arrived = trio.open_memory_channel[trio.abc.Stream](10)
-        self.accepted: list[trio.abc.Stream] = []
-
-    async def accept(self) -> trio.abc.Stream:
-        self.accepted.append(await self._arrived.receive())
-        return self.accepted[-1]
-
-    async def aclose(self) -> None:
-        self._arrived.close()
-        await trio.lowlevel.checkpoint()
-
-
-@pytest.fixture
-def pipes() -> Iterator[dict[str, PipeListener]]:
-    """The listeners of a scheme that is registered for one test."""
-    bound: dict[str, PipeListener] = {}
-
-    async def dial(endpoint: Endpoint) -> trio.abc.Stream:
-        if endpoint.host not in bound:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        ours, theirs = memory_stream_pair()
-        await bound[endpoint.host].arriving.send(theirs)
-        return ours
-
-    async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, list[PipeListener]]:
-        bound[endpoint.host] = PipeListener()
-        return endpoint, [bound[endpoint.host]]
-
-    register(Scheme(name="pipe", parse=parse_name, write=lambda endpoint: endpoint.host, dial=dial, listen=listen))
-    yield bound
-    del REGISTRY["pipe"], SPELLINGS["pipe"]
-    parse_uri.cache_clear()
-
-
-async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> None:
-    responder = Responder()
-    handshakes: list[Handshake] = []
-
-    @responder.request_response("echo")
-    async def echo(payload: Payload) -> Payload:
-        handshakes.append(current_connection().handshake)
-        return Payload(payload.data)
-
-    async with trio.open_nursery() as nursery:
-        uris = await nursery.start(serve, responder, ["pipe://a", "tcp://127.0.0.1:0"])
-        assert uris[0] == "pipe://a"
-        async with open_connection("pipe://a") as connection:
-            assert await connection.request_response(b"over a pipe", route="echo") == Payload(b"over a pipe")
-        with pytest.raises(ConnectionLost, match=r"^pipe://b: connection refused$"):
-            async with open_connection("pipe://b"):
-                pass
-        with pytest.raises(ValueError, match="only ws, wss, h2 and h2s have a handshake"):
-            async with open_connection("pipe://a", headers={"A": "b"}):
-                pass
-        with pytest.raises(ValueError, match="'pipe://a': pipe carries one connection, and can't be shared"):
-            async with open_shared("pipe://a"):
-                pass
-        nursery.cancel_scope.cancel()
-
-    assert [(each.transport, each.peer_address) for each in handshakes] == [("pipe", "pipe://a")]
-    for stream in pipes["a"].accepted:
-        with pytest.raises(trio.ClosedResourceError):
-            await stream.send_all(b"x")
-
-
 @pytest.mark.parametrize("scheme", ["h2", "h2s"])
 async def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
     scheme: str, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +98,10 @@ async def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
         await serve(Responder(), f"{scheme}://127.0.0.1:0")
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_are_known(pipes: object) -> None:
-    with pytest.raises(ValueError, match=r"unknown scheme 'pope', known are tcp, tls, tcp\+tls, .*, aeron, pipe$"):
-        parse_uri("pope://a")
+async def test_what_a_scheme_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match="only ws, wss, h2 and h2s have a handshake"):
+        async with open_connection("tcp://127.0.0.1:1", headers={"A": "b"}):
+            pass
+    with pytest.raises(ValueError, match="tcp carries one connection, and can't be shared"):
+        async with open_shared("tcp://127.0.0.1:1"):
+            pass

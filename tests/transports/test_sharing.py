@@ -1,18 +1,18 @@
-"""A listening socket that several processes accept from: they take turns, and share what waits in the queue."""
+"""A listening socket that several processes share, and what waits at a listener that is about to be closed."""
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.transports.sockets import IN_A_ROW, STEP_BACK, SharedListener, SocketListener
+from rsocket_trio.transports import backlog
+from rsocket_trio.transports.backlog import QueueListener, take_waiting
+from rsocket_trio.transports.sockets import STEP_BACK, SharedListener, SocketListener
 
 
 @pytest.fixture
@@ -57,23 +57,6 @@ async def test_idle_processes_take_turns(listening: socket.socket, autojump_cloc
     assert sorted(got[:2]) == sorted(got[2:4]) == sorted(got[4:]) == ["one", "other"]
 
 
-async def test_of_what_waits_in_the_queue_some_are_left_to_others(
-    listening: socket.socket, autojump_clock: MockClock
-) -> None:
-    listener = share(listening)
-    clients = [socket.create_connection(listening.getsockname()) for _ in range(2 * IN_A_ROW + 1)]
-    times: list[float] = []
-    for client in clients:
-        stream = await listener.accept()
-        times.append(trio.current_time())
-        await stream.aclose()
-        client.close()
-    await listener.aclose()
-
-    pauses = [number // IN_A_ROW for number in range(len(clients))]
-    assert times == pytest.approx([STEP_BACK * pause for pause in pauses])
-
-
 @pytest.mark.parametrize("listen", [share, alone])
 async def test_a_listener_that_is_closed_wakes_who_waits_and_the_socket_listens_on(
     listening: socket.socket, listen: Callable[[socket.socket], SocketListener]
@@ -94,38 +77,44 @@ async def test_a_listener_that_is_closed_wakes_who_waits_and_the_socket_listens_
     socket.create_connection(listening.getsockname()).close()
 
 
-class Troubled:
-    """A socket whose first accept fails."""
+class Stream(trio.abc.AsyncResource):
+    """A connection that only is one."""
 
-    def __init__(self, inner: socket.socket, number: int) -> None:
-        self._inner = inner
-        self._numbers = [number]
-
-    def accept(self) -> Any:
-        if self._numbers:
-            raise OSError(self._numbers.pop(), "trouble")
-        return self._inner.accept()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
 
 
-async def test_one_connection_that_was_aborted_is_not_the_end(
-    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listener = share(listening)
-    monkeypatch.setattr(listener, "socket", Troubled(listener.socket, errno.ECONNABORTED))
-    with socket.create_connection(listening.getsockname()):
-        stream = await listener.accept()
-        await stream.aclose()
-    await listener.aclose()
+class Queue(QueueListener[Stream]):
+    """A listener at which something waits for as long as its outcomes go on."""
+
+    def __init__(self, outcomes: Iterator[Stream | None]) -> None:
+        self._outcomes = outcomes
+
+    async def accept(self) -> Stream:
+        raise AssertionError("nothing is waited for")
+
+    def take_or_close(self) -> Stream | None:
+        return next(self._outcomes)
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
 
 
-async def test_a_lack_of_descriptors_is_the_callers_business(
-    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listener = share(listening)
-    monkeypatch.setattr(listener, "socket", Troubled(listener.socket, errno.EMFILE))
-    with pytest.raises(OSError, match="trouble"):
-        await listener.accept()
-    await listener.aclose()
+async def refuse(error: OSError) -> None:
+    raise error
+
+
+async def taken(listener: trio.abc.Listener[Stream]) -> int:
+    """Return how many connections are taken by a task that is cancelled."""
+    streams: list[Stream] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await take_waiting(listener, streams.append, refuse)
+    return len(streams)
+
+
+async def test_as_many_as_wait_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await taken(Queue(iter([None]))) == 0
+    assert await taken(Queue(iter([*(Stream() for _ in range(100)), None]))) == 100
+    monkeypatch.setattr(backlog, "DEFAULT_BACKLOG", 70)
+    assert await taken(Queue(iter([Stream() for _ in range(70)]))) == 70

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 import trio
-import trustme
 
 from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
-from rsocket_trio.transports.error_text import NO_FRAME, HandshakeFailed
-from rsocket_trio.transports.first_bytes import FirstBytes, client_protocol, server_protocol
+from rsocket_trio.transports.error_text import NO_FRAME
+from rsocket_trio.transports.first_bytes import server_protocol
 from tests.each_row import each_row, some
+from tests.transports.pairs import make_client_context, make_server_context
 
-AUTHORITY = trustme.CA()
-CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1")
 SCHEMES = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 BAD_REQUEST = "'HTTP/1.1 400 Bad Request'"
 ALERT = bytes.fromhex("15 03 03 00 02 02 46")  # RFC 8446, 6: fatal, protocol_version
@@ -55,29 +52,15 @@ COMBINATIONS = [
 ]
 
 
-def server_context() -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    CERTIFICATE.configure_cert(context)
-    return context
-
-
-def client_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    AUTHORITY.configure_trust(context)
-    return context
-
-
 @asynccontextmanager
-async def our_server(scheme: str, dialect: str | None = None) -> AsyncIterator[str]:
+async def our_server(scheme: str) -> AsyncIterator[str]:
     responder = Responder()
 
     @responder.request_response
     async def echo(request: Payload) -> bytes:
         return request.data
 
-    start = partial(serve, ssl_context=server_context)
-    if dialect is not None:
-        start = partial(start, dialects=dialect)
+    start = partial(serve, ssl_context=make_server_context)
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(start, responder, f"{scheme}://127.0.0.1:0")
@@ -91,7 +74,7 @@ async def raw_server(answer: bytes, *, stays: bool = False, tls: bool = False) -
 
     async def talk(stream: trio.abc.Stream) -> None:
         if tls:
-            stream = trio.SSLStream(stream, server_context(), server_side=True, https_compatible=True)
+            stream = trio.SSLStream(stream, make_server_context(), server_side=True, https_compatible=True)
         await stream.receive_some()
         await stream.send_all(answer)
         if stays:
@@ -104,17 +87,13 @@ async def raw_server(answer: bytes, *, stays: bool = False, tls: bool = False) -
             nursery.cancel_scope.cancel()
 
 
-async def failure_at(uri: str, dialect: str | None = None) -> str:
+async def failure_at(uri: str) -> str:
     """The text of the error of a first request there."""
-    start = partial(open_connection, uri, ssl_context=client_context(), connect_timeout=PATIENCE)
+    opening = open_connection(uri, ssl_context=make_client_context(), connect_timeout=PATIENCE)
     with pytest.raises(ConnectionLost) as caught:
-        async with start() if dialect is None else start(dialect=dialect) as connection:
+        async with opening as connection:
             await connection.request_response(b"hi")
     return str(caught.value)
-
-
-def test_the_table_has_all_combinations() -> None:
-    assert len({(client, server) for client, server, _ in COMBINATIONS}) == 30
 
 
 @each_row(("client", "server", "answer"), some(COMBINATIONS, 10))
@@ -122,61 +101,8 @@ async def test_a_client_at_a_port_of_another_scheme_names_what_answered(client: 
     async with our_server(server) as uri:
         mistaken = uri.replace(f"{server}:", f"{client}:", 1)
         assert await failure_at(mistaken) == f"{mistaken}: {answer}"
-        async with open_connection(uri, ssl_context=client_context()) as connection:
+        async with open_connection(uri, ssl_context=make_client_context()) as connection:
             assert (await connection.request_response(b"hi")).data == b"hi"
-
-
-# fmt: off
-ONE_DIALECT = [
-    ("rsocket/1.0",        "RSocket"),
-    ("reactivesocket/0.2", "RSocket"),
-    ("reactivesocket/0.1", "RSocket"),
-    ("reactivesocket/0.0", "RSocket"),
-    ("streamux/1",         "Streamux"),
-]
-# fmt: on
-
-
-@each_row(("dialect", "protocol"), ONE_DIALECT)
-@each_row(
-    ("client", "server", "place"),
-    [("tls", "tcp", "without"), ("ws", "tcp", "without"), ("h2", "tcp", "without"), ("wss", "tls", "over")],
-)
-async def test_a_server_of_one_dialect_answers_in_it(
-    dialect: str, protocol: str, client: str, server: str, place: str
-) -> None:
-    async with our_server(server, dialect) as uri:
-        mistaken = uri.replace(f"{server}:", f"{client}:", 1)
-        assert await failure_at(mistaken) == f"{mistaken}: {protocol} {place} TLS answered: try {server}://"
-
-
-@each_row("dialect", [dialect for dialect, _ in ONE_DIALECT])
-async def test_a_client_of_each_dialect_names_what_answered(dialect: str) -> None:
-    for server in ("tls", "ws", "h2"):
-        async with our_server(server) as uri:
-            mistaken = uri.replace(f"{server}:", "tcp:", 1)
-            assert await failure_at(mistaken, dialect) == f"{mistaken}: {TLS if server == 'tls' else ANSWERS[server]}"
-
-
-# fmt: off
-PAGES = [
-    # Without TLS at a port of HTTPS
-    b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n\r\n<h1>The plain HTTP request was sent to HTTPS port</h1>",
-    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
-    b"HTTP/1.1 400 Bad Request\r\n\r\nReason: You're speaking plain HTTP to an SSL-enabled server port.<br />",
-]
-# fmt: on
-
-
-@each_row("page", PAGES, ids=["nginx", "Go", "Apache"])
-async def test_a_page_that_asks_for_tls_is_understood(page: bytes) -> None:
-    for scheme in ("tcp", "ws", "h2"):
-        async with raw_server(page) as port:
-            failure = await failure_at(f"{scheme}://127.0.0.1:{port}")
-        line = page.partition(b"\r\n")[0].decode()
-        assert failure == (
-            f"{scheme}://127.0.0.1:{port}: a server of HTTP over TLS answered, '{line}': try tls://, wss:// or h2s://"
-        )
 
 
 NGINX = b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n"
@@ -292,23 +218,3 @@ OF_SERVERS = [
 @each_row(("first", "protocol"), OF_SERVERS)
 def test_servers_are_told_apart_by_their_first_bytes(first: str, protocol: str) -> None:
     assert server_protocol(bytes.fromhex(first)) == protocol
-
-
-@each_row(("first", "protocol"), CLIENTS)
-def test_clients_are_told_apart_by_their_first_bytes(first: bytes, protocol: str) -> None:
-    assert client_protocol(first) == protocol
-
-
-def test_the_first_bytes_of_a_server_may_come_one_by_one() -> None:
-    first = FirstBytes("tcp://h:1", over_tls=False)
-    head, last = SETTINGS[:8], SETTINGS[8:9]
-    for number in range(len(head)):
-        assert not first.take(head[number : number + 1])
-    with pytest.raises(HandshakeFailed, match=r"^tcp://h:1: HTTP/2 without TLS answered: try h2://$"):
-        first.take(last)
-
-
-def test_frames_of_rsocket_pass() -> None:
-    first = FirstBytes("tcp://h:1", over_tls=False)
-    assert not first.take(ERROR[:4])
-    assert first.take(ERROR[4:])

@@ -146,10 +146,6 @@ const RESPONSES = {
   error: (payload) => {
     throw failure(text(payload));
   },
-  invalid: (payload) => {
-    throw coded(ErrorCodes.INVALID, text(payload));
-  },
-  size: (payload) => ({ data: pattern(Number(text(payload))) }),
   large: (payload) => {
     if (!payload.data.equals(pattern(271828))) throw failure(`${payload.data.length} bytes, and not the right ones`);
     return { data: pattern(314159) };
@@ -167,15 +163,10 @@ const RESPONSES = {
 };
 
 const STREAMS = {
-  echo: (payload) => from([payload].values()),
   count: (payload) => from(numbers(Number(text(payload)))),
   infinite: () => from(numbers(Infinity)),
   silent: () => () => undefined,
-  empty: () => from([].values()),
   sizes: (payload) => from(sizes(text(payload))),
-  error: (payload) => {
-    throw failure(text(payload));
-  },
   fail: (payload) => from(failing(Number(text(payload)))),
 };
 
@@ -207,16 +198,6 @@ const CHANNELS = {
         out.items.push(answer(sum));
         out.ended = true;
       },
-    ];
-  },
-  count: (out) => {
-    return [
-      (payload, isFirst) => {
-        if (!isFirst) return;
-        out.items.push(...numbers(Number(text(payload))));
-        out.ended = true;
-      },
-      () => {},
     ];
   },
   fail: (out) => [(payload) => (out.error = failure(text(payload))), () => {}],

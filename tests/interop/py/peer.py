@@ -238,8 +238,6 @@ async def called(payload: Payload, socket: Any) -> Payload:
 RESPONSES: dict[str, Callable[[Payload], Payload]] = {
     "echo": lambda payload: Payload(data_of(payload), payload.metadata),
     "error": lambda payload: raising(RuntimeError(text(payload))),
-    "invalid": lambda payload: raising(RSocketProtocolError(ErrorCode.INVALID, text(payload))),
-    "size": lambda payload: Payload(pattern(int(text(payload)))),
     "large": checked_large,
     "check": checked,
     "cancels": lambda _: answer(str(Seen.cancels)),
@@ -249,13 +247,10 @@ RESPONSES: dict[str, Callable[[Payload], Payload]] = {
 }
 SLOW_RESPONSES: dict[str, Callable[[Payload, Any], Coroutine[Any, Any, Payload]]] = {"sleep": slept, "call": called}
 STREAMS: dict[str, Callable[[Payload], Callable[[bool], Any]]] = {
-    "echo": lambda payload: Ahead([Payload(data_of(payload), payload.metadata)]),
     "count": lambda payload: Ahead(numbers(int(text(payload)))),
     "infinite": lambda _: Ahead(numbers(None)),
     "silent": lambda _: lambda may: ...,
-    "empty": lambda _: Ahead([]),
     "sizes": lambda payload: Ahead(Payload(pattern(int(size))) for size in text(payload).split(",")),
-    "error": lambda payload: raising(RuntimeError(text(payload))),
     "fail": lambda payload: Ahead(failing(int(text(payload)))),
 }
 
@@ -315,11 +310,6 @@ class Messages(Subscriber):
     def message_sum(self, payload: Payload, is_first: bool) -> None:
         self.total += len(data_of(payload))
 
-    def message_count(self, payload: Payload, is_first: bool) -> None:
-        if is_first:
-            self.out.items.extend(numbers(int(text(payload))))
-            self.out.ended = True
-
     def message_fail(self, payload: Payload, is_first: bool) -> None:
         self.out.error = RuntimeError(text(payload))
 
@@ -339,7 +329,7 @@ class Messages(Subscriber):
             subscription.cancel()
 
 
-CHANNELS = ("echo", "pingpong", "sum", "count", "fail", "half", "stop")
+CHANNELS = ("echo", "pingpong", "sum", "fail", "half", "stop")
 
 
 class Responder(BaseRequestHandler):  # type: ignore[misc,unused-ignore]  # the library has no types
@@ -355,7 +345,7 @@ class Responder(BaseRequestHandler):  # type: ignore[misc,unused-ignore]  # the 
     def pick(self, table: Any, payload: Payload) -> str:
         name = route_of(payload, self.metadata_mime)
         if name is None:
-            return "echo"
+            name = "echo"
         if name not in table:
             raise RSocketProtocolError(ErrorCode.REJECTED, f"no route {name}")
         return name

@@ -16,13 +16,13 @@ PATIENCE = 30
 
 def echo_server(uri: str) -> AbstractAsyncContextManager[tuple[trio.Process, str]]:
     """A server in a process of its own, which is killed at the end. Provide it and its URI."""
-    return started("echo_server.py", uri)
+    return started("serve", uri)
 
 
 @asynccontextmanager
-async def started(program: str, *words: str) -> AsyncIterator[tuple[trio.Process, str]]:
-    """A program of this folder, which is killed at the end. Provide it and the line that it prints."""
-    path = Path(__file__).with_name(program)
+async def started(*words: str) -> AsyncIterator[tuple[trio.Process, str]]:
+    """The program of this folder, which is killed at the end. Provide it and the line that it prints."""
+    path = Path(__file__).with_name("echo_server.py")
     process = await trio.lowlevel.open_process([sys.executable, str(path), *words], stdout=PIPE)
     assert process.stdout is not None
     try:
@@ -30,7 +30,7 @@ async def started(program: str, *words: str) -> AsyncIterator[tuple[trio.Process
             line = b""
             while not line.endswith(b"\n"):
                 chunk = await process.stdout.receive_some()
-                assert chunk, f"{program} has ended"
+                assert chunk, f"{words} has ended"
                 line += chunk
         yield process, line.decode().strip()
     finally:

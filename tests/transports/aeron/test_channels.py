@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsocket_trio.transports.aeron.channels import Channel, address_of, with_port
+from rsocket_trio.transports.aeron.channels import Channel, address_of
 from rsocket_trio.transports.aeron.handshake import (
     SETUP,
     SETUP_COMPLETE,
@@ -65,27 +65,6 @@ def test_each_direction_has_its_own_parameters() -> None:
     assert channel.directory == "/tmp/d"
 
 
-def test_datagrams_are_large_within_a_machine_unless_the_uri_says_how_large() -> None:
-    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7"))
-    assert channel.to("127.0.0.1:7", 5) == "aeron:udp?endpoint=127.0.0.1:7|session-id=5|mtu=16k"
-    assert channel.to("[::1]:7", 5) == "aeron:udp?endpoint=[::1]:7|session-id=5|mtu=16k"
-    assert channel.to("10.0.0.7:7", 5) == "aeron:udp?endpoint=10.0.0.7:7|session-id=5"
-    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7|mtu=1408"))
-    assert channel.to("127.0.0.1:7", 5) == "aeron:udp?endpoint=127.0.0.1:7|session-id=5|mtu=1408"
-    assert Channel.of(parse_uri("aeron:ipc")).to("", 5) == "aeron:ipc?session-id=5|mtu=16k"
-
-
-def test_a_handshake_takes_little_memory_whatever_frames_take() -> None:
-    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7|term-length=128m|so-sndbuf=1m"))
-    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|so-sndbuf=1m|term-length=64k"
-    assert channel.address("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7"
-
-
-def test_the_port_that_was_bound_stands_in_the_uri() -> None:
-    bound = with_port(parse_uri("aeron:udp?endpoint=[::1]:0|mtu=8k"), 50_123)
-    assert str(bound) == "aeron:udp?endpoint=[::1]:50123|mtu=8k"
-
-
 def test_a_setup_has_the_bytes_of_the_page() -> None:
     message = SetupMessage(SETUP, 0x0102030405060708, 4, "aeron:ipc")
     data = encode_setup_message(message)
@@ -120,7 +99,3 @@ def test_a_channel_of_a_peer_with_a_name_is_refused_since_resolving_it_would_sto
     with pytest.raises(ValueError, match="'localhost' does not appear to be an IPv4 or IPv6 address"):
         address_of("aeron:udp?endpoint=localhost:7")
     assert address_of("aeron:udp?endpoint=[fe80::1]:7") == "[fe80::1]:7"
-
-
-def test_nothing_but_the_address_of_a_peers_channel_is_used() -> None:
-    assert address_of("aeron:udp?endpoint=10.0.0.9:7|term-length=1g|session-id=1") == "10.0.0.9:7"

@@ -1,4 +1,4 @@
-"""What datagrams of strangers can have a driver make, and that others connect all the same."""
+"""What strangers can have a driver make, clients that go in their handshake, and that others connect all the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ import pytest
 import trio
 
 from qa.attacks.aeron import setup_frames
-from rsocket_trio import ConnectionLost, open_connection, serve
+from rsocket_trio import ConnectionLost, Payload, open_connection, serve
 from rsocket_trio.transports.aeron import MediaDriver, handshake, media_driver, open_media_driver
+from rsocket_trio.transports.aeron.handshake import (
+    SERVER_MANAGEMENT,
+    SETUP,
+    SETUP_COMPLETE,
+    SetupMessage,
+    added,
+    encode_setup_message,
+)
+from rsocket_trio.transports.aeron.publications import Publication
 from tests.rows import Rows
 from tests.transports.aeron.echo_server import responder
 
@@ -25,10 +34,10 @@ TURNS = 16
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[MediaDriver, str]]:
+async def served(uri: str = UDP) -> AsyncIterator[tuple[MediaDriver, str]]:
     """A server over a driver of its own. Provide the driver and the server's URI."""
     async with open_media_driver() as driver, trio.open_nursery() as servers:
-        (bound,) = await servers.start(lambda task_status: serve(responder, UDP, over=driver, task_status=task_status))
+        (bound,) = await servers.start(lambda task_status: serve(responder, uri, over=driver, task_status=task_status))
         heard_of(driver)
         yield driver, bound
         servers.cancel_scope.cancel()
@@ -144,3 +153,41 @@ async def test_a_listener_can_be_closed_in_a_flood() -> None:
             servers.cancel_scope.cancel()
         assert driver.resources == set()
         assert driver.duty.hurried == 0
+
+
+IPC = "aeron:ipc"
+
+
+async def published(driver: MediaDriver, stream: int) -> Publication:
+    publication = Publication(driver, IPC, stream)
+    await added(driver, publication)
+    await driver.duty.until(lambda: publication.is_connected)
+    return publication
+
+
+async def test_what_is_no_setup_is_ignored() -> None:
+    async with served(IPC) as (driver, _):
+        publication = await published(driver, SERVER_MANAGEMENT)
+        for data in (b"", b"x", bytes(22), encode_setup_message(SetupMessage(SETUP_COMPLETE, 1, 2, IPC))):
+            assert publication.offer(data) > 0
+        publication.close()
+        async with open_connection(IPC, over=driver) as connection:
+            assert await connection.request_response(b"hello") == Payload(b"hello")
+
+
+async def test_of_too_many_handshakes_some_are_dropped_and_those_whose_clients_go_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handshake, "MAX_HANDSHAKES", 2)
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.2)
+    caplog.set_level("DEBUG", "rsocket_trio")
+    async with served(IPC) as (driver, _):
+        publication = await published(driver, SERVER_MANAGEMENT)
+        objects = len(driver.resources)
+        for number in range(5):
+            publication.offer(encode_setup_message(SetupMessage(SETUP, number, 40 + number, IPC)))
+        await driver.duty.until(lambda: len(driver.resources) == objects + 4)
+        assert caplog.text.count("a SETUP was dropped: 2 handshakes are under way") == 3
+        await driver.duty.until(lambda: len(driver.resources) == objects)
+        assert driver.duty.hurried == 0
+        publication.close()

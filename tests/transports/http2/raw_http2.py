@@ -21,7 +21,7 @@ from rsocket_trio.transports.http2.http2_server import AcceptedHttp2, accept_htt
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, parse_uri
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 1, 1, 4, 8, 32
+END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
 NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0, 1, 3, 5, 6
 REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 7, 8, 9, 11
 ENDPOINT = parse_uri("h2://a/x")
@@ -95,7 +95,7 @@ HALT = frame(PING, body=b"are you?")
 class Peer:
     """The client's end."""
 
-    stream: Stream
+    stream: Stream | trio.SocketStream
     accepted: AcceptedHttp2 | None = None
     streams: list[ByteStreamTransport] = attrs.field(factory=list)
     """The streams that the server granted."""
@@ -164,28 +164,11 @@ async def raw_client(
     if size is not None:
         bound_by(theirs, ours, size)
 
-    async def echo(stream: Transport) -> None:
-        try:
-            while chunks := await stream.receive():
-                await stream.send([bytes(chunk) for chunk in chunks])
-            await stream.finish()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            stream.cut()
-
     async def run() -> None:
         options = AcceptOptions(limits or Limits())
         try:
-            async with (
-                accept_http2(theirs, ENDPOINT, Handshake(), options) as accepted,
-                trio.open_nursery() as streams,
-            ):
-                peer.accepted = accepted
-                while (stream := await accepted.accept()) is not None:
-                    peer.streams.append(stream)
-                    if echoes:
-                        streams.start_soon(echo, stream)
+            async with accept_http2(theirs, ENDPOINT, Handshake(), options) as peer.accepted:
+                await serve_streams(peer.accepted, peer.streams, echoes=echoes)
         except HandshakeFailed:
             pass
         finally:
@@ -199,6 +182,26 @@ async def raw_client(
         yield peer
         await trio.aclose_forcefully(ours)
         nursery.cancel_scope.cancel()
+
+
+async def serve_streams(accepted: AcceptedHttp2, streams: list[ByteStreamTransport], *, echoes: bool) -> None:
+    """Accept streams until no more come, note each in a list, and send back what comes on it or leave it alone."""
+
+    async def echo(stream: Transport) -> None:
+        try:
+            while chunks := await stream.receive():
+                await stream.send([bytes(chunk) for chunk in chunks])
+            await stream.finish()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            stream.cut()
+
+    async with trio.open_nursery() as nursery:
+        while (stream := await accepted.accept()) is not None:
+            streams.append(stream)
+            if echoes:
+                nursery.start_soon(echo, stream)
 
 
 def bound_by(sender: Stream, receiver: Stream, size: int) -> None:
@@ -228,23 +231,26 @@ class RawServer(Peer):
 
     shared: SharedHttp2 | None = None
 
+    async def read_preface(self) -> None:
+        """Read what a client sends first."""
+        preface = b""
+        while len(preface) < len(PREFACE):
+            preface += bytes(await self.stream.receive_some(len(PREFACE) - len(preface)))
+        assert preface == PREFACE
+
     async def answer(self, stream_id: int = 1, status: str = "200", kind: str = "application/rsocket") -> None:
         """Answer a request."""
         await self.send(frame(HEADERS, END_HEADERS, stream_id, block([(":status", status), ("content-type", kind)])))
 
 
 @asynccontextmanager
-async def raw_server(*pairs: tuple[int, int], begin: bool = True) -> AsyncIterator[RawServer]:
+async def raw_server(*pairs: tuple[int, int]) -> AsyncIterator[RawServer]:
     """A server of our client, with these settings."""
     ours, theirs = memory_stream_pair()
     server = RawServer(ours)
-    if begin:
-        await server.send(settings(*pairs))
+    await server.send(settings(*pairs))
     async with share_http2(theirs, ENDPOINT, Handshake(), ConnectOptions()) as shared:
-        preface = b""
-        while len(preface) < len(PREFACE):
-            preface += bytes(await ours.receive_some(len(PREFACE) - len(preface)))
-        assert preface == PREFACE
+        await server.read_preface()
         server.shared = shared
         yield server
         await trio.aclose_forcefully(ours)

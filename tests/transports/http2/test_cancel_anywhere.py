@@ -13,7 +13,7 @@ from rsocket_trio.transports.http2.http2_client import share_http2
 from rsocket_trio.transports.http2.http2_server import accept_http2
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions
 from tests.reliability.cancelling import MOST_STEPS, STRIDE, CancelAtStep
-from tests.transports.http2.raw_http2 import ENDPOINT, Stream
+from tests.transports.http2.raw_http2 import ENDPOINT, Stream, serve_streams
 
 BODY = bytes(300_000)
 LONGEST = 10.0
@@ -39,23 +39,8 @@ async def receive(lane: Transport, size: int) -> None:
 
 async def server(stream: Stream) -> None:
     """Echo on every stream."""
-
-    async def echo(lane: Transport) -> None:
-        try:
-            while chunks := await lane.receive():
-                await lane.send([bytes(chunk) for chunk in chunks])
-            await lane.finish()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            lane.cut()
-
-    async with (
-        accept_http2(stream, ENDPOINT, Handshake(), AcceptOptions()) as accepted,
-        trio.open_nursery() as nursery,
-    ):
-        while (lane := await accepted.accept()) is not None:
-            nursery.start_soon(echo, lane)
+    async with accept_http2(stream, ENDPOINT, Handshake(), AcceptOptions()) as accepted:
+        await serve_streams(accepted, [], echoes=True)
 
 
 async def forgiving(side: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:

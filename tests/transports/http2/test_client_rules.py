@@ -1,19 +1,23 @@
-"""What our client makes of a server of HTTP/2: answers, refusals, goodbyes, and rules that are broken."""
+"""What our client makes of a server of HTTP/2: answers, also late ones, refusals, goodbyes, and rules that are broken."""
 
 from __future__ import annotations
 
-import re
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio import ConnectionLost, Responder, open_connection, open_shared, serve
+from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.first_bytes import PREFACE
-from rsocket_trio.transports.http2.http2_client import share_http2
 from rsocket_trio.transports.schemes import ConnectOptions
+from tests.secret import SECRET, shows
 from tests.transports.http2.raw_http2 import (
+    ACK,
     CANCEL,
     CONTINUATION,
     DATA,
@@ -29,7 +33,6 @@ from tests.transports.http2.raw_http2 import (
     PUSH_PROMISE,
     REFUSED_STREAM,
     RST_STREAM,
-    SETTINGS,
     RawServer,
     block,
     data,
@@ -155,22 +158,6 @@ async def test_a_goodbye_ends_streams_above_its_last_and_no_others(autojump_cloc
         ended.close()
 
 
-async def test_no_more_streams_are_opened_than_the_server_allows(autojump_clock: MockClock) -> None:
-    async with raw_server((3, 1)) as server, trio.open_nursery() as nursery:
-        one, other = Opened(), Opened()
-        nursery.start_soon(one.run, server)
-        await server.wait_for(HEADERS)
-        await server.answer()
-        await other.run(server)
-        assert str(other.failure) == "HTTP/2: Max outbound streams is 1, 1 open"
-        one.close()
-        await server.wait_for(RST_STREAM)
-        third = Opened()
-        nursery.start_soon(third.run, server)
-        assert (await server.wait_for(HEADERS)).stream_id == 3
-        nursery.cancel_scope.cancel()
-
-
 # fmt: off
 BROKEN = [
     ("DATA of a stream that was never opened", data(3),                                                        PROTOCOL_ERROR),
@@ -181,7 +168,6 @@ BROKEN = [
     ("answers below 200 without an end",       frame(HEADERS, END_HEADERS, 1, block([(":status", "103")])) * 3000, ENHANCE_YOUR_CALM),
     ("pings",                                  frame(PING, body=bytes(8)) * 3000,                              ENHANCE_YOUR_CALM),
     ("settings",                               settings() * 300,                                               ENHANCE_YOUR_CALM),
-    ("pings",                                  frame(PING, body=bytes(8)) * 3000,                              ENHANCE_YOUR_CALM),
 ]
 # fmt: on
 
@@ -204,43 +190,94 @@ async def test_a_server_that_breaks_the_rules_is_left_with_the_code(
         opened.close()
 
 
-# fmt: off
-FIRST = [
-    (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 without TLS answered, 'HTTP/1.1 400 Bad Request'"),
-    (b"\x00\x00\x20\x00\x00\x00\x00\x2c\x00\x00\x00\x00\x01",  "RSocket without TLS answered: try tcp://"),
-    (b"\x00\x00\x20\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01",  "the first frame is no SETTINGS: 0000200000000"),
-    (frame(SETTINGS, 1),                                       "the first frame is no SETTINGS: "),
-    (frame(PING, body=bytes(8)),                               "the first frame is no SETTINGS: "),
-    (b"",                                                      "the peer closed the HTTP/2 connection"),
-]
-# fmt: on
+LATE = [(":status", "200"), ("content-type", "application/rsocket"), ("x-late", "yes")]
+PAGE = b"<h1>Bad Gateway</h1>"
 
 
-@pytest.mark.parametrize(("sent", "text"), FIRST)
-async def test_a_server_that_speaks_something_else_is_told_apart(
-    sent: bytes, text: str, autojump_clock: MockClock
+@asynccontextmanager
+async def scripted(script: Callable[[RawServer], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server that plays a script with each connection: its URI."""
+
+    async def play(stream: trio.SocketStream) -> None:
+        async with stream:
+            server = RawServer(stream)
+            await server.send(settings())
+            await server.read_preface()
+            await script(server)
+            while (came := await server.receive()) is not None:
+                if came.kind == DATA and came.flags & END_STREAM:
+                    await server.send(data(came.stream_id, b"", END_STREAM))
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(trio.serve_listeners, play, listeners)
+        yield f"h2://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_that_a_proxy_holds_back_comes_with_that_to_a_ping(autojump_clock: MockClock) -> None:
+    async def script(server: RawServer) -> None:
+        ping = await server.wait_for(PING)
+        await server.send(frame(PING, ACK, body=ping.body), frame(HEADERS, END_HEADERS, 1, block(LATE)))
+
+    async with scripted(script) as uri, open_connection(uri) as connection:
+        assert connection.handshake.headers == (("x-late", "yes"),)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_frames_go_out_before_an_answer_that_waits_for_them_and_the_block_begins_with_it(
+    is_recorded: bool, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    ours, theirs = memory_stream_pair()
-    await ours.send_all(sent)
-    await ours.send_eof()
-    with pytest.raises(HandshakeFailed, match=re.escape(text)):
-        async with share_http2(theirs, ENDPOINT, Handshake(), OPTIONS):
-            pass
+    async def script(server: RawServer) -> None:
+        await server.wait_for(DATA)
+        await trio.sleep(5)
+        await server.send(frame(HEADERS, END_HEADERS, 1, block(LATE)))
+
+    capture = str(tmp_path) if is_recorded else None
+    async with scripted(script) as uri, open_connection(uri, capture=capture) as connection:
+        assert connection.handshake.headers == (("x-late", "yes"),)
+        assert connection.status == "open"
 
 
-async def test_the_block_of_a_shared_connection_may_be_cancelled_before_the_server_says_anything(
-    autojump_clock: MockClock,
+@pytest.mark.parametrize("seconds", [0.05, 3])
+async def test_an_answer_that_never_comes_is_named_before_and_after_the_first_frames(
+    seconds: float, autojump_clock: MockClock
 ) -> None:
-    ours, theirs = memory_stream_pair()
-    with trio.move_on_after(5) as scope:
-        async with share_http2(theirs, ENDPOINT, Handshake(), OPTIONS):
-            pass
-    assert scope.cancelled_caught
-    assert trio.current_time() == 5
-    assert bytes(await ours.receive_some()).startswith(PREFACE)
+    async def script(server: RawServer) -> None:
+        await server.wait_for(HEADERS)
+
+    async with scripted(script) as uri:
+        with pytest.raises(ConnectionLost, match=f"^{uri}: the POST was not answered within {seconds:g} s$"):
+            async with open_connection(uri, connect_timeout=seconds):
+                pass
 
 
-async def test_the_error_of_a_block_leaves_it_alone(autojump_clock: MockClock) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with raw_server():
-            raise ZeroDivisionError
+async def test_a_page_of_a_proxy_is_a_refusal_and_other_connections_go_on() -> None:
+    closed = trio.Event()
+
+    async def script(server: RawServer) -> None:
+        await server.wait_for(HEADERS)
+        await server.answer(1)
+        await server.wait_for(HEADERS)
+        headers = block([(":status", "502"), ("content-length", str(len(PAGE)))])
+        await server.send(frame(HEADERS, END_HEADERS, 3, headers), data(3, PAGE, END_STREAM))
+        assert (await server.wait_for(RST_STREAM)).stream_id == 3
+        closed.set()
+
+    async with scripted(script) as uri, open_shared(uri) as shared, open_connection(uri, over=shared) as connection:
+        with pytest.raises(ConnectionLost, match=f"^{uri}: the server answered HTTP 502 to the request"):
+            async with open_connection(uri, over=shared):
+                pass
+        await closed.wait()
+        assert connection.status == "open"
+
+
+async def test_no_credentials_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, Responder(), "h2://127.0.0.1:0")
+        async with open_connection(uri, headers={"Authorization": f"Bearer {SECRET}"}) as connection:
+            await connection.ping()
+        nursery.cancel_scope.cancel()
+
+    assert not shows(caplog.text)

@@ -1,12 +1,17 @@
 """The rules of HTTP/2 for a server, section by section: each row is bytes of a client, and what the server makes of it.
 
 The rows follow the cases that test tools have for servers; sections are those of RFC 9113, and of RFC 7541 for headers.
+Whatever else a client sends, and however it is cut, the server closes or goes on, and nothing fails in it.
 """
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
+
 import pytest
-from trio.testing import MockClock
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.first_bytes import PREFACE
@@ -27,7 +32,6 @@ from tests.transports.http2.raw_http2 import (
     PADDED,
     PING,
     PRIORITY,
-    PRIORITY_FLAG,
     PROTOCOL_ERROR,
     PUSH_PROMISE,
     REFUSED_STREAM,
@@ -36,6 +40,7 @@ from tests.transports.http2.raw_http2 import (
     SETTINGS,
     STREAM_CLOSED,
     WINDOW_UPDATE,
+    Frame,
     block,
     data,
     frame,
@@ -282,39 +287,77 @@ async def test_a_header_block_that_begins_with_an_empty_frame_lets_no_data_pass(
         assert (last.kind, last.code) == (GOAWAY, PROTOCOL_ERROR)
 
 
-async def test_the_preface_may_come_byte_by_byte(autojump_clock: MockClock) -> None:
+TALK = b"".join([
+    BEGIN,
+    settings((4, 100_000), (5, 20_000), (0xFFFF, 1)),
+    request(1),
+    data(1, b"first"),
+    frame(HEADERS, 0, 3, BLOCK[:5]) + frame(CONTINUATION, 4, 3, BLOCK[5:]),
+    data(3, b"s" * 300),
+    frame(DATA, PADDED, 1, b"\5padded\0\0\0\0\0"),
+    window(0, 5) + window(1, 7),
+    frame(PING, body=b"12345678"),
+    frame(PRIORITY, 0, 3, bytes(5)),
+    data(3, b"last", END_STREAM),
+    request(5) + data(5) + reset(5),
+    data(1, b"more"),
+    frame(HEADERS, 5, 1, block([("x", "y")])),
+])  # fmt: skip
+"""A conversation of everything that a client may say."""
+SEEDS = 150
+
+
+async def answers(*pieces: bytes) -> list[Frame]:
+    """Return the answer of the server to these bytes."""
     async with raw_client(begin=False) as peer:
-        for byte in BEGIN + GRANTED + frame(DATA, PADDED, 1, b"\3a\0\0\0"):
-            await peer.send(bytes((byte,)))
-        assert (await peer.wait_for(DATA)).body == b"a"
+        for piece in pieces:
+            await peer.send(piece)
+        await wait_all_tasks_blocked()
+        with suppress(trio.BrokenResourceError):
+            await peer.stream.send_eof()
+        found = []
+        while (each := await peer.receive()) is not None:
+            found.append(each)
+        return found
 
 
-async def test_settings_are_answered_and_pings_echoed(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        await peer.send(settings((4, 1)))
-        assert (await peer.wait_for(SETTINGS, flags=ACK)).body == b""
-        await peer.send(frame(PING, body=b"12345678"))
-        assert (await peer.wait_for(PING, flags=ACK)).body == b"12345678"
+def said(frames: list[Frame]) -> dict[int, bytes]:
+    """The data of each stream but the one that the client resets, whose echo may come before."""
+    found: dict[int, bytes] = {}
+    for each in frames:
+        if each.kind == DATA and each.stream_id != 5:
+            found[each.stream_id] = found.get(each.stream_id, b"") + each.body
+    return found
 
 
-async def test_both_prefaces_cross(autojump_clock: MockClock) -> None:
-    async with raw_client(begin=False) as peer:
-        first = await peer.receive()
-        assert first is not None
-        assert (first.kind, first.flags) == (SETTINGS, 0)
+@pytest.mark.parametrize("size", [1, 7, 64, len(TALK)])
+async def test_pieces_of_any_size_say_the_same(size: int, autojump_clock: MockClock) -> None:
+    pieces = [TALK[at : at + size] for at in range(0, len(TALK), size)]
+    assert said(await answers(*pieces)) == {1: b"firstpaddedmore", 3: b"s" * 300 + b"last"}
 
 
-async def test_a_priority_frame_of_a_closed_stream_changes_nothing(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        await peer.send(ENDED)
-        await peer.wait_for(DATA, flags=END_STREAM)
-        await peer.send(
-            frame(PRIORITY, 0, 1, bytes(5)), frame(HEADERS, PRIORITY_FLAG | END_HEADERS, 3, bytes(5) + BLOCK)
-        )
-        assert await peer.wait_for(HEADERS)
+async def test_any_cut_in_two_says_the_same(autojump_clock: MockClock) -> None:
+    for at in range(0, len(TALK), 5):
+        assert said(await answers(TALK[:at], TALK[at:])) == {1: b"firstpaddedmore", 3: b"s" * 300 + b"last"}
 
 
-async def test_a_field_block_may_end_a_stream(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        await peer.send(request(flags=END_STREAM))
-        assert (await peer.wait_for(DATA, flags=END_STREAM)).stream_id == 1
+async def test_bytes_that_were_changed_end_the_connection_or_nothing(autojump_clock: MockClock) -> None:
+    ended = 0
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        talk = bytearray(TALK)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(BEGIN), len(talk))
+            match chance.randrange(4):
+                case 0:
+                    talk[at] = chance.randrange(256)
+                case 1:
+                    talk[at] ^= 1 << chance.randrange(8)
+                case 2:
+                    del talk[at : at + chance.randint(1, 20)]
+                case _:
+                    talk[at:at] = chance.randbytes(chance.randint(1, 20))
+        cut = chance.randrange(len(talk))
+        came = await answers(bytes(talk[:cut]), bytes(talk[cut:]))
+        ended += any(each.kind == GOAWAY and each.code for each in came)
+    assert ended > SEEDS // 3

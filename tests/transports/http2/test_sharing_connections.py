@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
-import trustme
 from trio.testing import MockClock
 
 from rsocket_trio import (
@@ -26,8 +24,8 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.transports import connect
-from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.schemes import SharedConnection
+from tests.transports.pairs import make_client_context, make_server_context
 
 URI = "h2://127.0.0.1:0/rsocket"
 BIG = bytes(range(256)) * 12_000
@@ -71,37 +69,18 @@ async def served(uri: str = URI, log: Callable[[bytes], object] = len, **options
         nursery.cancel_scope.cancel()
 
 
-@pytest.fixture(scope="module")
-def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The TLS contexts of a server and of those who trust it."""
-    authority = trustme.CA()
-    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(server)
-    authority.configure_trust(client)
-    return server, client
-
-
-async def test_a_connection_alone_moves_requests_of_every_size() -> None:
-    async with served() as uri, open_connection(uri) as connection:
+@pytest.mark.parametrize("scheme", ["h2", "h2s"])
+async def test_a_connection_alone_moves_requests_of_every_size_and_shows_path_and_headers(scheme: str) -> None:
+    trusting = make_client_context()
+    async with (
+        served(f"{scheme}://127.0.0.1:0/rsocket", ssl_context=make_server_context) as uri,
+        open_connection(f"{uri}?a=1", headers={"X-Who": "me"}, ssl_context=trusting) as connection,
+    ):
         assert (await connection.request_response(b"small", route="echo")).data == b"small"
         assert (await connection.request_response(BIG, route="echo")).data == BIG
         async with connection.request_stream(b"", route="count") as stream:
             assert [(await anext(stream)).data for _ in range(1_000)] == [b"%d" % number for number in range(1_000)]
-
-
-async def test_the_same_over_tls_which_agrees_on_h2(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    server, client = contexts
-    async with (
-        served("h2s://127.0.0.1:0/x", ssl_context=server) as uri,
-        open_connection(uri, ssl_context=client) as connection,
-    ):
-        assert (await connection.request_response(BIG, route="echo")).data == BIG
-        assert (await connection.request_response(route="known")).text == "h2s /x None None"
-
-
-async def test_path_and_headers_reach_the_server() -> None:
-    async with served() as uri, open_connection(f"{uri}?a=1", headers={"X-Who": "me"}) as connection:
-        assert (await connection.request_response(route="known")).text == "h2 /rsocket?a=1 me None"
+        assert (await connection.request_response(route="known")).text == f"{scheme} /rsocket?a=1 me None"
         assert connection.handshake.path == "/rsocket?a=1"
 
 
@@ -116,35 +95,6 @@ async def test_connections_share_one_and_each_goes_its_own_way() -> None:
             assert (await other.request_response(BIG, route="echo")).data == BIG
         async with open_connection(uri, over=shared) as third:
             assert (await third.request_response(b"3", route="echo")).data == b"3"
-
-
-@pytest.mark.parametrize("how", ["cut", "finish"])
-async def test_a_connection_alone_is_closed_with_its_stream_and_not_with_its_block(how: str) -> None:
-    ended = trio.Event()
-
-    async def pass_on(stream: trio.SocketStream) -> None:
-        async with await trio.open_tcp_stream("127.0.0.1", port) as server, trio.open_nursery() as nursery:
-            nursery.start_soon(pump, server, stream)
-            await pump(stream, server)
-            ended.set()
-            nursery.cancel_scope.cancel()
-
-    async def pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
-        with suppress(trio.BrokenResourceError):  # what is cut may be reset
-            while chunk := await source.receive_some():
-                await sink.send_all(chunk)
-
-    async with served("h2://127.0.0.1:0/x") as uri, trio.open_nursery() as nursery:
-        port = int(uri.removesuffix("/x").rpartition(":")[2])
-        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        await nursery.start(trio.serve_listeners, pass_on, [listener])
-        async with open_transport(f"h2://127.0.0.1:{listener.socket.getsockname()[1]}/x") as transport:
-            if how == "finish":
-                await transport.finish()
-            assert transport.cut()
-            with trio.fail_after(10):
-                await ended.wait()
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -216,42 +166,6 @@ async def test_a_server_that_drains_takes_no_more_connections_and_lets_open_ones
             assert (await anext(stream)).data == b"1"
 
 
-async def test_the_next_connection_over_one_that_was_lost_or_drained_connects_again() -> None:
-    async with served() as uri, trio.open_nursery() as nursery:
-        proxies: list[trio.CancelScope] = []
-        port = int(uri.split(":")[2].partition("/")[0])
-
-        async def pass_on(client: trio.SocketStream) -> None:
-            async with client, await trio.open_tcp_stream("127.0.0.1", port) as server, trio.open_nursery() as both:
-                proxies.append(both.cancel_scope)
-                both.start_soon(pump, client, server)
-                both.start_soon(pump, server, client)
-
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        await nursery.start(trio.serve_listeners, pass_on, listeners)
-        through = uri.replace(str(port), str(listeners[0].socket.getsockname()[1]))
-        options = ResumeOptions(first_delay=0.01)
-        async with (
-            open_shared(through) as shared,
-            open_connection(through, over=shared, resume=options) as one,
-            open_connection(through, over=shared, resume=options) as other,
-        ):
-            for connection in (one, other):
-                await connection.request_response(b"", route="echo")
-            proxies[0].cancel()
-            for connection in (one, other):
-                assert (await connection.request_response(b"again", route="echo")).data == b"again"
-        nursery.cancel_scope.cancel()
-
-    # Both sessions share what the first of them opened.
-    assert len(proxies) == 2
-
-
-async def pump(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
-    async for chunk in source:
-        await sink.send_all(chunk)
-
-
 async def test_one_that_connects_in_the_moment_of_a_cancellation_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     scope = trio.CancelScope()
 
@@ -306,19 +220,3 @@ async def test_a_client_that_begins_nothing_is_closed_in_time(autojump_clock: Mo
             while await stream.receive_some():
                 pass
             assert trio.current_time() - begun == pytest.approx(3, abs=1.1)
-
-
-async def test_a_peer_of_http_1_is_told_apart() -> None:
-    async def answer(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await stream.send_eof()
-
-    async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        await nursery.start(trio.serve_listeners, answer, listeners)
-        port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(ConnectionLost, match=r"HTTP/1\.1 without TLS answered, 'HTTP/1\.1 400 Bad Request'"):
-            async with open_connection(f"h2://127.0.0.1:{port}"):
-                pass
-        nursery.cancel_scope.cancel()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.http2.http2_server import LAST_STREAMS_TIMEOUT
 from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW
 from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW
 from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, TURN
@@ -24,7 +20,6 @@ from tests.transports.http2.raw_http2 import (
     NO_ERROR,
     PING,
     PRIORITY,
-    REQUEST,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -155,22 +150,6 @@ async def test_streams_write_in_turn(autojump_clock: MockClock) -> None:
         assert turns == [*turns[:3] * 3, *turns[1:3]]
 
 
-async def test_room_of_the_connection_goes_to_the_stream_that_waits_longest(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
-        streams = await open_streams(peer, 3)
-        await peer.send(settings((4, 1 << 20)))
-        await peer.rest()
-        for stream in streams:
-            nursery.start_soon(stream.send, [bytes(65536)])
-            await wait_all_tasks_blocked()
-        order: list[int] = []
-        for _ in range(2 * 65536 // 1000 + 1):
-            order += [each.stream_id for each in await peer.rest() if each.kind == DATA]
-            await peer.send(window(0, 1000))
-        assert order[:4] == [1] * 4
-        assert order[-5:] == [3, 5, 3, 5, 3] or order[-5:] == [5, 3, 5, 3, 5]
-
-
 async def test_a_write_that_is_cancelled_gives_its_turn_away(autojump_clock: MockClock) -> None:
     async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
         one, other = await open_streams(peer, 2)
@@ -198,50 +177,6 @@ async def cancelled_send(stream: ByteStreamTransport, scope: trio.CancelScope) -
         await stream.send([bytes(100_000)])
 
 
-async def test_a_receive_that_is_cancelled_loses_nothing(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer:
-        [stream] = await open_streams(peer)
-        with trio.move_on_after(1):
-            await stream.receive()
-        await peer.send(data(body=b"here"))
-        await peer.rest()
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await stream.receive()
-        assert await stream.receive() == [b"here"]
-
-
-async def test_frames_are_cut_wherever_data_frames_end(autojump_clock: MockClock) -> None:
-    frames = [b"first.", b"second", b"a third one"]
-    wire = Framing24().join(frames)
-    async with raw_client(echoes=False) as peer:
-        [stream] = await open_streams(peer)
-        stream.use_framing(Framing24())
-        for byte in wire:
-            await peer.send(data(body=bytes((byte,))))
-        got: list[bytes] = []
-        while len(got) < len(frames):
-            got += await stream.receive()
-        assert got == frames
-        assert not stream.mid_frame
-        await peer.send(data(body=wire[:2]))
-        with trio.move_on_after(1):
-            await stream.receive()
-        assert stream.mid_frame
-
-
-async def test_a_peek_shows_ever_more_and_takes_nothing(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer:
-        [stream] = await open_streams(peer)
-        await peer.send(data(body=b"ab"))
-        assert await stream.peek() == (b"ab", False)
-        await peer.send(data(body=b"c", flags=END_STREAM))
-        assert await stream.peek() == (b"abc", False)
-        assert await stream.peek() == (b"abc", True)
-        assert await stream.receive() == [b"abc"]
-        assert await stream.receive() == ()
-
-
 async def test_an_end_waits_for_the_end_of_the_other_side(autojump_clock: MockClock) -> None:
     async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
         [stream] = await open_streams(peer)
@@ -254,15 +189,6 @@ async def test_an_end_waits_for_the_end_of_the_other_side(autojump_clock: MockCl
         assert not nursery.child_tasks
         stream.cut()
         assert RST_STREAM not in [each.kind for each in await peer.rest()]
-
-
-async def test_a_stream_that_is_cut_behind_its_end_needs_no_more_of_the_request(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer:
-        [stream] = await open_streams(peer)
-        await stream.send_eof()
-        assert stream.cut()
-        await stream.aclose()
-        assert [each.code for each in await peer.rest() if each.kind == RST_STREAM] == [NO_ERROR]
 
 
 async def test_a_stream_that_was_reset_is_broken_once_its_bytes_were_read(autojump_clock: MockClock) -> None:
@@ -285,43 +211,6 @@ async def test_the_loss_of_the_connection_breaks_every_stream(autojump_clock: Mo
         for stream in streams:
             with pytest.raises(trio.BrokenResourceError, match="the peer closed the HTTP/2 connection"):
                 await stream.receive()
-
-
-async def test_a_write_waits_no_longer_than_its_stream_lives(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
-        [stream] = await open_streams(peer)
-
-        async def send() -> None:
-            with pytest.raises(trio.ClosedResourceError):
-                await stream.send([bytes(100_000)])
-
-        nursery.start_soon(send)
-        await wait_all_tasks_blocked()
-        stream.cut()
-
-
-async def test_what_cannot_be_written_at_once_goes_first_with_the_next_write(autojump_clock: MockClock) -> None:
-    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
-        [stream] = await open_streams(peer)
-        write = stream.send_at_once
-        assert write is not None
-        assert write([b"small"])
-        assert not write([bytes(70_000)])
-        nursery.start_soon(stream.send, [b"behind"])
-        await peer.rest()
-        await peer.send(window(0, 100_000), window(1, 100_000))
-        came = b"".join(each.body for each in await peer.rest() if each.kind == DATA)
-        assert came.endswith(bytes(100) + b"behind")
-
-
-async def test_a_connection_without_streams_is_let_go_in_time(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        begun = trio.current_time()
-        while (came := await peer.receive()) is not None and came.kind != GOAWAY:
-            pass
-        assert came is not None
-        assert came.code == NO_ERROR
-        assert trio.current_time() - begun == 90
 
 
 CARRY_NOTHING = {
@@ -359,34 +248,6 @@ async def test_frames_that_carry_nothing_of_a_connection_do_not_keep_an_idle_cli
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_that_are_refused_do_not_keep_an_idle_client(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer, trio.open_nursery() as nursery:
-        begun = trio.current_time()
-
-        async def go_on() -> None:
-            for stream_id in count(1, 2):
-                await peer.send(request(stream_id, headers=REQUEST[:4]))
-                await trio.sleep(1)
-
-        nursery.start_soon(go_on)
-        goodbye = await peer.wait_for(GOAWAY)
-        assert goodbye.code == NO_ERROR
-        assert trio.current_time() - begun == 90
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_connection_with_a_stream_stays(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        await peer.send(request())
-        await trio.sleep(1000)
-        await peer.send(frame(PING, body=bytes(8)))
-        assert GOAWAY not in [each.kind for each in await peer.rest()]
-        peer.streams[0].cut()
-        begun = trio.current_time()
-        await peer.wait_for(GOAWAY)
-        assert trio.current_time() - begun == 90
-
-
 async def test_a_server_that_stops_takes_the_streams_that_cross_its_goodbye_and_refuses_later_ones(
     autojump_clock: MockClock,
 ) -> None:
@@ -414,25 +275,3 @@ async def test_a_server_that_stops_takes_the_streams_that_cross_its_goodbye_and_
             await peer.send(data(stream_id, b"", END_STREAM))
             await peer.wait_for(DATA, flags=END_STREAM)
         assert await peer.receive() is None
-
-
-async def test_a_client_that_does_not_say_that_it_heard_of_the_goodbye_gets_a_second(autojump_clock: MockClock) -> None:
-    async with raw_client() as peer:
-        await open_streams(peer)
-        assert peer.accepted is not None
-        peer.accepted.stop_accepting()
-        await peer.wait_for(GOAWAY)
-        assert int.from_bytes((await peer.wait_for(GOAWAY)).body[:4], "big") == 1
-        assert trio.current_time() == LAST_STREAMS_TIMEOUT
-
-
-async def test_a_client_that_is_about_to_open_its_first_stream_when_a_server_stops_may_do_so(
-    autojump_clock: MockClock,
-) -> None:
-    async with raw_client() as peer:
-        assert peer.accepted is not None
-        peer.accepted.stop_accepting()
-        assert GOAWAY not in [each.kind for each in await peer.rest()]
-        await peer.send(request(), data(1, b"first"))
-        assert int.from_bytes((await peer.wait_for(GOAWAY)).body[:4], "big") == 2**31 - 1
-        assert (await peer.wait_for(DATA)).body == b"first"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import pytest
-import trio
 
 from rsocket_trio import Responder, serve
 from rsocket_trio.transports.websocket.origins import OWN, parse_origins
-from tests.transports.websocket.test_transport import answer_to, upgrade
+from tests.each_row import each_row
+from tests.transports.websocket.test_upgrade import answered, request
 
 
 @pytest.mark.parametrize(
@@ -20,14 +19,11 @@ from tests.transports.websocket.test_transport import answer_to, upgrade
         ("http://app.example", "app.example"),
         ("https://app.example:8443", "app.example"),
         ("https://app.example", "app.example:7878"),
-        ("HTTPS://App.Example", "aPP.eXAMPLE:80"),
         ("http://app.example.", "app.example"),
-        ("http://app.example", "app.example.:80"),
         ("http://127.0.0.1:3000", "127.0.0.1:7878"),
         ("http://[::1]:3000", "[::1]:7878"),
         ("http://[0:0:0:0:0:0:0:1]", "[::1]"),
         ("https://xn--bcher-kva.example", "bücher.example"),
-        ("http://localhost:8080", "localhost:7878"),
         ("app://app.example", "app.example"),
     ],
 )
@@ -40,16 +36,11 @@ def test_who_is_no_page_and_pages_of_the_same_host_are_let_in(origin: str | None
     [
         ("http://evil.example", "app.example"),
         ("http://app.example.evil.example", "app.example"),
-        ("http://evilapp.example", "app.example"),
         ("http://app.example:80@evil.example", "app.example"),
         ("http://127.0.0.1", "localhost"),
         ("http://[::1]", "[::2]"),
-        ("http://[::1", "[::1]"),
         ("null", "app.example"),
-        ("null", "null"),
         ("", ""),
-        ("app.example", "app.example"),
-        ("http://", ""),
         ("http://app.example/", "app.example"),
         ("http://app.example http://evil.example", "app.example"),
         ("http://app.example:99999", "app.example"),
@@ -58,7 +49,6 @@ def test_who_is_no_page_and_pages_of_the_same_host_are_let_in(origin: str | None
         ("http://\xfc..\xfc", "\xfc..\xfc"),
         ("http://app.example", ""),
         ("http://app.example", "app.example/x"),
-        ("file://", "app.example"),
     ],
 )
 def test_every_other_page_is_not(origin: str, host: str) -> None:
@@ -99,28 +89,19 @@ def test_a_star_lets_everybody_in(origin: str) -> None:
     assert parse_origins(["https://app.example", "*"]).allow([origin], ["app.example"])
 
 
-def test_one_origin_needs_no_list() -> None:
-    assert parse_origins("https://app.example") == parse_origins(["https://app.example:443"])
-
-
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
         ("app.example", "is no scheme, host and port"),
-        ("//app.example", "is no scheme, host and port"),
-        ("://app.example", "is no scheme, host and port"),
         ("null", "is no scheme, host and port"),
         ("", "is no scheme, host and port"),
-        ("https://", "is no scheme, host and port"),
         ("https://app.example/", "is no scheme, host and port"),
-        ("https://app.example/page", "is no scheme, host and port"),
         ("https://app.example?q", "is no scheme, host and port"),
         ("https://*.example", "no scheme, host and port"),
         ("https://me@app.example", "no scheme, host and port"),
         ("https://app.example:port", "no scheme, host and port"),
         ("https://app.example:70000", "no scheme, host and port"),
         ("https://[::x]", "no scheme, host and port"),
-        ("https://a.example, https://b.example", "is no scheme, host and port"),
         ("https://a.example,b.example", "no scheme, host and port"),
         (" https://app.example", "no scheme, host and port"),
     ],
@@ -136,43 +117,36 @@ async def test_what_is_no_text_is_a_type_error() -> None:
         await serve(Responder(), "ws://127.0.0.1:0", origins=[80])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("origins", "said", "status"),
     [
-        ((), b"", b"101"),
-        ((), b"Origin: http://h:3000\r\n", b"101"),
-        ((), b"Origin: https://evil.example\r\n", b"403"),
-        ((), b"Origin: null\r\n", b"403"),
-        ((), b"oRiGiN: https://evil.example\r\n", b"403"),
-        (["https://app.example:8443"], b"Origin: https://app.example:8443\r\n", b"101"),
-        (["https://app.example:8443"], b"Origin: http://h\r\n", b"101"),
-        (["https://app.example:8443"], b"Origin: https://app.example\r\n", b"403"),
-        ("*", b"Origin: null\r\n", b"101"),
+        ((), b"Origin: http://server.example:3000", b"101"),
+        ((), b"Origin: https://evil.example", b"403"),
+        ((), b"Origin: null", b"403"),
+        ((), b"oRiGiN: https://evil.example", b"403"),
+        (["https://app.example:8443"], b"Origin: https://app.example:8443", b"101"),
+        (["https://app.example:8443"], b"Origin: http://server.example", b"101"),
+        (["https://app.example:8443"], b"Origin: https://app.example", b"403"),
+        ("*", b"Origin: null", b"101"),
     ],
 )
 async def test_a_server_lets_pages_in_by_their_origin(
     origins: str | list[str], said: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(partial(serve, origins=origins), Responder(), "ws://127.0.0.1:0/rsocket")
-        with caplog.at_level(logging.DEBUG):
-            answers = [await answer_to(uri, upgrade("/rsocket", *said.splitlines())) for _ in range(2)]
-        nursery.cancel_scope.cancel()
+    with caplog.at_level(logging.DEBUG):
+        answers = await answered(request(said), request(said), origins=origins)
 
     assert all(answer.startswith(b"HTTP/1.1 " + status) for answer in answers)
     turned_away = [record for record in caplog.records if "a page was turned away" in record.message]
     if status == b"403":
         assert b"content-length: 0" in answers[0].lower()
         assert [record.levelno for record in turned_away] == [logging.WARNING, logging.DEBUG]
-        assert "is not allowed; the host here is 'h'" in turned_away[0].message
+        assert "is not allowed; the host here is 'server.example'" in turned_away[0].message
     else:
         assert turned_away == []
 
 
 async def test_a_path_that_is_not_served_tells_a_page_nothing_of_origins() -> None:
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, Responder(), "ws://127.0.0.1:0/rsocket")
-        answer = await answer_to(uri, upgrade("/other", b"Origin: https://evil.example"))
-        nursery.cancel_scope.cancel()
+    [answer] = await answered(request(b"Origin: https://evil.example", first=b"GET /other HTTP/1.1"))
 
     assert answer.startswith(b"HTTP/1.1 404")

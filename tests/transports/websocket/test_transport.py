@@ -1,64 +1,28 @@
-"""One binary message is one frame, whatever the peer does with its side of the WebSocket."""
+"""One binary message is one frame: a WebSocket reads when asked to, writes whole messages, and answers in between."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
-from trio_websocket import (
-    ConnectionClosed,
-    WebSocketConnection,
-    WebSocketRequest,
-    serve_websocket,
-    wrap_client_stream,
-)
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
-from rsocket_trio.limits import LARGEST_FRAME, Limits
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
+from rsocket_trio.transports.socket_stream import SocketStream
+from rsocket_trio.transports.websocket.framing import MessageReader, join
+from rsocket_trio.transports.websocket.transport import WebSocketTransport
 from tests.transports.pairs import receive_frames, transport_pair
 
 URI = "ws://127.0.0.1:0/rsocket"
-
-
-@asynccontextmanager
-async def our_server(
-    *, limits: Limits | None = None
-) -> AsyncIterator[tuple[str, trio.MemoryReceiveChannel[Transport], trio.MemoryReceiveChannel[HandshakeFailed]]]:
-    """Our server's URI, the transports that it accepts, and the handshakes that failed."""
-    (listener,) = await open_listeners([URI])
-    tell, accepted_ones = trio.open_memory_channel[Transport](10)
-    tell_failed, failed = trio.open_memory_channel[HandshakeFailed](100)
-
-    async def hold(accepted: Accepted) -> None:
-        try:
-            async with accepted.open(limits) as transport:
-                tell.send_nowait(transport)
-                await trio.sleep_forever()
-        except HandshakeFailed as exc:
-            tell_failed.send_nowait(exc)
-
-    async with trio.open_nursery() as nursery:
-        yield await nursery.start(listener.serve, hold), accepted_ones, failed
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def foreign_client(uri: str, subprotocols: Iterable[str] = ()) -> AsyncIterator[WebSocketConnection]:
-    """A client that is not ours."""
-    endpoint = parse_uri(uri)
-    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream, trio.open_nursery() as nursery:
-        yield await wrap_client_stream(nursery, stream, endpoint.authority, endpoint.path, subprotocols=subprotocols)
-        nursery.cancel_scope.cancel()
+PING = b"\x89\x01p"
 
 
 def upgrade(path: str, *more: bytes) -> bytes:
@@ -72,40 +36,41 @@ def upgrade(path: str, *more: bytes) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-async def answer_to(uri: str, request: bytes) -> bytes:
-    """Return what a server says first."""
-    async with await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream:
-        await stream.send_all(request)
-        return bytes(await stream.receive_some())
+class Line(trio.abc.Stream):
+    """Delivers what it was given, chunk by chunk, remembers what was written, and may be slow to write."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = list(chunks)
+        self.reads = 0
+        self.writes: list[bytes] = []
+        self.may_write = trio.Event()
+        self.may_write.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self.reads += 1
+        return self.chunks.pop(0) if self.chunks else b""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        half = len(data) // 2
+        self.writes.append(bytes(data[:half]))
+        await self.may_write.wait()
+        self.writes[-1] += bytes(data[half:])
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.may_write.wait()
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
 
 
-@asynccontextmanager
-async def foreign_server(handler: Callable[[WebSocketRequest], object]) -> AsyncIterator[str]:
-    """The URI of a server that is not ours."""
-    async with trio.open_nursery() as nursery:
-        server = await nursery.start(serve_websocket, handler, "127.0.0.1", 0, None)
-        yield f"ws://127.0.0.1:{server.port}/"
-        nursery.cancel_scope.cancel()
+def client_over(stream: trio.abc.Stream) -> WebSocketTransport:
+    return WebSocketTransport(stream, MessageReader(client=True, max_message=1 << 24), Handshake(), b"")
 
 
-@asynccontextmanager
-async def raw_server(answer: bytes) -> AsyncIterator[str]:
-    """The URI of a server that reads a request, answers with these bytes, and waits for the end."""
-
-    async def handle(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        try:
-            await stream.send_all(answer)
-            await stream.send_eof()
-            while await stream.receive_some():
-                pass
-        except trio.BrokenResourceError:
-            pass
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
-        yield f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/"
-        nursery.cancel_scope.cancel()
+def server_over(stream: trio.abc.Stream) -> WebSocketTransport:
+    return WebSocketTransport(stream, MessageReader(client=False, max_message=1 << 24), Handshake(), b"")
 
 
 async def test_frames_cross_whole_in_both_directions() -> None:
@@ -121,102 +86,173 @@ async def test_frames_cross_whole_in_both_directions() -> None:
 
 async def test_the_largest_frame_passes_and_one_byte_more_closes_with_1009() -> None:
     """RS10-FRM-04."""
-    async with our_server() as (uri, accepted, _), foreign_client(uri) as websocket:
-        server = await accepted.receive()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(websocket.send_message, bytes(LARGEST_FRAME))
-            (frame,) = await server.receive()
-            assert len(frame) == LARGEST_FRAME
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send_ignoring_a_loss, websocket, bytes(LARGEST_FRAME + 1))
-            with pytest.raises(RemoteProtocolError, match="1009"):
-                await server.receive()
-            with trio.move_on_after(0.1):
-                await server.finish()
-            await server.aclose()  # whoever still writes what was refused at its header hears of it so
-            with pytest.raises(ConnectionClosed) as caught:
-                await websocket.get_message()
-        assert caught.value.reason is not None
-        assert caught.value.reason.code == 1009
+    async with transport_pair(URI) as (client, server), trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, [bytes(LARGEST_FRAME)])
+        (frame,) = await server.receive()
+        assert len(frame) == LARGEST_FRAME
+        nursery.start_soon(send_ignoring_a_loss, client, bytes(LARGEST_FRAME + 1))
+        with pytest.raises(RemoteProtocolError, match="1009"):
+            await server.receive()
+        nursery.start_soon(server.finish)
+        with pytest.raises(trio.BrokenResourceError, match="closed with 1009"):
+            await client.receive()
+        nursery.cancel_scope.cancel()
 
 
-async def send_ignoring_a_loss(websocket: WebSocketConnection, message: bytes) -> None:
+async def send_ignoring_a_loss(transport: Transport, frame: bytes) -> None:
     try:
-        await websocket.send_message(message)
-    except ConnectionClosed:
+        await transport.send([frame])
+    except trio.BrokenResourceError:
         pass
 
 
-async def test_the_frame_limit_is_the_message_limit() -> None:
-    async with transport_pair(URI, limits=Limits(frame_size=1000)) as (client, server):
-        await client.send([bytes(1000)])
-        assert await server.receive() == [bytes(1000)]
-        await client.send([bytes(1001)])
-        with pytest.raises(RemoteProtocolError, match="1009"):
-            await server.receive()
+async def test_one_send_is_one_write_whatever_the_number_of_frames() -> None:
+    line = Line()
+
+    await server_over(line).send([b"one", (b"tw", memoryview(b"o"))])
+
+    assert line.writes == [b"\x82\x03one\x82\x03two"]
 
 
-async def test_a_text_message_is_refused_with_1003_after_the_frames_before_it() -> None:
-    async with our_server() as (uri, accepted, _), foreign_client(uri) as websocket:
-        server = await accepted.receive()
-        await websocket.send_message(b"frame")
-        await websocket.send_message("text")
-        await wait_all_tasks_blocked()
+async def test_every_message_of_a_client_has_a_mask_of_its_own() -> None:
+    line = Line()
 
-        assert await server.receive() == [b"frame"]
-        for _ in range(2):
-            with pytest.raises(RemoteProtocolError, match="text message: frames are binary"):
-                await server.receive()
-        with pytest.raises(ConnectionClosed) as caught:
-            await websocket.get_message()
-        assert caught.value.reason is not None
-        assert caught.value.reason.code == 1003
+    await client_over(line).send([bytes(4)] * 100)
+
+    (write,) = line.writes
+    assert len({write[start + 2 : start + 6] for start in range(0, len(write), 10)}) == 100
+    assert MessageReader(client=False, max_message=10).feed(write) == [bytes(4)] * 100
 
 
-async def test_one_receive_takes_all_messages_that_are_here() -> None:
-    async with transport_pair(URI) as (client, server):
-        await client.send([b"%d" % number for number in range(500)])
-        await wait_all_tasks_blocked(0.01)
-
-        first = await server.receive()
-
-        assert len(first) > 1
-        rest = await receive_frames(server, 500 - len(first))
-        assert [*first, *rest] == [b"%d" % number for number in range(500)]
+# Writes that do not wait
 
 
-async def test_half_a_message_is_mid_frame() -> None:
-    async with (
-        our_server() as (uri, accepted, _),
-        await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream,
-    ):
-        await stream.send_all(upgrade("/rsocket"))
-        await stream.receive_some()
-        server = await accepted.receive()
-        seen = [server.mid_frame]
+@contextmanager
+def over_sockets() -> Iterator[tuple[WebSocketTransport, SocketStream]]:
+    """A client, and the server's end of its socket."""
+    here, there = socket.socketpair()
+    with here, there:
+        yield client_over(SocketStream(here)), SocketStream(there)
 
-        async def receive() -> None:
-            assert await server.receive() == [b"hello"]
-            seen.append(server.mid_frame)
 
+def at_once(transport: WebSocketTransport, *frames: EncodedFrame) -> bool:
+    assert transport.send_at_once is not None
+    return transport.send_at_once(frames)
+
+
+async def test_what_a_write_at_once_left_goes_first_with_the_next_one_and_answers_stand_between_messages() -> None:
+    large = bytes(range(256)) * 8192
+    with over_sockets() as (client, there):
+        assert not at_once(client, large)
+        assert not at_once(client, b"behind it")
+        there.write(PING + b"\x82\x01a")
+        written = b""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            await stream.send_all(b"\x82\x85\0\0\0\0hel")
-            await wait_all_tasks_blocked(0.05)
-            seen.append(server.mid_frame)
-            await stream.send_all(b"lo")
-    assert seen == [False, True, False]
+            nursery.start_soon(partial(client.send, []))
+            assert await client.receive() == [b"a"]
+            nursery.start_soon(client.receive)  # begins with the answer, which another task is asked to write
+            while len(written) < len(large) + 14 + 9 + 6 + 7:
+                written += await there.receive_some()
+            nursery.cancel_scope.cancel()
+
+    reader = MessageReader(client=False, max_message=1 << 24)
+    assert reader.feed(written) == [large, b"behind it"]
+    assert (reader.judged, reader.closed, reader.mid_frame) == (1, None, False)  # the answer
 
 
-async def test_what_was_peeked_is_received_again() -> None:
-    async with transport_pair(URI) as (client, server):
-        await client.send([b"first", b"second"])
+# Reading
 
-        assert await server.peek() == (b"first", False)
-        assert await server.peek() == (b"firstsecond", False)
-        assert await receive_frames(server, 2) == [b"first", b"second"]
-        await client.aclose()
-        assert await server.peek() == (b"", True)
+
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    ours, theirs = memory_stream_pair()
+    client = client_over(ours)
+    data = b"\x82\x05hello" + PING + b"\x02\x03wor\x80\x02ld"
+    heard: list[bytes] = []
+    for place in range(len(data)):
+        await theirs.send_all(data[place : place + 1])
+        with trio.move_on_after(0):
+            heard += await client.receive()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            heard += await client.receive()
+    while len(heard) < 2:
+        heard += await client.receive()
+    assert heard == [b"hello", b"world"]
+
+
+async def test_who_is_cancelled_while_its_answer_waits_for_room_has_torn_nothing() -> None:
+    line = Line(PING, b"\x82\x01a")
+    client = client_over(line)
+    line.may_write = trio.Event()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.receive)
+            await wait_all_tasks_blocked()
+            assert client.mid_frame
+            scope.cancel()
+    line.may_write.set()
+
+    await client.send([b"last words"])
+
+    assert line.writes[0][0] == 0x8A
+    assert not client.mid_frame
+    assert await client.receive() == [b"a"]
+
+
+async def test_who_floods_with_pings_and_does_not_read_is_not_read_either() -> None:
+    line = Line(*[PING * 100] * 50)
+    line.may_write = trio.Event()
+    client = client_over(line)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.receive)
+        await wait_all_tasks_blocked()
+        reads = line.reads
+        nursery.cancel_scope.cancel()
+
+    assert reads == 1
+
+
+# Cancelled writes, and ends
+
+
+async def test_nothing_is_written_behind_a_message_that_was_cancelled_half_way() -> None:
+    line = Line()
+    line.may_write = trio.Event()
+    server = server_over(line)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.send, [b"message"])
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    written = [bytes(each) for each in line.writes]
+    line.may_write.set()
+
+    with pytest.raises(trio.BrokenResourceError, match="cancelled"):
+        await server.send([b"more"])
+    await server.finish()
+
+    assert line.writes == written
+
+
+async def test_a_send_that_was_cancelled_before_it_began_harms_nothing() -> None:
+    line = Line()
+    server = server_over(line)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await server.send([b"never"])
+
+    await server.send([b"message"])
+
+    assert line.writes == [b"\x82\x07message"]
+
+
+async def test_finish_discards_4_mib_and_no_more() -> None:
+    line = Line(*[join([bytes(65526)])] * 100)
+    client = client_over(line)
+
+    await client.finish()
+
+    assert 0 <= line.reads * 65536 - DISCARD_LIMIT <= 65536
 
 
 async def test_finish_is_an_end_for_the_peer_and_a_broken_pipe_for_its_sends() -> None:
@@ -235,217 +271,14 @@ async def test_finish_is_an_end_for_the_peer_and_a_broken_pipe_for_its_sends() -
         await client.aclose()
 
 
-async def test_finish_discards_what_the_peer_still_sends() -> None:
-    async def send_much(request: WebSocketRequest) -> None:
-        websocket = await request.accept()
-        try:
-            while True:
-                await websocket.send_message(bytes(100_000))
-        except ConnectionClosed:
-            pass
-
-    async with foreign_server(send_much) as uri, open_transport(uri) as client:
-        await client.receive()
-        with trio.fail_after(10):
-            await client.finish()
-
-
 async def test_the_peer_sees_the_code_that_finish_was_given() -> None:
-    async with our_server() as (uri, accepted, _), foreign_client(uri) as websocket:
-        server = await accepted.receive()
-        await server.finish(1002)
-        with pytest.raises(ConnectionClosed) as caught:
-            await websocket.get_message()
-        assert caught.value.reason is not None
-        assert caught.value.reason.code == 1002
+    line = Line()
+    await server_over(line).finish(1002)
+    assert line.writes == [b"\x88\x02\x03\xea"]
 
 
-async def test_a_close_for_a_fault_is_a_loss_that_names_it() -> None:
-    async with our_server() as (uri, accepted, _), foreign_client(uri) as websocket:
-        server = await accepted.receive()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(websocket.aclose, 1008, "not you")
-            with pytest.raises(trio.BrokenResourceError, match="closed with 1008 not you"):
-                await server.receive()
-
-
-@pytest.mark.parametrize("code", [1000, 1001])
-async def test_an_ordinary_close_is_the_end_of_the_stream(code: int) -> None:
-    async with our_server() as (uri, accepted, _), foreign_client(uri) as websocket:
-        server = await accepted.receive()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(websocket.aclose, code)
-            assert await server.receive() == []
-
-
-async def test_a_connection_that_just_ends_is_the_end_of_the_stream() -> None:
-    async with transport_pair(URI) as (client, server):
-        await client.send([b"frame"])
-        assert await server.receive() == [b"frame"]
-        await client.aclose()
-        assert await server.receive() == []
-        assert not server.mid_frame
-
-
-async def test_the_server_exposes_path_and_headers_and_the_peer() -> None:
-    headers = [("Authorization", "Bearer 1"), ("X-Name", "é")]
-    async with transport_pair(URI, headers=headers) as (client, server):
-        assert client.handshake.path == server.handshake.path == "/rsocket"
-        assert ("authorization", "Bearer 1") in server.handshake.headers
-        assert ("x-name", "é") in server.handshake.headers
-        assert server.handshake.transport == "ws"
-        assert server.handshake.peer_address.startswith("127.0.0.1:")
-
-
-async def test_another_path_gets_404_and_the_listener_goes_on() -> None:
-    async with our_server() as (uri, accepted, failed):
-        assert (await answer_to(uri, upgrade("/rsocket/other"))).startswith(b"HTTP/1.1 404 ")
-        assert "'/rsocket/other', served is '/rsocket'" in str(await failed.receive())
-        with pytest.raises(ConnectionLost, match="the server answered HTTP 404"):
-            async with open_transport(uri.replace("/rsocket", "/")):
-                pass
-        async with open_transport(uri + "?token=1"):
-            assert (await accepted.receive()).handshake.path == "/rsocket?token=1"
-
-
-@pytest.mark.parametrize(
-    ("offered", "chosen"),
-    [((), None), (("rsocket",), "rsocket"), (("other", "rsocket"), "rsocket"), (("other",), None)],
-)
-async def test_the_server_echoes_the_subprotocol_rsocket_and_no_other(
-    offered: tuple[str, ...], chosen: str | None
-) -> None:
-    async with our_server() as (uri, _, _failed), foreign_client(uri, offered) as websocket:
-        assert websocket.subprotocol == chosen
-
-
-async def test_the_client_offers_subprotocols_only_in_a_header_of_its_user() -> None:
-    offered: list[tuple[str, ...]] = []
-
-    async def accept(request: WebSocketRequest) -> None:
-        offered.append(request.proposed_subprotocols)
-        await request.accept(subprotocol=next(iter(request.proposed_subprotocols), None))
-        await trio.sleep_forever()
-
-    async with foreign_server(accept) as uri:
-        async with open_transport(uri):
-            pass
-        async with open_transport(uri, headers=[("Sec-WebSocket-Protocol", "rsocket, other")]):
-            pass
-    assert offered == [(), ("rsocket", "other")]
-
-
-async def test_compression_is_never_agreed_on() -> None:
-    async with our_server() as (uri, _, _failed):
-        answer = await answer_to(uri, upgrade("/rsocket", b"Sec-WebSocket-Extensions: permessage-deflate"))
-    assert answer.startswith(b"HTTP/1.1 101 ")
-    assert b"extensions" not in answer.lower()
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"",
-        b"\x00\x00\x20\x00\x00\x00\x00\x04\x00\x00\x01",
-        b"\xff" * 100,
-        b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
-        b"POST /rsocket HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
-        b"GET /rsocket HTTP/1.1\r\nHost: " + b"\xff.." * 30 + b"\r\n\r\n",
-        b"GET /rsocket HTTP/1.1\r\n" + b"X: " + b"y" * 200_000,
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ],
-    ids=["nothing", "rsocket over tcp", "high bytes", "plain http", "post", "bad host", "endless header", "http/2"],
-)
-async def test_what_is_no_websocket_handshake_ends_that_one_connection(garbage: bytes) -> None:
-    async with our_server() as (uri, accepted, failed):
-        async with await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream:
-            try:
-                await stream.send_all(garbage)
-                await stream.send_eof()
-            except trio.BrokenResourceError:
-                pass
-            await failed.receive()
-        async with open_transport(uri) as client:
-            server = await accepted.receive()
-            await client.send([b"still here"])
-            assert await server.receive() == [b"still here"]
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"\xff" * 100, b"\x82\x05hello", b"\x83\x80\x00\x00\x00\x00", b"\x81\x84\x00\x00\x00\x00\xff\xff\xff\xff"],
-)
-async def test_broken_websocket_frames_end_that_one_connection(garbage: bytes) -> None:
-    async with our_server() as (uri, accepted, _):
-        async with await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream:
-            await stream.send_all(upgrade("/rsocket"))
-            await stream.receive_some()
-            server = await accepted.receive()
-            await stream.send_all(garbage)
-            try:
-                assert await server.receive() == []
-            except (trio.BrokenResourceError, RemoteProtocolError):
-                pass
-            with trio.move_on_after(0.1):
-                await server.finish()
-        async with open_transport(uri):
-            await accepted.receive()
-
-
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        (b"", "the peer did no WebSocket handshake"),
-        (b"\x00\x00\x0b\xff", "."),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "the server answered HTTP 200"),
-        (b"HTTP/1.1 503 Busy\r\n\r\n" + b"x" * 500_000, "."),
-        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "."),
-    ],
-    ids=["nothing", "garbage", "plain http", "long answer", "no upgrade"],
-)
-async def test_a_server_that_does_no_websocket_is_a_lost_connection(answer: bytes, text: str) -> None:
-    async with raw_server(answer) as uri:
-        with pytest.raises(ConnectionLost, match=text) as caught:
-            async with open_transport(uri):
-                pass
-    assert str(caught.value).startswith(f"{uri}: ")
-    assert isinstance(caught.value.__cause__, HandshakeFailed)
-
-
-async def test_what_the_block_raises_leaves_it_alone() -> None:
-    async def accept(request: WebSocketRequest) -> None:
-        await request.accept()
-        await trio.sleep_forever()
-
-    async with foreign_server(accept) as uri:
-        with pytest.raises(KeyError, match="mine"):
-            async with open_transport(uri):
-                raise KeyError("mine")
-        with trio.move_on_after(0.01) as scope:
-            async with open_transport(uri) as client:
-                await client.receive()
-        assert scope.cancelled_caught
-
-
-async def test_a_handshake_that_nobody_answers_can_be_cancelled() -> None:
-    async def say_nothing(stream: trio.SocketStream) -> None:
-        while await stream.receive_some():
-            pass
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, say_nothing, 0, host="127.0.0.1"))
-        with trio.move_on_after(0.05) as scope:
-            async with open_transport(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/"):
-                pass
-        assert scope.cancelled_caught
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_client_that_never_speaks_does_not_keep_others_from_their_handshake() -> None:
-    async with our_server() as (uri, accepted, _):
-        silent = [await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) for _ in range(20)]
-        async with open_transport(uri) as client:
-            await client.send([b"hello"])
-            assert await (await accepted.receive()).receive() == [b"hello"]
-        for stream in silent:
-            await stream.aclose()
+async def test_an_ordinary_close_is_the_end_of_the_stream_and_one_for_a_fault_a_loss_that_names_it() -> None:
+    for ordinary in (b"\x88\x02\x03\xe8", b"\x88\x02\x03\xe9", b""):
+        assert await client_over(Line(ordinary)).receive() == []
+    with pytest.raises(trio.BrokenResourceError, match="closed with 1008 not you"):
+        await client_over(Line(b"\x88\x09\x03\xf0not you")).receive()
