@@ -49,7 +49,7 @@ SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk
   chromium:chromium
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
-# Each part is a process, or a few, of its own, which a supervisor watches: see qa/testrun. The longest come first.
+# Each part is a process, or a few, of its own: see qa/testrun. The longest come first.
 PARTS := pure spark analytics commands peers kafka types lint
 QUICK := commands pure
 # Four at a time on two cores: many tests wait, for other processes or for time.
@@ -103,8 +103,14 @@ quick: $(VENV)/.quick
 quick-%:
 	@$(RUN) part --run quick $*
 
-versions: $(BIN)/python
-	$(BIN)/python -m qa.versions
+# Those that are lacking are named; it fails where the tests do, on any of them.
+versions:
+	@failed=; for one in 3.11 3.12 3.13; do \
+	  found=$$(command -v python$$one || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$one.*/bin/python 2>/dev/null | tail -1); \
+	  if [ -z "$$found" ]; then echo "Python $$one is lacking: not on PATH, and pyenv has none"; \
+	  elif $(MAKE) --no-print-directory quick PYTHON=$$found; then echo "Python $$one passed"; \
+	  else echo "Python $$one FAILED"; failed=1; fi; \
+	done; [ -z "$$failed" ]
 
 # Needs root, and does nothing where there is no apt-get or every command is there.
 system-packages:

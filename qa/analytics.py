@@ -1,4 +1,4 @@
-"""``python -m qa.analytics [--frames N]``: the report of a large capture, with bars on its time and memory.
+"""``python -m qa.analytics``: the report of a large capture, with bars on its time and memory.
 
 The command runs as users start it, on two cores: with DuckDB, and with Spark. Over a hundredth of the capture both
 engines must have the same answers.
@@ -6,7 +6,6 @@ engines must have the same answers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -65,40 +64,32 @@ def differences(directory: Path) -> list[str]:
     return [f"{name}: {ours[name]} in DuckDB, {theirs[name]} in Spark" for name in ours if ours[name] != theirs[name]]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Print a line for each run. Return 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(prog="python -m qa.analytics")
-    parser.add_argument("--frames", type=int, default=FRAMES, help="of the capture (10000000)")
-    parser.add_argument("--no-spark", action="store_true", help="leave out Spark")
-    asked = parser.parse_args(arguments)
-
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         large, small, page = Path(folder, "large"), Path(folder, "small"), Path(folder, "report.html")
         # Elsewhere: the peak of a process counts that of the one that started it.
-        run("-m", "benchmarks.analytics", "write", str(large), str(asked.frames))
+        run("-m", "benchmarks.analytics", "write", str(large), str(FRAMES))
         bars = {"duckdb": (MOST_SECONDS, MOST_MIB), "spark": (MOST_SECONDS_IN_SPARK, MOST_MIB_IN_SPARK)}
-        if asked.no_spark:
-            del bars["spark"]
         for engine, (most_seconds, most_mib) in bars.items():
             spent = run(*COMMAND, str(large), "--out", str(page), "--engine", engine)
             wrong += [f"{engine}: {line}" for line in judge(spent, most_seconds, most_mib)]
             size = page.stat().st_size / 2**20 if page.exists() else 0.0
             print(
-                f"{engine}, {asked.frames} frames: {spent.seconds:.1f} s on {CORES} cores, {spent.cpu:.1f} s of CPU "
+                f"{engine}, {FRAMES} frames: {spent.seconds:.1f} s on {CORES} cores, {spent.cpu:.1f} s of CPU "
                 f"and {spent.mib:.0f} MiB of Python, a page of {size:.1f} MiB",
                 flush=True,
             )
             page.unlink(missing_ok=True)
-        if not asked.no_spark:
-            write_capture(small, asked.frames // 100)
-            found = differences(small)
-            wrong += found
-            print(f"{asked.frames // 100} frames: {'different answers' if found else 'Spark gives the same answers'}")
+        write_capture(small, FRAMES // 100)
+        found = differences(small)
+        wrong += found
+        print(f"{FRAMES // 100} frames: {'different answers' if found else 'Spark gives the same answers'}")
     for line in wrong:
         print(f"MISSED: {line}")
     return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -15,7 +15,8 @@ from functools import partial
 import attrs
 import trio
 
-from qa.restarts import Server, end_of, serving
+from qa.processes import end_of
+from qa.restarts import Server, serving
 from rsocket_trio import Backoff, ConnectionLost, Pool, open_pool
 
 SERVERS = 4

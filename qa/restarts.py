@@ -10,22 +10,20 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
 
+from qa.processes import end_of, serve_command
 from rsocket_trio import Canceled, Payload, Responder, connect_forever
 from rsocket_trio.client.reconnecting import ReconnectingClient
 from rsocket_trio.errors import GRACE_IS_OVER
 
-ROOT: Final = Path(__file__).parent.parent
 GRACE: Final = 2.0
 """Seconds that open streams get at a restart."""
 CALLERS: Final = 200
@@ -78,22 +76,8 @@ class Server:
     async def start(self) -> None:
         """Start a process, and wait until it listens."""
         options = ["--workers", str(self.workers)] if self.workers else []
-        self.process = await trio.lowlevel.open_process(
-            [
-                *(sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()"),
-                *("serve", "qa.restarts:responder", "--listen", self.uri, "--grace", f"{GRACE:g}", *options),
-            ],
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
-        assert self.process.stdout is not None
-        line = b""
-        while not line.endswith(b"\n"):
-            more = await self.process.stdout.receive_some(1 if line else 1024)
-            if not more:
-                raise RuntimeError("the server did not start")
-            line += bytes(more)
-        self.uri = line.decode().splitlines()[0].removeprefix("listening ")
+        served = serve_command("qa.restarts:responder", self.uri, "--grace", f"{GRACE:g}", *options)
+        self.process, self.uri = await served
 
     async def stop_listening(self) -> trio.Process:
         """Send SIGTERM, and wait until the port is free. Return the process, which drains."""
@@ -127,13 +111,6 @@ async def serving(workers: int, listen: str = "tcp://127.0.0.1:0") -> AsyncItera
             with trio.CancelScope(shield=True):
                 server.process.kill() if not workers else server.process.terminate()
                 await end_of(server.process)
-
-
-async def end_of(process: trio.Process) -> None:
-    """Wait for the end of a process, and close its output."""
-    await process.wait()
-    if process.stdout is not None:
-        await process.stdout.aclose()
 
 
 # The callers

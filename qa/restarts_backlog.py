@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -19,6 +18,7 @@ from functools import partial
 import attrs
 import trio
 
+from qa.processes import end_of, serve_command
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, Rejected, Responder, open_connection
 
 CLIENTS = 2000
@@ -100,26 +100,16 @@ class Scene:
 @asynccontextmanager
 async def server(uri: str, *options: str) -> AsyncIterator[tuple[trio.Process, str]]:
     """Serve by the command line. Yield the process, and the URI at which it listens."""
-    command = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()", "serve", SERVED]
-    process = await trio.lowlevel.open_process(
-        [*command, "--listen", uri, "--grace", str(GRACE), *options], stdout=subprocess.PIPE
-    )
+    process, bound = await serve_command(SERVED, uri, "--grace", str(GRACE), *options)
     try:
-        assert process.stdout is not None
-        said = b""
-        while said.count(b"\n") < 2:
-            chunk = await process.stdout.receive_some()
-            if not chunk:
-                raise SystemExit(f"{uri} was not served")
-            said += chunk
-        yield process, said.decode().split()[1]
+        yield process, bound
     finally:
         with trio.CancelScope(shield=True):
             process.send_signal(signal.SIGTERM)
             with trio.move_on_after(PATIENCE):
                 await process.wait()
             process.kill()
-            await process.wait()
+            await end_of(process)
 
 
 async def ask(uri: str, outcomes: Outcomes) -> None:

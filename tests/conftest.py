@@ -38,7 +38,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
 
-pytest_plugins = ["qa.testrun.part"]
+pytest_plugins = ["qa.testrun.record"]
 
 _reasons: list[str] = []
 """Why the test that runs was skipped: pytest-trio keeps that to itself."""

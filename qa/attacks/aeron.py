@@ -11,7 +11,8 @@ from pathlib import Path
 
 import trio
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
+from qa.processes import MIB
 from rsocket_trio import ConnectionLost, open_connection
 from rsocket_trio.transports.aeron.directories import PREFIX, base
 
@@ -67,12 +68,26 @@ def announced_publications(scene: Scene, term_length: int) -> str:
     return f"an honest client connects after {waited:.1f} s, files of {most / MIB:.0f} MiB"
 
 
-def small_terms(scene: Scene) -> str:
+@attack(
+    "A15",
+    Size(2_000, growth=24),
+    Size(12_500, growth=24, seconds=14, cpu=5, bar=5),
+    options={"schemes": ["tcp", "aeron"]},
+    more_log=20,
+)
+def aeron_small_terms(scene: Scene) -> str:
     """SETUPs of Aeron with the smallest terms: as many are taken as may be at a time, and honest clients connect."""
     return announced_publications(scene, 64 * 1024)
 
 
-def large_terms(scene: Scene) -> str:
+@attack(
+    "A15",
+    Size(2_000, growth=24),
+    Size(12_500, growth=24, seconds=14, cpu=5, bar=5),
+    options={"schemes": ["tcp", "aeron"]},
+    more_log=20,
+)
+def aeron_large_terms(scene: Scene) -> str:
     """SETUPs of Aeron with the largest terms, three of which are a file of 3 GiB: none is taken."""
     return announced_publications(scene, 1024 * MIB)
 
@@ -97,25 +112,3 @@ def _wait_for_sockets(scene: Scene) -> None:
     count = len(list(folder.iterdir()))
     while len(list(folder.iterdir())) >= count and time.monotonic() < until:
         time.sleep(0.1)
-
-
-ATTACKS = [
-    Attack(
-        id="A15",
-        name="aeron-small-terms",
-        run=small_terms,
-        options={"schemes": ["tcp", "aeron"]},
-        quick=Size(count=2_000, growth=24),
-        full=Size(count=12_500, growth=24, seconds=14, cpu=5, bar=5),
-        more_log=20,
-    ),
-    Attack(
-        id="A15",
-        name="aeron-large-terms",
-        run=large_terms,
-        options={"schemes": ["tcp", "aeron"]},
-        quick=Size(count=2_000, growth=24),
-        full=Size(count=12_500, growth=24, seconds=14, cpu=5, bar=5),
-        more_log=20,
-    ),
-]

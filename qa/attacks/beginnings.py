@@ -6,8 +6,9 @@ import random
 import time
 from functools import partial
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import Line, lifetimes, repeated
+from qa.processes import MIB
 from tests.conformance import old_frames, raw
 from tests.conformance.raw_streamux import WIDE
 
@@ -36,6 +37,7 @@ def closed_between(scene: Scene, lasted: list[float], count: int, least: float, 
     return f"all closed after {min(lasted):.1f} to {max(lasted):.1f} s"
 
 
+@attack("A1", Size(200, growth=8, seconds=3.5, cpu=1, limits=QUICK), Size(1000, growth=20, seconds=13, cpu=3))
 def silence(scene: Scene) -> str:
     """Connections that never say a word."""
     timeout = patience(scene)
@@ -43,6 +45,7 @@ def silence(scene: Scene) -> str:
     return closed_between(scene, lifetimes(lines, scene.patience(timeout + 3)), scene.count, timeout, timeout + 2)
 
 
+@attack("A1", Size(50, growth=4, seconds=3.5, cpu=1, limits=QUICK), Size(200, growth=4, seconds=13, cpu=3))
 def slow_setup(scene: Scene) -> str:
     """SETUPs that come a byte at a time: the deadline is absolute."""
     timeout = patience(scene)
@@ -53,6 +56,7 @@ def slow_setup(scene: Scene) -> str:
     return closed_between(scene, lasted, scene.count, timeout, timeout + 2)
 
 
+@attack("A1", Size(64, growth=2, seconds=3, cpu=1), Size(64, growth=1, seconds=3, cpu=1))
 def before_setup(scene: Scene) -> str:
     """Requests without a SETUP."""
     line = scene.line()
@@ -65,6 +69,7 @@ def before_setup(scene: Scene) -> str:
     return f"INVALID_SETUP and closed, {line.sent / MIB:.1f} MiB taken by both and the system"
 
 
+@attack("A1", Size(100, growth=4, seconds=3.5, cpu=1, limits=QUICK), Size(500, growth=4, seconds=13, cpu=3))
 def noise(scene: Scene) -> str:
     """Connections that send random bytes."""
     rng = random.Random(1)
@@ -76,6 +81,7 @@ def noise(scene: Scene) -> str:
     return closed_between(scene, lasted, scene.count, 0, timeout + 2)
 
 
+@attack("A1", Size(300, growth=12, seconds=5, cpu=2), Size(2000, growth=36, seconds=8, cpu=5))
 def half_open(scene: Scene) -> str:
     """Connections that were accepted and of which nothing is heard any more."""
     lines = scene.open(scene.count, SETUP)
@@ -83,6 +89,7 @@ def half_open(scene: Scene) -> str:
     return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 3)
 
 
+@attack("A2", Size(100, growth=4, seconds=5, cpu=1), Size(500, growth=9, seconds=5, cpu=2))
 def announced(scene: Scene) -> str:
     """Frames of the largest length, of which only the beginning comes."""
     lines = scene.open(scene.count, SETUP + LARGEST.to_bytes(3, "big") + bytes(100))
@@ -90,6 +97,7 @@ def announced(scene: Scene) -> str:
     return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 1.5)
 
 
+@attack("A2", Size(60, growth=4, seconds=4, cpu=1), Size(600, growth=9, seconds=4, cpu=2))
 def announced_gigabytes(scene: Scene) -> str:
     """Lengths of 2 GiB in the old dialects, of 1 GiB in Streamux."""
     each = scene.count // 3
@@ -102,7 +110,8 @@ def announced_gigabytes(scene: Scene) -> str:
     return closed_between(scene, lasted, 3 * each, 0, 3)
 
 
-def held(scene: Scene) -> str:
+@attack("A2", Size(8, growth=36, seconds=5, cpu=1), Size(20, growth=320, seconds=8, cpu=4))
+def held_frames(scene: Scene) -> str:
     """Large frames that come all but their end: they die with their senders' lifetime."""
     size = 15 * MIB if scene.full else 4 * MIB
     lines: list[Line] = []
@@ -114,6 +123,7 @@ def held(scene: Scene) -> str:
     return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 2)
 
 
+@attack("A2", Size(10, growth=4, seconds=5, cpu=1), Size(50, growth=16, seconds=10, cpu=5))
 def large_setup(scene: Scene) -> str:
     """SETUPs of 16 MiB."""
     whole = raw.prefixed(raw.setup(data=bytes(LARGEST - 100)))
@@ -127,6 +137,7 @@ def large_setup(scene: Scene) -> str:
     return "each is INVALID_SETUP and closed"
 
 
+@attack("H3", Size(50, growth=4, seconds=4, cpu=1), Size(100, growth=4, seconds=4, cpu=2))
 def slow_frames(scene: Scene) -> str:
     """A byte of a frame per 0.2 s: bytes are no life."""
     lines = scene.open(scene.count, SETUP)
@@ -143,13 +154,25 @@ def never_ending(scene: Scene, scheme: str, first: bytes, drip: bytes) -> str:
     return closed_between(scene, lasted, scene.count, timeout, timeout + 2)
 
 
-def tls_handshake(scene: Scene) -> str:
+@attack(
+    "H5",
+    Size(50, growth=10, seconds=3.5, cpu=1, limits=QUICK),
+    Size(200, growth=32, seconds=13, cpu=3),
+    options={"schemes": ["tcp", "tls"]},
+)
+def tls_handshakes(scene: Scene) -> str:
     """TLS handshakes that begin and never end."""
     # A record of 16 KiB that comes byte by byte.
     return never_ending(scene, "tls", b"\x16\x03\x01\x40\x00\x01", b"\x00")
 
 
-def ws_handshake(scene: Scene) -> str:
+@attack(
+    "H5",
+    Size(50, growth=6, seconds=3.5, cpu=1, limits=QUICK),
+    Size(200, growth=16, seconds=13, cpu=3),
+    options={"schemes": ["tcp", "ws"]},
+)
+def ws_handshakes(scene: Scene) -> str:
     """WebSocket handshakes that begin and never end."""
     return never_ending(scene, "ws", b"GET / HTTP/1.1\r\nHost: here\r\nX-More: ", b"x")
 
@@ -180,6 +203,12 @@ def closed_with(scene: Scene, lines: list[Line], code: int) -> str:
     return f"all closed with {code} within {time.monotonic() - began:.1f} s"
 
 
+@attack(
+    "A2",
+    Size(20, growth=6, seconds=5, cpu=2),
+    Size(200, growth=16, seconds=10, cpu=5),
+    options={"schemes": ["tcp", "ws"]},
+)
 def ws_announced(scene: Scene) -> str:
     """WebSocket messages of a terabyte that are announced, and half of them as the rest of one that began."""
     lines = websockets(scene)
@@ -190,115 +219,12 @@ def ws_announced(scene: Scene) -> str:
     return closed_with(scene, lines, 1009)
 
 
+@attack(
+    "A3", Size(5, growth=6, seconds=5, cpu=2), Size(5, growth=6, seconds=5, cpu=2), options={"schemes": ["tcp", "ws"]}
+)
 def ws_frames(scene: Scene) -> str:
     """WebSocket messages in frames without end that hold nothing."""
     lines = websockets(scene)
     for line in lines:
         line.pour([b"\x02\x80" + MASK, *repeated(b"\x00\x80" + MASK, 1024)])
     return closed_with(scene, lines, 1008)
-
-
-ATTACKS = [
-    Attack(
-        id="A1",
-        name="silence",
-        run=silence,
-        quick=Size(count=200, growth=8, seconds=3.5, cpu=1, limits=QUICK),
-        full=Size(count=1000, growth=20, seconds=13, cpu=3),
-    ),
-    Attack(
-        id="A1",
-        name="slow-setup",
-        run=slow_setup,
-        quick=Size(count=50, growth=4, seconds=3.5, cpu=1, limits=QUICK),
-        full=Size(count=200, growth=4, seconds=13, cpu=3),
-    ),
-    Attack(
-        id="A1",
-        name="before-setup",
-        run=before_setup,
-        quick=Size(count=64, growth=2, seconds=3, cpu=1),
-        full=Size(count=64, growth=1, seconds=3, cpu=1),
-    ),
-    Attack(
-        id="A1",
-        name="noise",
-        run=noise,
-        quick=Size(count=100, growth=4, seconds=3.5, cpu=1, limits=QUICK),
-        full=Size(count=500, growth=4, seconds=13, cpu=3),
-    ),
-    Attack(
-        id="A1",
-        name="half-open",
-        run=half_open,
-        quick=Size(count=300, growth=12, seconds=5, cpu=2),
-        full=Size(count=2000, growth=36, seconds=8, cpu=5),
-    ),
-    Attack(
-        id="A2",
-        name="announced",
-        run=announced,
-        quick=Size(count=100, growth=4, seconds=5, cpu=1),
-        full=Size(count=500, growth=9, seconds=5, cpu=2),
-    ),
-    Attack(
-        id="A2",
-        name="announced-gigabytes",
-        run=announced_gigabytes,
-        quick=Size(count=60, growth=4, seconds=4, cpu=1),
-        full=Size(count=600, growth=9, seconds=4, cpu=2),
-    ),
-    Attack(
-        id="A2",
-        name="held-frames",
-        run=held,
-        quick=Size(count=8, growth=36, seconds=5, cpu=1),
-        full=Size(count=20, growth=320, seconds=8, cpu=4),
-    ),
-    Attack(
-        id="A2",
-        name="large-setup",
-        run=large_setup,
-        quick=Size(count=10, growth=4, seconds=5, cpu=1),
-        full=Size(count=50, growth=16, seconds=10, cpu=5),
-    ),
-    Attack(
-        id="H3",
-        name="slow-frames",
-        run=slow_frames,
-        quick=Size(count=50, growth=4, seconds=4, cpu=1),
-        full=Size(count=100, growth=4, seconds=4, cpu=2),
-    ),
-    Attack(
-        id="H5",
-        name="tls-handshakes",
-        run=tls_handshake,
-        options={"schemes": ["tcp", "tls"]},
-        quick=Size(count=50, growth=10, seconds=3.5, cpu=1, limits=QUICK),
-        full=Size(count=200, growth=32, seconds=13, cpu=3),
-    ),
-    Attack(
-        id="H5",
-        name="ws-handshakes",
-        run=ws_handshake,
-        options={"schemes": ["tcp", "ws"]},
-        quick=Size(count=50, growth=6, seconds=3.5, cpu=1, limits=QUICK),
-        full=Size(count=200, growth=16, seconds=13, cpu=3),
-    ),
-    Attack(
-        id="A2",
-        name="ws-announced",
-        run=ws_announced,
-        options={"schemes": ["tcp", "ws"]},
-        quick=Size(count=20, growth=6, seconds=5, cpu=2),
-        full=Size(count=200, growth=16, seconds=10, cpu=5),
-    ),
-    Attack(
-        id="A3",
-        name="ws-frames",
-        run=ws_frames,
-        options={"schemes": ["tcp", "ws"]},
-        quick=Size(count=5, growth=6, seconds=5, cpu=2),
-        full=Size(count=5, growth=6, seconds=5, cpu=2),
-    ),
-]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qa.attacks.harness import MIB, Victim, expect
+from qa.attacks.harness import Victim, expect
+from qa.processes import MIB
 from rsocket_trio import Connection, open_connection
 
 if TYPE_CHECKING:

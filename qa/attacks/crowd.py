@@ -2,68 +2,33 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import time
 from collections.abc import AsyncIterable
-from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
-from qa.attacks.harness import MIB, Sampler, Victim, expect
-from rsocket_trio import Channel, Connection, Payload, PayloadLike, Responder, RSocketError, open_connection
+from qa.attacks.harness import Sampler, Victim, expect
+from qa.items import ASKED, ASKING, item
+from qa.processes import MIB
+from rsocket_trio import Channel, Connection, Payload, Responder, RSocketError, open_connection
 
 if TYPE_CHECKING:
     from qa.attacks.held import Load
     from qa.attacks.server import Work
 
-LARGEST = 70_000
 NUMBER = struct.Struct(">II")
-UP, DOWN = 0, 1
 CREDIT = 2
 """Items under way on a channel: what waits is so many, times their size, times the channels. With the default of 256
 each connection may use the whole of its outbox and inbox."""
 
 
-class Sends(Protocol):
-    """An object that items can be sent on."""
-
-    async def send(self, payload: PayloadLike, /) -> None:
-        """Send one."""
-
-
-@cache
-def pool() -> bytes:
-    """Return the bytes of which items are cut."""
-    return random.Random(1).randbytes(2 * LARGEST)
-
-
-@cache
-def sizes() -> list[int]:
-    """From 0 to 70 KB: each order of magnitude is as likely."""
-    steps = 1000
-    return [0, *(int(LARGEST ** (step / steps)) for step in range(1, steps + 1))]
-
-
-def item(number: int, index: int, way: int) -> bytes:
-    """The item of a channel: both ends know it."""
-    mixed = (number * 2_654_435_761 + index * 40_503 + way * 97) % 2**32
-    size = sizes()[mixed % len(sizes())]
-    begin = mixed % LARGEST
-    return (NUMBER.pack(number, index) + pool()[begin : begin + size])[:size]
-
-
-async def send_all(channel: Sends, number: int, count: int, way: int) -> None:
-    for index in range(count):
-        await channel.send(item(number, index, way))
-
-
-async def differing(items: AsyncIterable[Payload], number: int, count: int, way: int) -> int:
+async def differing(items: AsyncIterable[Payload], number: int, count: int) -> int:
     """Return the number of items that are not due: lost, repeated, out of order, damaged, or too many."""
     wrong = index = 0
     async for got in items:
-        wrong += index >= count or got.data != item(number, index, way)
+        wrong += index >= count or got != item(number, ASKED, index)
         index += 1
     return wrong + max(0, count - index)
 
@@ -78,9 +43,9 @@ def serve_ledgers(responder: Responder, work: Work) -> None:
         wrong = 0
         with work.counted():
             for index in range(count):
-                await channel.send(item(number, index, DOWN))
+                await channel.send(item(number, ASKED, index))
                 got = await anext(channel, None)
-                wrong += got is None or got.data != item(number, index, UP)
+                wrong += got != item(number, ASKING, index)
             wrong += await anext(channel, None) is not None
             work.wrong += wrong
             work.ledgers += 1
@@ -99,11 +64,12 @@ def crowd(size: Load) -> str:
             async with opening as channel, trio.open_nursery() as nursery:
 
                 async def send() -> None:
-                    await send_all(channel, number, size.items, UP)
+                    for index in range(size.items):
+                        await channel.send(item(number, ASKING, index))
                     await channel.send_eof()
 
                 nursery.start_soon(send)
-                found = await differing(channel, number, size.items, DOWN)
+                found = await differing(channel, number, size.items)
                 wrong += found
                 items += size.items
         except* RSocketError as group:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import Line, repeated
 from qa.attacks.payloads import SETUP, alive, errors
+from qa.processes import MIB
 from tests.conformance import raw
 from tests.conformance.raw_streamux import WIDE
 
@@ -23,13 +24,15 @@ def unread(line: Line, one: bytes, count: int) -> str:
     return f"{word} after {line.sent / MIB:.1f} MiB, buffers of the system included"
 
 
-def keepalives_unread(scene: Scene) -> str:
+@attack("A7", Size(64, growth=8, seconds=6), Size(256, growth=8, seconds=10))
+def keepalive_unread(scene: Scene) -> str:
     """KEEPALIVEs of 1,000 bytes that want an answer, which is not read."""
     line = scene.line(SETUP)
     return unread(line, raw.prefixed(raw.keepalive(bytes(1000))), scene.count * MIB // 1017)
 
 
-def keepalives_read(scene: Scene) -> str:
+@attack("A7", Size(20_000, growth=4, seconds=5), Size(500_000, growth=8, seconds=20))
+def keepalive_flood(scene: Scene) -> str:
     """Small KEEPALIVEs without end, all of whose answers are read."""
     line = scene.line(SETUP)
     line.keeps = False
@@ -39,13 +42,15 @@ def keepalives_read(scene: Scene) -> str:
     return f"{scene.count} answered"
 
 
-def pings_unread(scene: Scene) -> str:
+@attack("A7", Size(64, growth=8, seconds=15), Size(256, growth=8, seconds=20))
+def streamux_ping_unread(scene: Scene) -> str:
     """Streamux: pings whose acks are not read."""
     line = scene.line(WIDE.says)
     return unread(line, b"".join(WIDE.ping(one) for one in range(1000)), scene.count * MIB // 4000)
 
 
-def pings_read(scene: Scene) -> str:
+@attack("A7", Size(20_000, growth=4, seconds=5), Size(500_000, growth=8, seconds=20))
+def streamux_ping_flood(scene: Scene) -> str:
     """Streamux: pings without end, all of whose acks are read."""
     line = scene.line(WIDE.says)
     line.keeps = False
@@ -54,13 +59,15 @@ def pings_read(scene: Scene) -> str:
     return f"{scene.count} answered"
 
 
-def cancels_unread(scene: Scene) -> str:
+@attack("A7", Size(64, growth=8, seconds=15), Size(256, growth=8, seconds=20))
+def streamux_cancel_unread(scene: Scene) -> str:
     """Streamux: cancels of ids that are not in use, whose acks are not read."""
     line = scene.line(WIDE.says)
     return unread(line, b"".join(WIDE.cancel(one) for one in range(1000)), scene.count * MIB // 4000)
 
 
-def cancels_read(scene: Scene) -> str:
+@attack("A7", Size(10_000, growth=8, seconds=5), Size(200_000, growth=16, seconds=20))
+def streamux_cancel_flood(scene: Scene) -> str:
     """Streamux: requests that are cancelled at once; each cancel is acked, and no handler stays."""
     line = scene.line(WIDE.says)
     line.keeps = False
@@ -72,7 +79,8 @@ def cancels_read(scene: Scene) -> str:
     return f"{scene.count} acked, at most {scene.work('most')} handlers at once"
 
 
-def pushes(scene: Scene) -> str:
+@attack("A8", Size(32, growth=8, seconds=5), Size(256, growth=8, seconds=10))
+def push_flood(scene: Scene) -> str:
     """METADATA_PUSH without end."""
     line = scene.line(SETUP)
     before = scene.work("pushes")
@@ -85,6 +93,7 @@ def pushes(scene: Scene) -> str:
     return f"{count} taken by the handler, keepalive answered"
 
 
+@attack("A8", Size(20_000, growth=70, seconds=10), Size(200_000, growth=70, seconds=15))
 def forgotten(scene: Scene) -> str:
     """Fire-and-forget requests whose handlers never return."""
     line = scene.line(SETUP)
@@ -97,7 +106,8 @@ def forgotten(scene: Scene) -> str:
     return f"{scene.work('alive')} handlers, the others dropped, keepalive answered"
 
 
-def leases(scene: Scene) -> str:
+@attack("A8", Size(20_000, growth=4, seconds=5), Size(500_000, growth=2, seconds=15))
+def lease_flood(scene: Scene) -> str:
     """A server that floods a client of ours with LEASE."""
     line = scene.called("lease")
     expect(line.read(scene.patience(5), lambda: bool(line.frames)), "no SETUP came")
@@ -105,70 +115,3 @@ def leases(scene: Scene) -> str:
     alive(line)
     expect(not any(scene.victim.order("calls")), "the client is gone")
     return "each replaces the one before, keepalive answered"
-
-
-ATTACKS = [
-    Attack(
-        id="A7",
-        name="keepalive-unread",
-        run=keepalives_unread,
-        quick=Size(count=64, growth=8, seconds=6),
-        full=Size(count=256, growth=8, seconds=10),
-    ),
-    Attack(
-        id="A7",
-        name="keepalive-flood",
-        run=keepalives_read,
-        quick=Size(count=20_000, growth=4, seconds=5),
-        full=Size(count=500_000, growth=8, seconds=20),
-    ),
-    Attack(
-        id="A7",
-        name="streamux-ping-unread",
-        run=pings_unread,
-        quick=Size(count=64, growth=8, seconds=15),
-        full=Size(count=256, growth=8, seconds=20),
-    ),
-    Attack(
-        id="A7",
-        name="streamux-ping-flood",
-        run=pings_read,
-        quick=Size(count=20_000, growth=4, seconds=5),
-        full=Size(count=500_000, growth=8, seconds=20),
-    ),
-    Attack(
-        id="A7",
-        name="streamux-cancel-unread",
-        run=cancels_unread,
-        quick=Size(count=64, growth=8, seconds=15),
-        full=Size(count=256, growth=8, seconds=20),
-    ),
-    Attack(
-        id="A7",
-        name="streamux-cancel-flood",
-        run=cancels_read,
-        quick=Size(count=10_000, growth=8, seconds=5),
-        full=Size(count=200_000, growth=16, seconds=20),
-    ),
-    Attack(
-        id="A8",
-        name="push-flood",
-        run=pushes,
-        quick=Size(count=32, growth=8, seconds=5),
-        full=Size(count=256, growth=8, seconds=10),
-    ),
-    Attack(
-        id="A8",
-        name="forgotten",
-        run=forgotten,
-        quick=Size(count=20_000, growth=70, seconds=10),
-        full=Size(count=200_000, growth=70, seconds=15),
-    ),
-    Attack(
-        id="A8",
-        name="lease-flood",
-        run=leases,
-        quick=Size(count=20_000, growth=4, seconds=5),
-        full=Size(count=500_000, growth=2, seconds=15),
-    ),
-]

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +20,12 @@ from typing import Any, Self
 import attrs
 
 from qa.attacks.line import Line
+from qa.processes import MIB, PAGE, ROOT, descriptors
 from rsocket_trio.transports.aeron.directories import remove_leftovers
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("probe.py")
 SERVER = "qa.attacks.server"
-PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
-MIB = 1024 * 1024
 
 CLEARED_IN = 2.0
 """Seconds after the offender's end in which everything must be as it was; the bar of a full run."""
@@ -138,7 +136,7 @@ class Victim:
     def alive(self, *, objects: bool = True) -> dict[str, int]:
         """Counts of everything that must not stay. Objects take a while, in which the server does nothing else."""
         counts: dict[str, int] = self.order("look" if objects else "glance")
-        counts["descriptors"] = len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        counts["descriptors"] = descriptors(self.process.pid)
         return counts
 
     def _read(self, name: str) -> str:
@@ -198,12 +196,12 @@ class Sampler:
                 self.peak = max(self.peak, self._victim.resident())
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Size:
     """The size of an attack and its bounds: growth in MiB, seconds until it is over, CPU seconds of them."""
 
     count: int
-    growth: float
+    growth: float = attrs.field(kw_only=True)
     seconds: float = 30.0
     cpu: float | None = None
     limits: Mapping[str, object] = attrs.field(factory=dict)
@@ -284,7 +282,7 @@ class Scene:
 
 @attrs.frozen(kw_only=True)
 class Attack:
-    """One row: an attack, and how the server must react. ``run`` returns the reaction in words, or raises."""
+    """An attack, and how the server must react. ``run`` returns the reaction in words, or raises."""
 
     id: str
     name: str
@@ -296,6 +294,21 @@ class Attack:
     """Of a full run. A second one shows that nothing stays of the first."""
     more_log: int = 0
     """Lines of log that it may cause beside one for each connection."""
+
+
+ATTACKS: list[Attack] = []
+"""Those of the modules that are imported, in the order of their text."""
+
+
+def attack(id: str, quick: Size, full: Size, **more: Any) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
+    """Add the function below to the attacks under the ``id`` of its bar; its name is that of the attack."""
+
+    def add(run: Callable[[Scene], str]) -> Callable[[Scene], str]:
+        name = run.__name__.replace("_", "-")
+        ATTACKS.append(Attack(id=id, name=name, run=run, quick=quick, full=full, **more))
+        return run
+
+    return add
 
 
 @attrs.define
@@ -463,31 +476,14 @@ def _check_log(text: str, allowed: int, result: Result) -> None:
         result.miss("control characters in the log")
 
 
-HEADER = f"{'id':8} {'attack':22} {'growth':>7} {'bound':>6} {'median':>7} {'worst':>7} {'s':>6} {'CPU s':>6}  reaction"
+HEADER = """| id | attack | reaction | growth, MiB | bound | probe median / worst, ms | s | CPU s | |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def row(result: Result) -> str:
-    """One line of the table."""
-    attack = result.attack
-    verdict = "pass" if result.passed else "FAIL"
+    """One line of a table of Markdown."""
     return (
-        f"{attack.id:8} {attack.name:22} {result.growth / MIB:7.1f} {result.size.growth:6g} "
-        f"{result.median * 1000:7.1f} {result.worst * 1000:7.1f} {result.seconds:6.1f} {result.cpu:6.1f}  "
-        f"{verdict}: {result.reaction}"
+        f"| {result.attack.id} | {result.attack.name} | {result.reaction} | {max(result.growth, 0) / MIB:.1f} | "
+        f"{result.size.growth:g} | {result.median * 1000:.1f} / {result.worst * 1000:.1f} | {result.seconds:.1f} | "
+        f"{result.cpu:.1f} | {'**missed**: ' + '; '.join(result.misses) if result.misses else 'pass'} |"
     )
-
-
-def table(results: Iterable[Result]) -> str:
-    """The results as a table of Markdown."""
-    rows = [
-        "| id | attack | reaction | growth, MiB | bound | probe median / worst, ms | s | CPU s | |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for one in results:
-        verdict = "pass" if one.passed else "**missed**: " + "; ".join(one.misses)
-        rows.append(
-            f"| {one.attack.id} | {one.attack.name} | {one.reaction} | {max(one.growth, 0) / MIB:.1f} | "
-            f"{one.size.growth:g} | {one.median * 1000:.1f} / {one.worst * 1000:.1f} | {one.seconds:.1f} | "
-            f"{one.cpu:.1f} | {verdict} |"
-        )
-    return "\n".join(rows)

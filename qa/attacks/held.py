@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import trio
 
 from qa.attacks.bulk import bulk
 from qa.attacks.crowd import crowd
-from qa.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
+from qa.attacks.harness import Missed, Victim, expect
+from qa.attacks.leftovers import leftovers
 from qa.attacks.line import Line
 from qa.attacks.mtu import mtu
 from qa.attacks.small import abandoned, long_tokens, rows
 from qa.attacks.stalls import stalls
 from qa.attacks.tokens import tokens
+from qa.processes import MIB, ROOT, descriptors, resident
 from rsocket_trio import Connection, open_connection
 from tests.conformance import raw
 
@@ -79,6 +78,8 @@ class Load:
     """Sessions with the longest tokens, one after another."""
     rows: int = 5_000_000
     """Rows of no size for a sink."""
+    ended: int = 10_000
+    """Connections of ten streams each, ended in five ways."""
     stalls: int = 10
     """Number of times that a server stalls."""
 
@@ -103,13 +104,9 @@ QUICK = Load(
     store=256 * 1024,
     long_tokens=500,
     rows=100_000,
+    ended=40,
     stalls=1,
 )
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 def answered(lines: list[Line], said: bytes, wanted: bytes, seconds: float) -> int:
@@ -178,18 +175,18 @@ def reconnect(size: Load) -> str:
         for number in range(size.opened + 1):
             if number in (size.opened // 5, size.opened):
                 await trio.sleep(0.3)
-                descriptors = len(os.listdir(f"/proc/{victim.process.pid}/fd")) + len(os.listdir("/proc/self/fd"))
-                marks.append((victim.resident(), resident(), descriptors))
+                opened = descriptors(victim.process.pid) + descriptors()
+                marks.append((victim.resident(), resident(), opened))
             async with open_connection(uri) as connection:
                 answer = await connection.request_response(b"%d" % number)
                 expect(answer.data == b"%d" % number, f"request {number} was answered {answer.data!r}")
 
     with Victim() as victim:
         trio.run(run, victim)
-    (server, client, descriptors), (server_then, client_then, descriptors_then) = marks
+    (server, client, opened), (server_then, client_then, opened_then) = marks
     grown = (server_then - server) / MIB, (client_then - client) / MIB
     expect(max(grown) <= size.growth, f"server and client grew by {grown[0]:.1f} and {grown[1]:.1f} MiB")
-    expect(descriptors == descriptors_then, f"{descriptors_then} descriptors, and before {descriptors}")
+    expect(opened == opened_then, f"{opened_then} descriptors, and before {opened}")
     return (
         f"{size.opened} connections one after another; server and client grew by {grown[0]:.1f} and {grown[1]:.1f} MiB"
     )
@@ -258,6 +255,7 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "bulk": bulk,
     "tokens": tokens,
     "uncollected": uncollected,
+    "leftovers": leftovers,
     "mtu": mtu,
     "abandoned": abandoned,
     "long-tokens": long_tokens,
@@ -270,25 +268,11 @@ TIMES = ("stalls", "tokens")
 """Those that judge nothing but times: their quick sizes would say nothing."""
 
 
-def main(words: list[str]) -> int:
-    """One of ``LOADS``, in the sizes of the gate or those asked for. 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(prog="python -m qa.attacks")
-    parser.add_argument("what", choices=list(LOADS))
-    parser.add_argument("--connections", type=int, help="how many at once, or for reconnect one after another")
-    parser.add_argument("--seconds", type=float, help="how long they are held")
-    parser.add_argument("--requests", type=int, help="how many")
-    asked = parser.parse_args(words)
-    size = Load()
-    if asked.connections is not None:
-        count = asked.connections
-        size = attrs.evolve(size, connections=count, opened=count, crowd=count)
-    if asked.seconds is not None:
-        size = attrs.evolve(size, seconds=asked.seconds)
-    if asked.requests is not None:
-        size = attrs.evolve(size, requests=asked.requests)
+def play(name: str) -> bool:
+    """Play one of ``LOADS`` in the size of the gate, and print what came of it. Return whether every bar was met."""
     try:
-        print(f"{asked.what}: pass: {LOADS[asked.what](size)}")
+        print(f"{name}: pass: {LOADS[name](Load())}", flush=True)
     except Missed as miss:
-        print(f"{asked.what}: FAIL: {miss}")
-        return 1
-    return 0
+        print(f"{name}: FAIL: {miss}", flush=True)
+        return False
+    return True

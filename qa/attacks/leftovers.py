@@ -1,22 +1,19 @@
-"""A program: many connections with ten streams each, ended in random ways; then nothing of them may be left.
-
-``python -m qa.attacks leftovers [--connections N]`` prints what is left, and returns 1 if that is too much.
-"""
+"""Many connections with ten streams each, ended in random ways; then nothing of them may be left."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import random
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import trio
 import trio.testing
 
-from qa.attacks.harness import Missed, expect
+from qa.attacks.harness import expect
 from rsocket_trio import (
     Channel,
     Connection,
@@ -28,6 +25,10 @@ from rsocket_trio import (
     serve_stream,
 )
 
+if TYPE_CHECKING:
+    from qa.attacks.held import Load
+
+LIBRARY_LOG = logging.getLogger("rsocket_trio")
 STREAMS = 10
 GROWTH = 256 * 1024
 KINDS = {"Connection", "Session", "Stream", "Engine", "Job", "Inbox", "Incoming", "Outgoing", "AcceptedChannel"}
@@ -129,24 +130,14 @@ async def run(count: int, seed: int) -> tuple[dict[str, int], int]:
     return {name: found[name] for name in KINDS if found[name]}, grown
 
 
-def check(count: int, seed: int = 1) -> str:
+def leftovers(size: Load) -> str:
     """Raise ``Missed`` if anything is left."""
-    left, grown = trio.run(run, count, seed)
+    level = LIBRARY_LOG.level
+    LIBRARY_LOG.setLevel(logging.CRITICAL)  # a line for each connection that ends in an error
+    try:
+        left, grown = trio.run(run, size.ended, 1)
+    finally:
+        LIBRARY_LOG.setLevel(level)
     expect(not left, f"left: {left}")
     expect(grown <= GROWTH, f"grew by {grown / 1024:.0f} KiB")
-    return f"{count} connections with {STREAMS} streams each; 0 objects left, grown by {grown / 1024:.0f} KiB"
-
-
-def main(words: list[str]) -> int:
-    """1 if anything is left."""
-    parser = argparse.ArgumentParser(prog="python -m qa.attacks leftovers")
-    parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args(words)
-    logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)  # a line for each connection that ends in an error
-    try:
-        print(f"leftovers: pass: {check(asked.connections, asked.seed)}")
-    except Missed as miss:
-        print(f"leftovers: FAIL: {miss}")
-        return 1
-    return 0
+    return f"{size.ended} connections with {STREAMS} streams each; 0 objects left, grown by {grown / 1024:.0f} KiB"

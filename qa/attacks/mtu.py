@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qa.attacks.harness import MIB, Sampler, Scene, Size, Victim, expect
+from qa.attacks.harness import Sampler, Scene, Size, Victim, expect
 from qa.attacks.line import Line, joined, repeated
+from qa.processes import MIB
 from tests.conformance import raw
 from tests.conformance.raw import C, F, M, N
 

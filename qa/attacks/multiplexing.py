@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from qa.attacks.beginnings import closed_between, patience
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import Line, joined, repeated
 from qa.attacks.payloads import SETUP
+from qa.processes import MIB
 from tests.conformance import raw
 from tests.transports.http2.raw_http2 import (
     BEGIN,
@@ -83,24 +84,38 @@ def calmed(scene: Scene, line: Line, chunks: Iterable[bytes]) -> str:
     return f"ENHANCE_YOUR_CALM after {line.sent / 1024:.0f} KiB, {(time.monotonic() - began) * 1000:.0f} ms"
 
 
-def resets(scene: Scene) -> str:
+@attack(
+    "A14",
+    Size(5_000, growth=8, seconds=8, limits={"cancels": 500}),
+    Size(100_000, growth=16, seconds=10),
+    options=OPTIONS,
+)
+def http2_resets(scene: Scene) -> str:
     """Streams that are reset at once."""
     return calmed(scene, begun(scene), joined(asked(each) + reset(each) for each in odd(scene.count)))
 
 
-def headers_without_end(scene: Scene) -> str:
+@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), options=OPTIONS)
+def http2_headers(scene: Scene) -> str:
     """A header block that goes on in ever more CONTINUATION frames."""
     line = begun(scene)
     line.pour([frame(HEADERS, 0, 1, BLOCK)])
     return calmed(scene, line, repeated(frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"), scene.count))
 
 
-def pings(scene: Scene) -> str:
+@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), options=OPTIONS)
+def http2_pings(scene: Scene) -> str:
     """Pings without end."""
     return calmed(scene, begun(scene), repeated(frame(PING, body=bytes(8)), scene.count))
 
 
-def streams_without_setup(scene: Scene) -> str:
+@attack(
+    "A14",
+    Size(1, growth=24, seconds=10, limits={"setup_timeout": 2.0}),
+    Size(3, growth=60, seconds=20),
+    options=OPTIONS,
+)
+def http2_streams(scene: Scene) -> str:
     """Connections full of streams on which nothing is said, and one stream more."""
     timeout = patience(scene)
     lines = [begun(scene) for _ in range(scene.count)]
@@ -127,7 +142,13 @@ def closed(line: Line) -> dict[int, int]:
     return {each.stream_id: each.code for each in answers(line) if each.kind == RST_STREAM}
 
 
-def answers_unread(scene: Scene) -> str:
+@attack(
+    "A14",
+    Size(50, growth=24, seconds=10, limits={"outbox_size": MIB // 4}),
+    Size(200, growth=80, seconds=20, limits={"outbox_size": MIB // 4}),
+    options=OPTIONS,
+)
+def http2_unread(scene: Scene) -> str:
     """Streams of items on every stream of one connection, behind windows without bounds, of which nothing is read."""
     line = begun(scene)
     items = raw.prefixed(raw.stream(1, 2**31 - 1, b"16384 fresh"))
@@ -139,7 +160,8 @@ def answers_unread(scene: Scene) -> str:
     return f"{scene.count} producers wait; what is read then comes"
 
 
-def small_pieces(scene: Scene) -> str:
+@attack("A14", Size(20_000, growth=4, seconds=10), Size(1_000_000, growth=20, seconds=30), options=OPTIONS)
+def http2_pieces(scene: Scene) -> str:
     """A request's bytes one by one, each in a DATA frame of its own."""
     line = begun(scene)
     request = raw.prefixed(raw.ask(1, bytes(scene.count)))
@@ -149,56 +171,3 @@ def small_pieces(scene: Scene) -> str:
     size = sum(len(each.body) for each in answers(line) if each.kind == DATA)
     expect(size > 0, "no answer came")
     return f"answered, {line.sent / MIB:.1f} MiB for {scene.count} bytes"
-
-
-ATTACKS = [
-    Attack(
-        id="A14",
-        name="http2-resets",
-        run=resets,
-        options=OPTIONS,
-        quick=Size(count=5_000, growth=8, seconds=8, limits={"cancels": 500}),
-        full=Size(count=100_000, growth=16, seconds=10),
-    ),
-    Attack(
-        id="A14",
-        name="http2-headers",
-        run=headers_without_end,
-        options=OPTIONS,
-        quick=Size(count=100_000, growth=4, seconds=5),
-        full=Size(count=10_000_000, growth=4, seconds=5),
-    ),
-    Attack(
-        id="A14",
-        name="http2-pings",
-        run=pings,
-        options=OPTIONS,
-        quick=Size(count=100_000, growth=4, seconds=5),
-        full=Size(count=10_000_000, growth=4, seconds=5),
-    ),
-    Attack(
-        id="A14",
-        name="http2-streams",
-        run=streams_without_setup,
-        options=OPTIONS,
-        quick=Size(count=1, growth=24, seconds=10, limits={"setup_timeout": 2.0}),
-        full=Size(count=3, growth=60, seconds=20),
-    ),
-    Attack(
-        id="A14",
-        name="http2-unread",
-        run=answers_unread,
-        options=OPTIONS,
-        # Every stream is a connection, and may have 4 MiB to write by default.
-        quick=Size(count=50, growth=24, seconds=10, limits={"outbox_size": MIB // 4}),
-        full=Size(count=200, growth=80, seconds=20, limits={"outbox_size": MIB // 4}),
-    ),
-    Attack(
-        id="A14",
-        name="http2-pieces",
-        run=small_pieces,
-        options=OPTIONS,
-        quick=Size(count=20_000, growth=4, seconds=10),
-        full=Size(count=1_000_000, growth=20, seconds=30),
-    ),
-]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import Line, joined, repeated
+from qa.processes import MIB
 from tests.conformance import draft_frames, raw
 from tests.conformance.raw import F, M, N
 
@@ -51,6 +52,7 @@ def errors(line: Line) -> dict[int, int]:
     return {frame.stream_id: frame.error_code for frame in line.frames if frame.type == raw.ERROR}
 
 
+@attack("A3", Size(100_000, growth=4, seconds=5), Size(1_000_000, growth=4, seconds=15))
 def tiny_fragments(scene: Scene) -> str:
     """Fragments without end, empty or of one byte."""
     line = scene.line(SETUP + raw.prefixed(raw.ask(1, b"", F)))
@@ -63,6 +65,7 @@ def tiny_fragments(scene: Scene) -> str:
     return f"INVALID after {(line.first_at - began) * 1000:.0f} ms, the rest skipped"
 
 
+@attack("A3", Size(128, growth=80, seconds=5), Size(512, growth=80, seconds=10))
 def endless_payload(scene: Scene) -> str:
     """Fragments of 64 KiB without end."""
     line = scene.line(SETUP + raw.prefixed(raw.ask(1, b"", F)))
@@ -73,7 +76,8 @@ def endless_payload(scene: Scene) -> str:
     return "INVALID at 64 MiB, the rest skipped"
 
 
-def endless_payloads(scene: Scene) -> str:
+@attack("A4", Size(3000, growth=144, seconds=5), Size(10_000, growth=144, seconds=10))
+def half_payloads(scene: Scene) -> str:
     """Payloads of 64 KiB whose last fragment never comes."""
     line = scene.line(SETUP)
     body = bytes(65536)
@@ -86,6 +90,7 @@ def endless_payloads(scene: Scene) -> str:
     return f"{kept / MIB:.0f} MiB kept, {len(refused)} INVALID"
 
 
+@attack("A4", Size(4, growth=12, seconds=5, bar=0.5), Size(16, growth=36, seconds=5, bar=0.05))
 def metadata_bomb(scene: Scene) -> str:
     """A composite metadata of 16 MiB, all of it entries of 4 bytes."""
     line = scene.line(raw.prefixed(raw.setup(metadata_mime=COMPOSITE)))
@@ -93,6 +98,7 @@ def metadata_bomb(scene: Scene) -> str:
     return _bomb(scene, line, raw.frame(raw.REQUEST_RESPONSE, M, 1, raw.sized(entries)))
 
 
+@attack("A4", Size(4, growth=12, seconds=5, bar=0.5), Size(16, growth=32, seconds=5, bar=0.05))
 def entries_bomb(scene: Scene) -> str:
     """Extension entries of 5 bytes in a frame of 16 MiB (extension draft)."""
     line = scene.line(raw.prefixed(draft_frames.setup(draft_frames.keepalives())))
@@ -115,6 +121,7 @@ def _bomb(scene: Scene, line: Line, frame: bytes) -> str:
     return f"ERROR {got.error_code:#x} after {took * 1000:.0f} ms"
 
 
+@attack("A12", Size(4, growth=20, seconds=10), Size(15, growth=20, seconds=10))
 def error_text(scene: Scene) -> str:
     """A server that answers a client of ours with ERRORs of 16 MiB of text, on a stream and for the connection."""
     outcome = ""
@@ -132,6 +139,7 @@ def error_text(scene: Scene) -> str:
     return f"an exception of {len(outcome)} printable characters"
 
 
+@attack("A12", Size(20, growth=4, seconds=5), Size(500, growth=20, seconds=20))
 def mime_bomb(scene: Scene) -> str:
     """MIME types of 255 bytes that are no text, and on each connection one fault after the other."""
     mime = (UGLY * 8)[:255]
@@ -143,6 +151,7 @@ def mime_bomb(scene: Scene) -> str:
     return "served, then CONNECTION_ERROR for the faults; one line of log each"
 
 
+@attack("A12", Size(2000, growth=4, seconds=5), Size(50_000, growth=20, seconds=20))
 def route_bomb(scene: Scene) -> str:
     """Requests with routes of 255 bytes that are no text, in one and in many entries."""
     route = (UGLY * 8)[:255]
@@ -159,63 +168,3 @@ def route_bomb(scene: Scene) -> str:
     expect(longest <= 1100, f"an answer of {longest} bytes")
     codes = {hex(code) for code in errors(line).values()}
     return f"{len(errors(line))} ERRORs {'/'.join(sorted(codes))}, the longest of {longest} bytes"
-
-
-ATTACKS = [
-    Attack(
-        id="A3",
-        name="tiny-fragments",
-        run=tiny_fragments,
-        quick=Size(count=100_000, growth=4, seconds=5),
-        full=Size(count=1_000_000, growth=4, seconds=15),
-    ),
-    Attack(
-        id="A3",
-        name="endless-payload",
-        run=endless_payload,
-        quick=Size(count=128, growth=80, seconds=5),
-        full=Size(count=512, growth=80, seconds=10),
-    ),
-    Attack(
-        id="A4",
-        name="half-payloads",
-        run=endless_payloads,
-        quick=Size(count=3000, growth=144, seconds=5),
-        full=Size(count=10_000, growth=144, seconds=10),
-    ),
-    Attack(
-        id="A4",
-        name="metadata-bomb",
-        run=metadata_bomb,
-        quick=Size(count=4, growth=12, seconds=5, bar=0.5),
-        full=Size(count=16, growth=36, seconds=5, bar=0.05),  # the frame, the metadata cut from it, and 4 MiB
-    ),
-    Attack(
-        id="A4",
-        name="entries-bomb",
-        run=entries_bomb,
-        quick=Size(count=4, growth=12, seconds=5, bar=0.5),
-        full=Size(count=16, growth=32, seconds=5, bar=0.05),
-    ),
-    Attack(
-        id="A12",
-        name="error-text",
-        run=error_text,
-        quick=Size(count=4, growth=20, seconds=10),
-        full=Size(count=15, growth=20, seconds=10),
-    ),
-    Attack(
-        id="A12",
-        name="mime-bomb",
-        run=mime_bomb,
-        quick=Size(count=20, growth=4, seconds=5),
-        full=Size(count=500, growth=20, seconds=20),
-    ),
-    Attack(
-        id="A12",
-        name="route-bomb",
-        run=route_bomb,
-        quick=Size(count=2000, growth=4, seconds=5),
-        full=Size(count=50_000, growth=20, seconds=20),
-    ),
-]

@@ -23,6 +23,7 @@ import trio
 
 from qa.attacks import crowd
 from qa.attacks.typed import serve_typed
+from qa.soak.server import serve_orders
 from rsocket_trio import (
     Channel,
     Lease,
@@ -52,6 +53,9 @@ class Work:
         self.started = self.alive = self.most = self.pushes = 0
         self.wrong = self.ledgers = 0
         self.left: list[float] = []
+        self.received = 0
+        """Items of a soak that were checked."""
+        self.faults: list[str] = []
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -119,6 +123,7 @@ def responder_of(work: Work, permits: int) -> Responder:
 
     serve_typed(responder)
     crowd.serve_ledgers(responder, work)
+    serve_orders(responder, work)
     add_sink(responder, "rows", Ledger())
 
     @responder.fire_and_forget
@@ -259,5 +264,6 @@ async def main(options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    trio.run(main, json.loads(sys.argv[1]))
+    asked = json.loads(sys.argv[1])
+    logging.basicConfig(level=asked.get("level", "INFO"), format="%(levelname)s %(message)s")
+    trio.run(main, asked)

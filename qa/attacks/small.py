@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from qa.attacks.harness import MIB, Missed, Victim, expect
+from qa.attacks.harness import Missed, Victim, expect
 from qa.attacks.line import Line
+from qa.processes import MIB
 from rsocket_trio import Channel, Limits, open_connection
 from tests.conformance import raw
 

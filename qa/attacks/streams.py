@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import joined, repeated
 from qa.attacks.payloads import SETUP, alive, asked, errors
+from qa.processes import MIB
 from tests.conformance import raw
 
 MOST_CREDIT = 2**31 - 1
@@ -14,6 +15,7 @@ PER_FRAME = 64
 """Bytes that may be said about each offending frame."""
 
 
+@attack("A5", Size(20_000, growth=8, seconds=5), Size(200_000, growth=8, seconds=5))
 def rapid_reset(scene: Scene) -> str:
     """Requests that are cancelled at once, against the limit of their rate."""
     line = scene.line(SETUP)
@@ -30,6 +32,11 @@ def rapid_reset(scene: Scene) -> str:
     return f"CONNECTION_ERROR after {took * 1000:.0f} ms"
 
 
+@attack(
+    "A5",
+    Size(20_000, growth=16, seconds=5, bar=4, limits={"cancels": 10**9}),
+    Size(200_000, growth=16, seconds=10, bar=5, limits={"cancels": 10**9}),
+)
 def rapid_reset_unlimited(scene: Scene) -> str:
     """The same where the rate has no limit: the work goes on, and none of it stays."""
     line = scene.line(SETUP)
@@ -48,6 +55,7 @@ def rapid_reset_unlimited(scene: Scene) -> str:
     return f"all done in {took:.1f} s, at most {most} handlers at once, {refused} REJECTED"
 
 
+@attack("A6", Size(15_000, growth=70, seconds=10), Size(100_000, growth=70, seconds=15))
 def kept_streams(scene: Scene) -> str:
     """Streams that are opened and kept."""
     limit = 10_000
@@ -63,7 +71,8 @@ def kept_streams(scene: Scene) -> str:
     return f"{limit} accepted, {len(refused)} REJECTED with {per:.0f} bytes each"
 
 
-def strangers(scene: Scene) -> str:
+@attack("A9", Size(50_000, growth=2, seconds=3, bar=20_000), Size(500_000, growth=1, seconds=5, bar=200_000))
+def unknown_streams(scene: Scene) -> str:
     """Frames for streams that never were, and for one that is over."""
     line = scene.line(SETUP + raw.prefixed(raw.ask(1, b"x")))
     expect(line.read_bytes(10, scene.patience(10)), "no answer")
@@ -84,6 +93,7 @@ def strangers(scene: Scene) -> str:
     return f"ignored, 0 bytes back, {rate:,.0f} frames/s"
 
 
+@attack("A10", Size(10_000, growth=4, seconds=5), Size(100_000, growth=4, seconds=10))
 def credit_overflow(scene: Scene) -> str:
     """REQUEST_N of the largest number, three times over the largest initial one: items flow."""
     line = scene.line(SETUP)
@@ -94,6 +104,7 @@ def credit_overflow(scene: Scene) -> str:
     return f"{scene.count} items came"
 
 
+@attack("A10", Size(500, growth=8, seconds=5), Size(10_000, growth=70, seconds=20))
 def credit_trickle(scene: Scene) -> str:
     """REQUEST_N of 1 on many streams in turn: each gets its one."""
     line = scene.line(SETUP)
@@ -113,7 +124,8 @@ def credit_trickle(scene: Scene) -> str:
     return f"each of {scene.count} streams got its {rounds + 1} items"
 
 
-def no_credit(scene: Scene) -> str:
+@attack("A10", Size(2000, growth=24, seconds=5), Size(10_000, growth=70, seconds=15))
+def credit_never_given(scene: Scene) -> str:
     """Streams of large items that were given credit for one, and never more."""
     line = scene.line(SETUP)
     line.keeps = False
@@ -129,7 +141,8 @@ def no_credit(scene: Scene) -> str:
     return f"one item on each of {scene.count} streams, then nothing"
 
 
-def surplus_at_client(scene: Scene) -> str:
+@attack("A10", Size(5_000, growth=4, seconds=5), Size(100_000, growth=4, seconds=10))
+def credit_ignored_client(scene: Scene) -> str:
     """A server that sends a client of ours a stream beyond its credit."""
     line = scene.called("stream")
     expect(asked(line), "no request came")
@@ -143,7 +156,8 @@ def surplus_at_client(scene: Scene) -> str:
     return "CANCEL at the second surplus item, the rest skipped; the caller is told"
 
 
-def surplus_at_server(scene: Scene) -> str:
+@attack("A10", Size(5_000, growth=4, seconds=5), Size(100_000, growth=4, seconds=10))
+def credit_ignored_server(scene: Scene) -> str:
     """A client that sends a channel beyond its credit, to a handler that never reads."""
     line = scene.line(SETUP + raw.prefixed(raw.channel(1, 1, b"sleep")))
     line.pour(repeated(raw.prefixed(raw.payload(1, bytes(1000))), scene.count))
@@ -154,6 +168,7 @@ def surplus_at_server(scene: Scene) -> str:
     return f"ERROR {errors(line)[1]:#x} at the second surplus item, the rest skipped"
 
 
+@attack("A10", Size(5_000, growth=4, seconds=5), Size(100_000, growth=4, seconds=10), options={"permits": 10})
 def beyond_lease(scene: Scene) -> str:
     """Requests beyond what the lease allows."""
     line = scene.line(raw.prefixed(raw.setup(flags=raw.L)))
@@ -169,6 +184,7 @@ def beyond_lease(scene: Scene) -> str:
     return f"{permits} answered, {len(refused)} REJECTED"
 
 
+@attack("A13", Size(1000, growth=12, seconds=5), Size(10_000, growth=70, seconds=10))
 def sleepers_cut(scene: Scene) -> str:
     """Requests whose handlers sleep, then the connection is cut."""
     line = scene.line(SETUP)
@@ -181,6 +197,7 @@ def sleepers_cut(scene: Scene) -> str:
     return f"{scene.count} handlers gone after {took:.2f} s"
 
 
+@attack("A11", Size(1, growth=8, seconds=5), Size(10, growth=8, seconds=15))
 def unread_stream(scene: Scene) -> str:
     """An endless stream of 16 KiB items with all the credit there is, which is not read."""
     line = scene.line(SETUP)
@@ -191,6 +208,7 @@ def unread_stream(scene: Scene) -> str:
     return f"the producer waits; after {scene.count} s it goes on"
 
 
+@attack("A11", Size(1, growth=8, seconds=5), Size(10, growth=8, seconds=15))
 def sleeping_reader(scene: Scene) -> str:
     """A server that would send 1 GiB to a client of ours whose reader sleeps."""
     line = scene.called("sleepy")
@@ -207,99 +225,3 @@ def sleeping_reader(scene: Scene) -> str:
         line.came.clear()
     expect(sent <= 512, f"credit for {sent} items was given")
     return f"credit for {sent} items of 16 KiB, then none"
-
-
-ATTACKS = [
-    Attack(
-        id="A5",
-        name="rapid-reset",
-        run=rapid_reset,
-        quick=Size(count=20_000, growth=8, seconds=5),
-        full=Size(count=200_000, growth=8, seconds=5),
-    ),
-    Attack(
-        id="A5",
-        name="rapid-reset-unlimited",
-        run=rapid_reset_unlimited,
-        quick=Size(count=20_000, growth=16, seconds=5, bar=4, limits={"cancels": 10**9}),
-        full=Size(count=200_000, growth=16, seconds=10, bar=5, limits={"cancels": 10**9}),
-    ),
-    Attack(
-        id="A6",
-        name="kept-streams",
-        run=kept_streams,
-        quick=Size(count=15_000, growth=70, seconds=10),
-        full=Size(count=100_000, growth=70, seconds=15),
-    ),
-    Attack(
-        id="A9",
-        name="unknown-streams",
-        run=strangers,
-        quick=Size(count=50_000, growth=2, seconds=3, bar=20_000),
-        full=Size(count=500_000, growth=1, seconds=5, bar=200_000),
-    ),
-    Attack(
-        id="A10",
-        name="credit-overflow",
-        run=credit_overflow,
-        quick=Size(count=10_000, growth=4, seconds=5),
-        full=Size(count=100_000, growth=4, seconds=10),
-    ),
-    Attack(
-        id="A10",
-        name="credit-trickle",
-        run=credit_trickle,
-        quick=Size(count=500, growth=8, seconds=5),
-        full=Size(count=10_000, growth=70, seconds=20),
-    ),
-    Attack(
-        id="A10",
-        name="credit-never-given",
-        run=no_credit,
-        quick=Size(count=2000, growth=24, seconds=5),
-        full=Size(count=10_000, growth=70, seconds=15),
-    ),
-    Attack(
-        id="A10",
-        name="credit-ignored-client",
-        run=surplus_at_client,
-        quick=Size(count=5_000, growth=4, seconds=5),
-        full=Size(count=100_000, growth=4, seconds=10),
-    ),
-    Attack(
-        id="A10",
-        name="credit-ignored-server",
-        run=surplus_at_server,
-        quick=Size(count=5_000, growth=4, seconds=5),
-        full=Size(count=100_000, growth=4, seconds=10),
-    ),
-    Attack(
-        id="A10",
-        name="beyond-lease",
-        run=beyond_lease,
-        options={"permits": 10},
-        quick=Size(count=5_000, growth=4, seconds=5),
-        full=Size(count=100_000, growth=4, seconds=10),
-    ),
-    Attack(
-        id="A11",
-        name="unread-stream",
-        run=unread_stream,
-        quick=Size(count=1, growth=8, seconds=5),
-        full=Size(count=10, growth=8, seconds=15),
-    ),
-    Attack(
-        id="A11",
-        name="sleeping-reader",
-        run=sleeping_reader,
-        quick=Size(count=1, growth=8, seconds=5),
-        full=Size(count=10, growth=8, seconds=15),
-    ),
-    Attack(
-        id="A13",
-        name="sleepers-cut",
-        run=sleepers_cut,
-        quick=Size(count=1000, growth=12, seconds=5),
-        full=Size(count=10_000, growth=70, seconds=10),
-    ),
-]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.harness import Scene, Size, attack, expect
 from qa.attacks.line import Line, joined
 from qa.attacks.payloads import ROUTING, alive, errors
+from qa.processes import MIB
 from rsocket_trio import Responder
 from tests.conformance import raw
 from tests.conformance.raw import F, M, N
@@ -67,6 +68,7 @@ def expect_invalid(scene: Scene, line: Line, count: int) -> int:
     return longest
 
 
+@attack("A12", Size(4, growth=12, seconds=10), Size(50, growth=16, seconds=20))
 def deep_data(scene: Scene) -> str:
     """Lists in each other, a hundred thousand deep, in each codec, to handlers of objects and of lists."""
     refused = 0
@@ -97,6 +99,7 @@ WRONG = (
 )
 
 
+@attack("A12", Size(2_000, growth=12, seconds=10), Size(20_000, growth=20, seconds=30))
 def wrong_data(scene: Scene) -> str:
     """Requests with wrong, missing, repeated and broken fields, one behind the other."""
     line = typed_line(scene, JSON)
@@ -105,6 +108,7 @@ def wrong_data(scene: Scene) -> str:
     return f"{scene.count} INVALID, the longest of {expect_invalid(scene, line, scene.count)} bytes"
 
 
+@attack("A12", Size(4, growth=24, seconds=10), Size(8, growth=64, seconds=20))
 def container_bomb(scene: Scene) -> str:
     """Millions of containers in a field that the type does not know, which are a byte or three each."""
     size = scene.count * MIB
@@ -121,6 +125,7 @@ def container_bomb(scene: Scene) -> str:
     return "INVALID, and no objects made"
 
 
+@attack("A12", Size(20, growth=12, seconds=10), Size(200, growth=12, seconds=20))
 def repeated_key(scene: Scene) -> str:
     """Orders with a key that occurs twice, beside a long key in front of many items, all in 125 KB."""
     line = typed_line(scene, JSON)
@@ -132,6 +137,7 @@ def repeated_key(scene: Scene) -> str:
     return f"{scene.count} answered"
 
 
+@attack("A12", Size(10, growth=12, seconds=10), Size(100, growth=16, seconds=20))
 def integers_of_one_hash(scene: Scene) -> str:
     """Maps of CBOR with 250 KB of keys that Python hashes alike."""
     keys = b"".join(b"\xc2\x4a" + (number * (2**61 - 1)).to_bytes(10, "big") + b"\x00" for number in range(32, 20_032))
@@ -142,6 +148,11 @@ def integers_of_one_hash(scene: Scene) -> str:
     return f"{scene.count} INVALID"
 
 
+@attack(
+    "A12",
+    Size(96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
+    Size(96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
+)
 def long_text(scene: Scene) -> str:
     """A text of a hundred megabytes, where the limits allow it: for an order, and for a handler of texts."""
     line = typed_line(scene, JSON)
@@ -163,49 +174,3 @@ def long_text(scene: Scene) -> str:
     (answer,) = (frame for frame in line.frames if frame.type == raw.PAYLOAD)
     expect(answer.body.endswith(b"%d" % size), f"answered {answer.body[:80]!r}")
     return f"{scene.count} MiB: twice INVALID, once its length"
-
-
-ATTACKS = [
-    Attack(
-        id="A12",
-        name="deep-data",
-        run=deep_data,
-        quick=Size(count=4, growth=12, seconds=10),
-        full=Size(count=50, growth=16, seconds=20),
-    ),
-    Attack(
-        id="A12",
-        name="wrong-data",
-        run=wrong_data,
-        quick=Size(count=2_000, growth=12, seconds=10),
-        full=Size(count=20_000, growth=20, seconds=30),
-    ),
-    Attack(
-        id="A12",
-        name="container-bomb",
-        run=container_bomb,
-        quick=Size(count=4, growth=24, seconds=10),
-        full=Size(count=8, growth=64, seconds=20),
-    ),
-    Attack(
-        id="A12",
-        name="repeated-key",
-        run=repeated_key,
-        quick=Size(count=20, growth=12, seconds=10),
-        full=Size(count=200, growth=12, seconds=20),
-    ),
-    Attack(
-        id="A12",
-        name="integers-of-one-hash",
-        run=integers_of_one_hash,
-        quick=Size(count=10, growth=12, seconds=10),
-        full=Size(count=100, growth=16, seconds=20),
-    ),
-    Attack(
-        id="A12",
-        name="long-text",
-        run=long_text,
-        quick=Size(count=96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
-        full=Size(count=96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
-    ),
-]

@@ -37,25 +37,11 @@ def server(options: argparse.Namespace) -> bool:
     return besiege(options.frames, options.seed)
 
 
-def sizes(options: argparse.Namespace) -> bool:
-    from qa.fuzz.sizes import all_sizes
-
-    return all_sizes()
-
-
-def machines(options: argparse.Namespace) -> bool:
-    from qa.fuzz.machines import run_machines
-
-    return run_machines(options.examples, options.steps)
-
-
 COMMANDS: Final[dict[str, tuple[Callable[[argparse.Namespace], bool], str]]] = {
     "decoders": (decoders, "mutated bytes for every decoder, so many each"),
     "guided": (guided, "inputs that coverage led to, so many in sum (needs the extra `fuzz`)"),
     "conversations": (conversations, "mutated conversations with sessions without I/O"),
     "server": (server, "mutated traffic against a live server of all dialects"),
-    "sizes": (sizes, "payloads of every size in fragments of every size"),
-    "machines": (machines, "pairs of sessions against a plain model, so many examples for each dialect"),
 }
 
 
@@ -64,7 +50,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m qa.fuzz", description="Long fuzzing runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name, help=text) for name, (_, text) in COMMANDS.items()}
-    for name in ("decoders", "guided", "conversations", "server"):
+    for name in COMMANDS:
         parsers[name].add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     for name, runs in (("decoders", 2_000_000), ("guided", 5_000_000), ("conversations", 200_000)):
         parsers[name].add_argument("--runs", type=int, default=runs)
@@ -72,16 +58,13 @@ def arguments(words: list[str]) -> argparse.Namespace:
         parsers[name].add_argument("--target", action="append", help="one of the targets; all without it")
     parsers["guided"].add_argument("--keep", action="store_true", help="add what was reached to the corpus")
     parsers["server"].add_argument("--frames", type=int, default=200_000)
-    parsers["machines"].add_argument("--examples", type=int, default=1_000)
-    parsers["machines"].add_argument("--steps", type=int, default=50)
     return parser.parse_args(words)
 
 
 def main(words: list[str]) -> int:
     """Run one command."""
     options = arguments(words)
-    if hasattr(options, "seed"):
-        print(f"seed {options.seed}", flush=True)
+    print(f"seed {options.seed}", flush=True)
     return 0 if COMMANDS[options.command][0](options) else 1
 
 

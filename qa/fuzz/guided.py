@@ -1,4 +1,7 @@
-"""Inputs that coverage leads to: every target in a process of its own, from the vectors and what is kept."""
+"""Inputs that coverage leads to: every target in a process of its own, from the vectors and what is kept.
+
+What is kept is text: a file for each target, a line of hexadecimal digits for each input.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from qa.fuzz import corpus
 from qa.fuzz.decoders import GUIDED, TARGETS
 
+FOLDER: Final = Path(__file__).parent / "corpus"
+MOST: Final = 30
+"""Inputs that are kept for one target: the shortest, each of which reached something that none before it did."""
+LONGEST: Final = 300
+"""Bytes of an input that is kept."""
 ROOT: Final = Path(__file__).parents[2]
 BOUNDS: Final = ("-max_len=512", "-timeout=1", "-rss_limit_mb=512", "-verbosity=1")
 """No input takes a second, and no run 512 MiB."""
@@ -37,7 +44,7 @@ def guide(name: str, runs: int, seed: int, *, keep: bool) -> bool:
         found, broken = Path(place) / "found", Path(place) / "broken"
         found.mkdir()
         broken.mkdir()
-        for number, data in enumerate((*TARGETS[name].seeds, *corpus.kept(name))):
+        for number, data in enumerate((*TARGETS[name].seeds, *kept(name))):
             (found / f"seed{number}").write_bytes(data)
         options = (*BOUNDS, f"-artifact_prefix={broken}/", f"-seed={seed % 2**31 or 1}")
         run = fuzzer(name, f"-runs={runs}", *options, str(found))
@@ -54,7 +61,7 @@ def guide(name: str, runs: int, seed: int, *, keep: bool) -> bool:
             print(run.stderr[-4000:], flush=True)
         if keep:
             reached_by = [path.read_bytes() for path in found.iterdir() if not path.name.startswith("seed")]
-            print(f"    {corpus.keep(name, [*corpus.kept(name), *reached_by])} kept", flush=True)
+            print(f"    {keep_inputs(name, [*kept(name), *reached_by])} kept", flush=True)
     return clean
 
 
@@ -62,3 +69,17 @@ def fuzzer(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     """One run of libFuzzer."""
     command = [sys.executable, "-m", "qa.fuzz.guided_target", name, *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+
+
+def kept(target: str) -> list[bytes]:
+    """Return the inputs that are kept for this target."""
+    path = FOLDER / f"{target}.txt"
+    return [bytes.fromhex(line) for line in path.read_text("ascii").splitlines()] if path.exists() else []
+
+
+def keep_inputs(target: str, inputs: Iterable[bytes]) -> int:
+    """Keep these inputs and no others; how many they are."""
+    chosen = sorted({data for data in inputs if len(data) <= LONGEST}, key=lambda data: (len(data), data))[:MOST]
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{target}.txt").write_text("".join(f"{data.hex()}\n" for data in chosen), "ascii")
+    return len(chosen)

@@ -5,9 +5,10 @@ The model knows two ends of each stream and what each may still do; the sessions
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import attrs
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from rsocket_trio.errors import ApplicationError, RemoteProtocolError
@@ -36,6 +38,7 @@ from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
+from tests.rsocket.test_vectors import FILES
 
 SINGLE: Final = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 CHANNEL: Final = Interaction.REQUEST_CHANNEL
@@ -295,3 +298,21 @@ class Machine(RuleBasedStateMachine):
 def pick(which: int, ends: list[End]) -> End:
     """One of them."""
     return ends[which % len(ends)]
+
+
+MACHINES: Final[dict[str, type[Machine]]] = {
+    dialect.name: type(f"Machine_{name[:-4]}", (Machine,), {"dialect": dialect}) for name, dialect in FILES.items()
+}
+
+
+def run_machine(name: str, examples: int, steps: int, **options: Any) -> None:
+    """So many examples of so many steps at most for one dialect."""
+    terms = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        **options,
+    )
+    run_state_machine_as_test(MACHINES[name], settings=terms)

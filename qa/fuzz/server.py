@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import socket
 import statistics
 import struct
@@ -16,19 +15,27 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import trio
 import trio.lowlevel
 
-from qa.fuzz.traffic import SPEAKERS, traffic
+from qa.fuzz.mutation import mutate
+from qa.fuzz.spoken import FRAMES, KINDS, NAMES, SHARES, STREAMUX, TEMPERS
+from qa.processes import MIB, descriptors, resident
 from rsocket_trio import Channel, Limits, Payload, Responder, open_connection, serve
+from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.mux.framing import Framing24, Framing32, whole
 from rsocket_trio.mux.stream_state import StreamState
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
+from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
+from rsocket_trio.streamux.negotiation import Initialize, Terms
 from rsocket_trio.streamux.request_table import Exchange
+from tests.rsocket.pairs import client_terms
 
 WIDTH: Final = 8
 """Connections at one time."""
@@ -41,7 +48,10 @@ WORST_BUSY: Final = 0.2
 WORST: Final = 5.0
 """Seconds until an answer, however busy the machine is."""
 LINGER: Final = struct.pack("ii", 1, 0)
-MIB: Final = 2**20
+NOISE: Final = "noise"
+SPEAKERS: Final = (*NAMES, STREAMUX, NOISE)
+TERMS: Final = Terms(8, 10)
+OFFER: Final = Initialize(min_id=8, max_id=8, rec_id=8, min_len=10, max_len=10, rec_len=10)
 
 
 @attrs.define
@@ -167,6 +177,51 @@ async def behave(uri: str, siege: Siege) -> None:
             await trio.sleep(0.005)
 
 
+# What a connection says: its first frame as it should be, and mutated ones behind that
+
+
+def traffic(speaker: str, frames: int, random: Random) -> bytes:
+    """All that a client says on one connection: so many frames behind its first."""
+    temper = random.choice(TEMPERS)
+    if speaker == NOISE:
+        return random.randbytes(random.randrange(1, 20 * frames))
+    if speaker == STREAMUX:
+        data = OFFER.encode() + b"".join(chunk(random) for _ in range(frames))
+    else:
+        dialect = NAMES[speaker]
+        said = [setup(dialect), *(frame(dialect, temper, random) for _ in range(frames))]
+        data = (Framing24() if dialect.framing == "u24" else Framing32(2**24, 8)).join(said)
+    # The lengths themselves are mutated too, on some connections.
+    return mutate(random, (data,)) if random.random() < temper else data
+
+
+def setup(dialect: Dialect) -> bytes:
+    """The first frame of a client."""
+    client = Session(dialect, client=True, limits=Limits(), fragment_size=1000)
+    client.start_client(client_terms(), 0.0)
+    return whole(client.outbox.take(65536)[0])
+
+
+def frame(dialect: Dialect, temper: float, random: Random) -> bytes:
+    """A frame on one of a few streams."""
+    (kind,) = random.choices(KINDS, cum_weights=SHARES)
+    value: Any
+    value, data = random.choice(FRAMES[dialect][kind])
+    if value.stream_id:
+        try:
+            data = dialect.codec.encode(attrs.evolve(value, stream_id=random.randrange(12)))
+        except LocalProtocolError:
+            pass  # A vector that may only be read goes as it stands.
+    return mutate(random, (data,)) if random.random() < temper else data
+
+
+def chunk(random: Random) -> bytes:
+    """A chunk of one of a few requests."""
+    payload = bytes(random.choice((0, 0, 1, 30, 200)))
+    header = ChunkHeader(random.randrange(4), len(payload), random.random() < 0.02, random.random() < 0.5)
+    return HeaderLayout(TERMS).encode(header) + payload
+
+
 # What is there, before and after
 
 
@@ -188,7 +243,7 @@ def holdings() -> dict[str, int]:
     gc.collect()
     kinds: tuple[type[StreamState], ...] = (Stream, Exchange)
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
+        "descriptors": descriptors(),
         "tasks": trio.lowlevel.current_statistics().tasks_living,
         "streams": sum(type(one) in kinds for one in gc.get_objects()),
     }
@@ -203,11 +258,6 @@ async def left_since(before: dict[str, int]) -> list[str]:
         await trio.sleep(CLOSE_TIMEOUT / LOOKS)
         now = holdings()
     return [f"{now[kind] - count:+} {kind}" for kind, count in before.items() if now[kind] != count]
-
-
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""``python -m qa.kafka [--kills] [--rates] [--rounds N] [--plain] [--victim V] [--seed S]``: logs on Kafka, in full.
+"""``python -m qa.kafka [--kills] [--rates] [--rounds N]``: logs on Kafka, in full.
 
 Kills broker, servers and Spark's driver in mid-commit, and compares rates with Spark's own source; exits 1 if a row was
 lost or came twice, or the rate is too low.
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from qa.kafka.kills import VICTIMS, Run, Victim
-from qa.kafka.rates import ROWS, measure
+from qa.kafka.rates import measure
 from tests.kafka.broker import missing_kafka
 
 ROUNDS = 12
@@ -25,10 +25,6 @@ def main() -> int:
     parser.add_argument("--kills", action="store_true", help="kill only")
     parser.add_argument("--rates", action="store_true", help="measure only")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"kills of each ({ROUNDS})")
-    parser.add_argument("--plain", action="store_true", help="a plain driver instead of Spark's")
-    parser.add_argument("--victim", choices=VICTIMS, help="kill this only")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows to measure with ({ROWS})")
-    parser.add_argument("--seed", type=int, default=1, help="what chance begins with (1)")
     asked = parser.parse_args()
     missing = missing_kafka()
     if missing is not None:
@@ -36,19 +32,19 @@ def main() -> int:
         return 1
     good = True
     if asked.kills or not asked.rates:
-        for victim in VICTIMS if asked.victim is None else (asked.victim,):
-            good = kill(victim, asked.rounds, plain=asked.plain, seed=asked.seed) and good
+        for victim in VICTIMS:
+            good = kill(victim, asked.rounds) and good
     if asked.rates or not asked.kills:
         with tempfile.TemporaryDirectory() as scratch:
-            good = measure(Path(scratch), asked.rows) and good
+            good = measure(Path(scratch)) and good
     return 0 if good else 1
 
 
-def kill(victim: Victim, rounds: int, *, plain: bool, seed: int) -> bool:
+def kill(victim: Victim, rounds: int) -> bool:
     """Play one kind of kills, and print what came of it. Return whether it is good."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        run = Run(Path(scratch), spark=not plain, rows=200 * (4 * rounds + 8), step=100, seed=seed)
+        run = Run(Path(scratch), spark=True, rows=200 * (4 * rounds + 8), step=100, seed=1)
         outcome = run.play([victim] * rounds)
     good = outcome.is_good and outcome.rounds == rounds
     print(

@@ -1,10 +1,7 @@
-"""Rates and costs of a log: rows in packs, in process and over TCP, and single appends beside the former log."""
+"""Rates and costs of a log: rows in packs, in process and over TCP."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,9 +15,6 @@ from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.replay.element_metadata import read_placed
 from rsocket_trio.replay.elements import Pack, arrow
 
-ROOT = Path(__file__).resolve().parents[2]
-FORMER = "c14d5c0"
-"""The commit whose log is measured beside this one."""
 ROW = b"a row of twenty-eight bytes."
 ROWS = 4_000_000
 PARTITIONS = 2
@@ -31,8 +25,6 @@ MAX_COST = 1.4
 MAX_RATIO = 1.2
 MAX_DIFFERENCE = 0.1
 """The cost of a read over TCP in files is at most so many times that in memory, or so many microseconds above."""
-SINGLE_RATIO = 1.1
-"""The cost of single appends, as a multiple of the former's: two runs of one program differ by as much."""
 
 
 class Figure(NamedTuple):
@@ -105,26 +97,6 @@ async def read_served(client: Connection, log: Log, rows: int) -> None:
         assert count == rows // PARTITIONS, f"{count} of {rows // PARTITIONS} rows"
 
 
-def single_appends(folder: Path, package: Path) -> tuple[float, float]:
-    """Return microseconds of CPU a row of single appends, in memory and in files, with the package in a folder."""
-    folder.mkdir()
-    words = [sys.executable, str(ROOT / "qa/log/single_appends.py"), str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(package)}
-    found = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True).stdout.split()
-    return float(found[0]), float(found[1])
-
-
-def former(folder: Path) -> Path:
-    """Put the former package into a folder, and return it."""
-    package = folder / "former"
-    package.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", FORMER, "rsocket_trio"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-    ).stdout
-    subprocess.run(["tar", "-x", "-C", str(package)], input=archive, check=True)
-    return package
-
-
 def play(folder: Path, rows: int = ROWS) -> list[str]:
     """Measure all. Return the bars that are missed."""
     figures = {
@@ -140,17 +112,4 @@ def play(folder: Path, rows: int = ROWS) -> list[str]:
     in_file, in_memory = (found["read over TCP"].cost for found in figures.values())
     if in_file > max(MAX_RATIO * in_memory, in_memory + MAX_DIFFERENCE):
         wrong.append(f"reading over TCP costs {in_file:.3f} us in a file, {in_memory:.3f} in memory")
-    package, ours, theirs = former(folder), [], []
-    for turn in range(REPEAT):
-        ours.append(single_appends(folder / f"ours {turn}", ROOT))
-        theirs.append(single_appends(folder / f"theirs {turn}", package))
-    memory, files = (min(costs) for costs in zip(*ours, strict=True))
-    memory_before, files_before = (min(costs) for costs in zip(*theirs, strict=True))
-    print(
-        f"single appends by 50 tasks: {files:.1f} us of CPU a row in files, {memory:.1f} in memory; the former log: "
-        f"{files_before:.1f} and {memory_before:.1f}",
-        flush=True,
-    )
-    if files > SINGLE_RATIO * files_before or memory > files:
-        wrong.append(f"single appends: at most {SINGLE_RATIO} times the former log's {files_before:.1f} us in files")
     return wrong

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import attrs
 import trio
 import trio.testing
 
+from qa.processes import MIB, resident
 from rsocket_trio import Keepalive, Payload, RejectedResume, Responder, ResumeOptions, serve
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
@@ -30,8 +29,6 @@ KEPT = 4_096
 """Bytes that a session keeps whose client has vanished."""
 A_SESSION = 32 * 1024
 """Bytes of a session beside what it keeps: a connection, and the handler's task that waits in it."""
-PAGE = os.sysconf("SC_PAGE_SIZE")
-MIB = 2**20
 TERMS = ClientTerms(Payload(), "application/octet-stream", "", Keepalive(), lease=False, strict=False)
 PATIENCE = 10.0
 
@@ -130,11 +127,6 @@ async def resuming_server(options: ResumeOptions) -> AsyncIterator[tuple[int, Se
 def every_sessions() -> list[SessionRegistry]:
     """All that live in this process."""
     return [one for one in gc.get_objects() if isinstance(one, SessionRegistry)]
-
-
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 def kept_bytes(sessions: SessionRegistry) -> int:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import attrs
 import trio
 
-from qa.resume.ledger import ASKED, ASKING, Ledger
+from qa.items import ASKED, ASKING
+from qa.resume.ledger import Ledger
 from qa.resume.proxy import FIN, RST, Cut, cutting_proxy
 from qa.resume.recorder import CLIENT, SERVER, Recorder
 from rsocket_trio import (
@@ -57,7 +58,6 @@ class Range:
         self._dialect = dialect
         self._port = port
         self._ledgers = ledgers
-        self._chance = random.Random(1)
         self._runs = 0
         self._cuts_made = 0
 
@@ -127,7 +127,7 @@ class Range:
                     client.request_channel(opening) as channel,
                 ):
                     for _ in range(ITEMS):
-                        await channel.send(ledger.offer(number, ASKING, self._chance))
+                        await channel.send(ledger.offer(number, ASKING))
                     async for item in items:
                         ledger.receive(item)
                     await channel.send_eof()
@@ -145,14 +145,13 @@ def cut(side: str, at: int) -> Cut:
 def responder_for(ledgers: dict[int, Ledger]) -> Responder:
     """Return the calls of the clients: a stream, and a channel that sends as well; each run has its ledger."""
     responder = Responder()
-    chance = random.Random(2)
 
     @responder.request_stream
     async def stream(request: Payload) -> AsyncIterator[Payload]:
         number = int(request.data[len(OPENING) :])
         ledgers[number].start(0)
         for _ in range(ITEMS):
-            yield ledgers[number].offer(0, ASKED, chance)
+            yield ledgers[number].offer(0, ASKED)
 
     @responder.request_channel
     async def channel(channel: Channel) -> None:
@@ -161,7 +160,7 @@ def responder_for(ledgers: dict[int, Ledger]) -> Responder:
         async for item in channel:
             ledgers[number].receive(item)
         for _ in range(ITEMS):
-            await channel.send(ledgers[number].offer(number, ASKED, chance))
+            await channel.send(ledgers[number].offer(number, ASKED))
 
     return responder
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import attrs
 import trio
 
-from qa.resume.ledger import ASKED, ASKING, LARGEST, Ledger, Verdict
+from qa.items import ASKED, ASKING
+from qa.resume.ledger import Ledger, Verdict
 from qa.resume.proxy import Cut, Tamper, cutting_proxy, random_cuts
 from qa.resume.recorder import Recorder
 from qa.resume.replays import Eavesdropper
@@ -62,12 +63,11 @@ class Outcome:
 class Load:
     """The work of one session: both sides ask for streams and channels, and send items until ``stopping``."""
 
-    def __init__(self, ledger: Ledger, seed: int, credit: int = CREDIT) -> None:
+    def __init__(self, ledger: Ledger, credit: int = CREDIT) -> None:
         self.ledger = ledger
         self.credit = credit
         self.stopping = False
         self.servers: list[Connection] = []
-        self._chance = random.Random(seed)
         self._connected = trio.Event()
 
     def responder(self) -> Responder:
@@ -137,7 +137,7 @@ class Load:
 
     def _items(self, number: int, direction: int) -> Iterator[Payload]:
         while not self.stopping:
-            yield self.ledger.offer(number, direction, self._chance)
+            yield self.ledger.offer(number, direction)
 
 
 class Pauses:
@@ -168,7 +168,6 @@ async def run_load(
     plan: Iterator[Cut | None] | None = None,
     tamper: Tamper | None = None,
     items: int = 0,
-    largest: int = LARGEST,
     credit: int = CREDIT,
     options: ResumeOptions = OPTIONS,
     patience: float = 60.0,
@@ -177,14 +176,14 @@ async def run_load(
 ) -> Outcome:
     """The load over a connection that is cut so many times, then left alone until everything is finished.
 
-    There are at least so many ``items``, of at most ``largest`` bytes. With ``overheard`` somebody records how the
+    There are at least so many ``items``. With ``overheard`` somebody records how the
     client comes back, and says it again behind every cut. Over another ``scheme`` than ``tcp`` the frames on their way
     are not looked at.
     """
     chance = random.Random(seed)
-    ledger, recorder = Ledger(largest), Recorder(dialect_named(dialect))
+    ledger, recorder = Ledger(), Recorder(dialect_named(dialect))
     looking = recorder if scheme == "tcp" else None
-    load = Load(ledger, seed, credit)
+    load = Load(ledger, credit)
     began = time.monotonic()
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(_serve, load.server(), options, scheme)

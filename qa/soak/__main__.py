@@ -16,10 +16,10 @@ import attrs
 import trio
 
 from qa.attacks.harness import Victim
+from qa.processes import MIB
 from qa.soak.client import RESUME, Client, Size, Tally
-from qa.soak.watch import HEADER, MIB, Sample, left, looked_at, misses, row, trend
+from qa.soak.watch import HEADER, Sample, left, looked_at, misses, row, trend
 
-SERVER = "qa.soak.server"
 EVERY = 1.0
 """Seconds between two samples."""
 ROWS = 20
@@ -42,7 +42,8 @@ class Outcome:
 
 async def soak(size: Size, enough: Callable[[Tally], bool] = lambda tally: True) -> Outcome:
     """Do one run: the seconds of its size, and on until enough has happened, a minute more at most."""
-    with Victim({"resume": RESUME}, SERVER) as victim:
+    # It is asked for thousands of broken handlers.
+    with Victim({"resume": RESUME, "level": "CRITICAL"}) as victim:
         client = Client(f"tcp://127.0.0.1:{victim.ports['tcp']}", size)
         tally, samples = client.tally, list[Sample]()
         began = trio.current_time()
@@ -78,9 +79,9 @@ async def soak(size: Size, enough: Callable[[Tally], bool] = lambda tally: True)
         while left(before, after := await look()) and trio.current_time() < until:  # noqa: ASYNC110
             await trio.sleep(0.1)
         print(row(after, tally.open, tally.items), flush=True)
-        said = await trio.to_thread.run_sync(victim.order, "glance")
-    complaints = [*tally.failures, *said["wrong"], *misses(samples, size.connections), *left(before, after)]
-    return Outcome(tally, samples, said["received"], complaints)
+        work = await trio.to_thread.run_sync(victim.order, "work")
+    complaints = [*tally.failures, *work["faults"], *misses(samples, size.connections), *left(before, after)]
+    return Outcome(tally, samples, work["received"], complaints)
 
 
 def report(outcome: Outcome) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterable
+from typing import Any
 
 import attrs
 import trio
 
-from qa.soak.line import Line
-from qa.soak.server import ASKED, ASKING, BREAK, COMPLETE, FAIL, INTERNAL, ORDER, PLANNED, Wrong, check, item
+from qa.items import ASKED, ASKING, Wrong, check, item
+from qa.resume.proxy import reset
+from qa.soak.server import BREAK, COMPLETE, FAIL, INTERNAL, ORDER, PLANNED
 from rsocket_trio import (
     Channel,
     Connection,
@@ -23,6 +26,7 @@ from rsocket_trio import (
     open_connection,
 )
 from rsocket_trio.errors import StreamError
+from rsocket_trio.transports.socket_stream import SocketStream
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 KEEPALIVE = Keepalive(interval=5, max_lifetime=60)
@@ -35,6 +39,67 @@ DEAFNESS = 0.5
 """Seconds at most in which everything is lost before a connection is cut."""
 LONGEST_PAUSE = 10.0
 """Seconds in which a session must go on."""
+
+
+class Deaf(trio.abc.Stream):
+    """In place of a stream whose network is gone: what is written is lost, and nothing is read until the end."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self.stream = stream
+        self._gone = trio.Event()
+
+    async def send_all(self, data: object) -> None:
+        """Lose it."""
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """There is always room."""
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Nothing comes, and then the end."""
+        await self._gone.wait()
+        raise trio.BrokenResourceError("cut")
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        self._gone.set()
+        await self.stream.aclose()
+
+    def end(self, *, rudely: bool) -> None:
+        """Take the socket away, with a reset or with the ends of both directions."""
+        self._gone.set()
+        try:
+            if rudely:
+                reset(self.stream)
+            else:
+                self.stream.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it was lost already
+
+
+class Line:
+    """One connection, and whether it was cut here."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self.is_cut = False
+        self.resumed = 0
+        connection.on_state(self._on_state)
+
+    def _on_state(self, status: str) -> None:
+        self.resumed += status == "open"
+
+    async def cut(self, *, seconds: float, rudely: bool) -> None:
+        """Have the network lose everything for so long, and then be gone."""
+        self.is_cut = True
+        link: Any = self.connection._engine.link
+        transport = link._transport
+        deaf = transport._stream = Deaf(transport._stream)
+        transport._socket = None
+        await trio.sleep(seconds)
+        deaf.end(rudely=rudely)
 
 
 @attrs.frozen(kw_only=True)
@@ -179,17 +244,17 @@ class Client:
         leaves = self._chance.random() < 0.2
         seconds = self._chance.uniform(0, items * self._size.pause) if leaves else float("inf")
         with trio.move_on_after(seconds):
-            check(await connection.request_response(order), number, ASKED, 0)
+            check(await connection.request_response(order, route="soak"), number, ASKED, 0)
             self.tally.items += 1
             return "completed"
         return "cancelled"
 
     async def _stream(self, connection: Connection, number: int, items: int, order: bytes) -> str:
-        async with connection.request_stream(order, initial_request_n=CREDIT) as came:
+        async with connection.request_stream(order, route="soak", initial_request_n=CREDIT) as came:
             return await self._receive(came, number, items)
 
     async def _channel(self, connection: Connection, number: int, items: int, order: bytes) -> str:
-        async with connection.request_channel(order, initial_request_n=CREDIT) as channel:
+        async with connection.request_channel(order, route="soak", initial_request_n=CREDIT) as channel:
             how = ""
             errors: list[RSocketError | Wrong] = []
             async with trio.open_nursery() as nursery:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-MIB = 2**20
+from qa.processes import MIB, descriptors, resident
+
 FLAT = 0.05
 """Share by which a figure may grow after the first tenth."""
 SLOPE = 0.5
@@ -43,8 +41,7 @@ class Sample:
 
 def looked_at(pid: int, tasks: int) -> Process:
     """Return the figures that the system has of a process."""
-    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    return Process(resident, tasks, len(os.listdir(f"/proc/{pid}/fd")))
+    return Process(resident(pid), tasks, descriptors(pid))
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:

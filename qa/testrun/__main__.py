@@ -1,4 +1,4 @@
-"""``python -m qa.testrun``: run a part of the tests under a supervisor, or print the table of all parts.
+"""``python -m qa.testrun``: run a part of the tests, or print the table of all parts.
 
 ``begin RUN`` forgets what a run of that name left. ``part NAME`` runs tests, ``command NAME -- PROGRAM ...`` a program,
 ``gate NAME`` the programs of a part of ``make gate``. ``table RUN NAME ...`` prints what became of the parts named, and
@@ -12,10 +12,9 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from qa.testrun import parts, table
-from qa.testrun.supervisor import GRACE, Supervisor, run_command, stop_on_signals
+from qa.testrun.running import run_programs, run_tests, stop_on_signals
 
 FOLDER = parts.ROOT / "build" / "testrun"
 PAGE = parts.ROOT / "docs" / "contributing" / "testing.md"
@@ -28,10 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for verb in ("begin", "part", "command", "gate", "table"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--run", default="test", help="the run that the part belongs to")
-        sub.add_argument("--folder", type=Path, default=FOLDER, help="where runs are kept")
         if verb == "part":
             sub.add_argument("name", choices=[part.name for part in parts.PARTS])
-            sub.add_argument("--grace", type=float, default=GRACE, help="seconds beyond the limit of an item")
         elif verb in ("command", "gate"):
             sub.add_argument("name")
         elif verb == "table":
@@ -41,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sub.add_argument("more", nargs="*", help="options of pytest, or the program")
     options = parser.parse_args(arguments)
     stop_on_signals()
-    folder = options.folder / options.run
+    folder = FOLDER / options.run
     if options.verb == "begin":
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -56,12 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(any(one.failures for one in found))
     if options.verb == "part":
         part = parts.part(options.name)
-        shutil.rmtree(folder / part.name, ignore_errors=True)
-        command = parts.command(part, options.more)
-        result = Supervisor(part.name, command, folder, workers=part.workers, grace=options.grace).run()
+        folder.mkdir(parents=True, exist_ok=True)
+        result = run_tests(part.name, parts.command(part, options.more), folder, workers=part.workers)
     else:
         programs = parts.GATE[options.name] if options.verb == "gate" else (tuple(options.more),)
-        result = run_command(options.name, programs, folder)
+        result = run_programs(options.name, programs, folder)
     counts = result.counts
     print(
         f"{result.part}: {counts['passed'] + counts['xfailed']} passed, {len(result.failures)} failed, "

@@ -40,7 +40,7 @@ PARTS: Final = (
     Tests(
         "commands", ("tests/cli", "tests/capture", "tests/loadgen", "tests/server", "tests/test_examples.py"), workers=2
     ),
-    Tests("pure", (TESTS,), workers=4),
+    Tests("pure", (TESTS,), workers=3),
 )
 QUICK: Final = ("commands", "pure")
 """Parts that need no Java and no peer."""
@@ -128,12 +128,6 @@ def command(tests: Tests, more: Iterable[str] = ()) -> list[str]:
         *ignored,
         *tests.paths,
     ]
-
-
-def part_of(path: str) -> Tests:
-    """Return the part that runs a file of tests: that of the longest path above it."""
-    fitting = [(len(own), tests.name) for tests in PARTS for own in tests.paths if path == own or _is_below(path, own)]
-    return part(max(fitting)[1])
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from qa.testrun.supervisor import Result
+from qa.testrun.record import Result
 
 COLUMNS: Final = ("part", "items", "passed", "failed", "skipped", "run again", "wall s", "CPU s")
 SLOWEST: Final = 10

@@ -2,9 +2,8 @@
 
 ``python -m qa.wrong.findings`` plays the cases that the file does not know against one fault after the other until each
 has caught one, adds what it finds, and names the cases that catch none; with ``--anew`` it also plays those it knows.
-Faults are those of the wrong server, for RSocket 1.0, and those of a line that spoils what passes between the tester
-and a right peer. ``--check`` plays every case without a fault and against its own, and each fault of the wrong server
-against other cases, of which it has to leave most passing.
+Faults are those of a line that spoils what passes between the tester and a right peer. ``--check`` plays every case
+without a fault and against its own.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -23,33 +21,27 @@ import trio
 import trio.testing
 
 from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
-from qa.wrong.server import GENERAL, MakeSession, Session, Switch, serve
-from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
+from qa.wrong.right import Manner
+from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, read_chapter
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
-from rsocket_trio.conformance.play import RESUME, CaseOutcome, CaseResult
+from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.report import told
-from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
+from rsocket_trio.conformance.run import Target, run
 from tests.conformance.peers import serving as serving_right
 from tests.conformance.peers import starting
 
 PATH = Path(__file__).with_name("findings.txt")
 HEAD: Final = "# Faults of wrong peers, and the cases that catch them. python -m qa.wrong.findings writes this file."
-CASES = [case for case in chosen("rsocket/1.0", role="server") if set(case.options) <= {RESUME, "leases"}]
-"""The cases that the wrong server takes part in."""
-SWITCHES = [switch for switch in Switch if switch not in GENERAL]
-"""The faults that most cases do not see."""
 IDLE = 0.01
 """Seconds without traffic after which the clock jumps: what a test waits for takes no time, and no test is in haste."""
 FEW = 3
 """Cases that may all meet the situation of a fault. Else half of them may: a fault that breaks most shows nothing."""
-SAMPLE = 7
-"""Cases that are played against each fault of the wrong server to see that it leaves most of them passing."""
 AT_ONCE = 16
 """Cases that are played at the same time."""
 Chapter: TypeAlias = tuple[str, str]
 """A dialect and a role."""
 CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in TESTED_DIALECTS for role in ("server", "client")]
-Findings: TypeAlias = dict[Chapter, dict[str, Switch | Fault]]
+Findings: TypeAlias = dict[Chapter, dict[str, Fault]]
 """The fault that each case catches."""
 
 
@@ -58,61 +50,11 @@ def cases_of(chapter: Chapter) -> list[Case]:
     return [case for case in read_chapter(chapter[0]).cases if case.role == chapter[1] and not case.messages_only]
 
 
-# The wrong server
-
-
-@asynccontextmanager
-async def serving(
-    switch: Switch | None,
-    options: Sequence[str] = (),
-    *,
-    patience: float = PATIENCE,
-    at_once: int = AT_ONCE,
-    make: MakeSession = Session,
-) -> AsyncIterator[Target]:
-    """Serve with this fault and these options for as long as the block."""
-    async with trio.open_nursery() as nursery:
-        serves = partial(serve, switch, make=make, resumes=RESUME in options, leases="leases" in options)
-        uri = await nursery.start(serves)
-        yield Target(dial_to(uri), frozenset((*NEEDS, *options)), patience, at_once)
-        nursery.cancel_scope.cancel()
-
-
-async def played(switch: Switch | None, cases: Sequence[Case], make: MakeSession = Session) -> list[CaseResult]:
-    """Play cases against a server with this fault. Return their results in the same order."""
-    results: dict[str, CaseResult] = {}
-    for options in sorted({case.options for case in cases}):
-        async with serving(switch, options, make=make) as target:
-            some = await run([case for case in cases if case.options == options], target)
-        results |= {result.case.id: result for result in some}
-    return [results[case.id] for case in cases]
-
-
-async def caught_by_switches(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
-    """Play cases against the faults that name them, then against one after the other. Return what each caught."""
-    caught: dict[str, Switch | Fault] = {}
-    for switch in SWITCHES:
-        named = [case for case in cases if case.id == switch.caught_by]
-        caught |= dict.fromkeys(broken(await played(switch, named)), switch)
-    for switch in reversed(SWITCHES):
-        left = [case for case in cases if case.id not in caught]
-        caught |= dict.fromkeys(broken(await played(switch, left)), switch)
-    return caught
-
-
-def broken(results: Sequence[CaseResult]) -> list[str]:
-    """Return the cases that caught something."""
-    return [result.case.id for result in results if is_caught(result)]
-
-
 def is_caught(result: CaseResult) -> bool:
     """Return whether the case caught a fault: it failed, or deviated if its level is not binding."""
     return result.outcome is CaseOutcome.FAIL or (
         result.outcome is CaseOutcome.DEVIATION and not result.case.level.is_binding
     )
-
-
-# The line that spoils
 
 
 @attrs.frozen
@@ -125,8 +67,13 @@ class Play:
     met: frozenset[str]
 
 
-async def played_over_lines(rows: Iterable[tuple[Case, Fault | None]], *, at_once: int = AT_ONCE) -> list[Play]:
-    """Play cases, each over a line with its fault, side by side. The cases have the same dialect and role."""
+async def played_over_lines(
+    rows: Iterable[tuple[Case, Fault | None]], *, at_once: int = AT_ONCE, manner: Manner | None = None
+) -> list[Play]:
+    """Play cases, each over a line with its fault, side by side. The cases have the same dialect and role.
+
+    A server may be unusual in a ``manner``.
+    """
     plays: list[Play] = []
     limiter = trio.CapacityLimiter(at_once)
     rows = list(rows)
@@ -136,7 +83,7 @@ async def played_over_lines(rows: Iterable[tuple[Case, Fault | None]], *, at_onc
         abilities = frozenset((*NEEDS, *case.options))
         async with limiter:
             if case.role == "server":
-                target = Target(dial_spoiled(uri, case.dialect, fault, met, lines), abilities)
+                target = Target(dial_spoiled(uri, case.dialect, fault, met, lines, manner), abilities)
                 [result] = await run([case], target)
             else:
                 result = await played_by_client(
@@ -163,7 +110,7 @@ async def played_by_client(case: Case, listening: Listening) -> CaseResult:
     return result
 
 
-async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
+async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Fault]:
     """Return what cases of one dialect and role catch, the rarest fault of each."""
     every = cases_of((cases[0].dialect, cases[0].role))
     traces = await played_over_lines((case, None) for case in every)
@@ -180,7 +127,7 @@ async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
             for situation in sorted(play.met, key=lambda one: (counts[one], one))
             for fault in faults_at(situation)
         ]
-    caught: dict[str, Switch | Fault] = {}
+    caught: dict[str, Fault] = {}
     left = [case for case in cases if ways.get(case.id)]
     while left:
         plays = await played_over_lines((case, ways[case.id].pop(0)) for case in left)
@@ -205,19 +152,11 @@ def read() -> Findings:
             dialect, _, role = line.strip("[]").partition(" ")
             chapter = (dialect, role)
         elif line and not line.startswith("#"):
-            found[chapter] |= dict.fromkeys(rest.split(), fault_named(name))
+            found[chapter] |= dict.fromkeys(rest.split(), Fault.parse(name))
     return found
 
 
-def fault_named(name: str) -> Switch | Fault:
-    """Return the fault that a row of the file means. Raise ``ValueError``."""
-    for switch in SWITCHES:
-        if str(switch) == name:
-            return switch
-    return Fault.parse(name)
-
-
-def write(found: Mapping[Chapter, Mapping[str, Switch | Fault]]) -> None:
+def write(found: Mapping[Chapter, Mapping[str, Fault]]) -> None:
     """Write the file, a row for each fault and its cases in the order of the catalogue."""
     lines = [HEAD]
     for chapter in CHAPTERS:
@@ -243,9 +182,6 @@ async def update(*, anew: bool = False) -> None:
             for name in await passing(chapter, cases):
                 known.pop(name, None)
         fresh = [case for case in cases if case.id not in known]
-        if chapter == ("rsocket/1.0", "server"):
-            known |= await caught_by_switches([case for case in fresh if case in CASES])
-        fresh = [case for case in fresh if case.id not in known]
         if fresh:
             known |= await caught_by_lines(fresh)
         for case in fresh:
@@ -255,26 +191,12 @@ async def update(*, anew: bool = False) -> None:
     write(found)
 
 
-async def passing(chapter: Chapter, cases: Sequence[Case]) -> dict[str, Switch | Fault]:
+async def passing(chapter: Chapter, cases: Sequence[Case]) -> dict[str, Fault]:
     """Play each of these cases against its fault. Return those that pass, and the faults."""
     found = read()[chapter]
-    by_line = [(case, fault) for case in cases if isinstance(fault := found.get(case.id), Fault)]
-    missed: set[str] = set()
-    if by_line:
-        plays = await played_over_lines(by_line)
-        missed = {play.case.id for play in plays if not is_caught(play.result)}
-    limiter = trio.CapacityLimiter(AT_ONCE)
-
-    async def check_switch(switch: Switch, named: Sequence[Case]) -> None:
-        async with limiter:
-            missed.update({case.id for case in named} - set(broken(await played(switch, named))))
-
-    async with trio.open_nursery() as nursery:
-        for switch in SWITCHES:
-            named = [case for case in cases if found.get(case.id) is switch]
-            if named:
-                nursery.start_soon(check_switch, switch, named)
-    return {name: found[name] for name in sorted(missed)}
+    rows = [(case, found[case.id]) for case in cases if case.id in found]
+    plays = await played_over_lines(rows) if rows else []
+    return {play.case.id: found[play.case.id] for play in plays if not is_caught(play.result)}
 
 
 async def check(chapter: Chapter, cases: Sequence[Case]) -> list[str]:
@@ -287,29 +209,10 @@ async def check(chapter: Chapter, cases: Sequence[Case]) -> list[str]:
 
 async def check_right() -> list[str]:
     """Play all cases against the right peers. Return what fails, in words."""
-    results = await played(None, CASES)
+    results: list[CaseResult] = []
     for chapter in CHAPTERS:
         results += [play.result for play in await played_over_lines((case, None) for case in cases_of(chapter))]
     return [line for result in results if result.outcome is not CaseOutcome.PASS for line in told(result)]
-
-
-async def too_general() -> list[str]:
-    """Return the faults of the wrong server that the file names and that break most cases."""
-    wrong: list[str] = []
-    limiter = trio.CapacityLimiter(AT_ONCE)
-
-    async def check_switch(switch: Switch) -> None:
-        async with limiter:
-            # A small sample may be an unlucky one.
-            for sample in (CASES[len(switch.name) % SAMPLE :: len(CASES) // SAMPLE], CASES[::4]):
-                if len(broken(await played(switch, sample))) * 2 <= len(sample):
-                    return
-        wrong.append(f"{switch} breaks most cases")
-
-    async with trio.open_nursery() as nursery:
-        for switch in {fault for fault in read()["rsocket/1.0", "server"].values() if isinstance(fault, Switch)}:
-            nursery.start_soon(check_switch, switch)
-    return wrong
 
 
 def main() -> int:
@@ -330,7 +233,7 @@ def main() -> int:
 async def check_all() -> list[str]:
     """Play every case against its fault, also the heavy ones. Return what is wrong, in words."""
     wrong = [line for chapter in CHAPTERS for line in await check(chapter, cases_of(chapter))]
-    return wrong + await too_general() + await check_right()
+    return wrong + await check_right()
 
 
 if __name__ == "__main__":

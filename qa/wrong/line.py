@@ -17,6 +17,7 @@ import attrs
 import trio
 from trio.testing import memory_stream_pair
 
+from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.clients import Start
 from rsocket_trio.conformance.notation import Notation
@@ -212,8 +213,12 @@ class Frames:
 class Line:
     """The line of one connection: what arrives at either end, and the situations that were met."""
 
-    def __init__(self, notation: Notation, role: str, fault: Fault | None, met: set[str]) -> None:
+    def __init__(
+        self, notation: Notation, role: str, fault: Fault | None, met: set[str], manner: Manner | None = None
+    ) -> None:
         self._notation = notation = notation.connected()
+        self._manner = manner
+        self._greeting = manner.greeting if manner else ()
         dialect = DIALECTS.get(notation.dialect)
         self._codec: Codec | None = dialect.codec if dialect else None
         self._fault = fault
@@ -265,6 +270,10 @@ class Line:
             elif reaction is not Reaction.SKIP:
                 admitted = self._notation.frame("setup").value if reaction is Reaction.ADMIT else frame
                 on += self._notation.with_length(admitted)
+            # A client that asks for leases may be requested of nothing yet.
+            if frame[:6] == self._notation.frame("setup").value[:6]:
+                back += b"".join(map(self._notation.with_length, self._greeting))
+            self._greeting = ()
         return on, back
 
     def _cut(self, data: bytes) -> tuple[list[bytes], bytes]:
@@ -282,7 +291,9 @@ class Line:
         for frame in frames:
             reaction = self.reaction(self._frames.met(frame, from_peer=True))
             if reaction is not Reaction.WITHHOLD:
-                seen += self._notation.with_length(self._spoiled(frame, reaction))
+                spoiled = self._spoiled(frame, reaction)
+                shapes = self._manner.reshape(spoiled) if self._manner else [spoiled]
+                seen += b"".join(map(self._notation.with_length, shapes))
             if reaction is Reaction.REPEAT:
                 seen += self._notation.with_length(frame)
         return seen
@@ -421,13 +432,20 @@ async def connected(uri: str) -> trio.SocketStream:
     return await trio.open_tcp_stream(endpoint.host, endpoint.port)
 
 
-def dial_spoiled(uri: str, dialect: str, fault: Fault | None, met: set[str], nursery: trio.Nursery) -> Dial:
+def dial_spoiled(
+    uri: str,
+    dialect: str,
+    fault: Fault | None,
+    met: set[str],
+    nursery: trio.Nursery,
+    manner: Manner | None = None,
+) -> Dial:
     """Return what opens a spoiled line to a server, run by the nursery. ``met`` collects the situations."""
 
     @asynccontextmanager
     async def dial() -> AsyncIterator[Transport]:
         near, far = memory_stream_pair()
-        line = Line(read_chapter(dialect).notation, "server", fault, met)
+        line = Line(read_chapter(dialect).notation, "server", fault, met, manner)
         nursery.start_soon(relay, far, await connected(uri), line)
         try:
             yield ByteStreamTransport(near)

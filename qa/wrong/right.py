@@ -1,168 +1,99 @@
-"""Servers of RSocket 1.0 that are right and unusual: a fair tester finds no failure in them.
-
-They are the server without faults, in a manner that the document allows and few implementations have.
-"""
+"""Manners in which a server of RSocket 1.0 is right and unusual: a fair tester finds no failure in one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from qa.wrong.server import (
-    CANCEL,
-    CLOSE,
-    END,
-    EXT,
-    KEEPALIVE,
-    METADATA_PUSH,
-    PAYLOAD,
-    REFUSE,
-    REQUEST_CHANNEL,
-    REQUEST_FNF,
-    REQUEST_N,
-    REQUEST_RESPONSE,
-    REQUEST_STREAM,
-    SERVE,
-    SETUP,
-    SKIP,
-    UNSUPPORTED_SETUP_ENDS,
-    Book,
-    C,
-    F,
-    Frame,
-    I,
-    L,
-    M,
-    N,
-    R,
-    Reaction,
-    Rule,
-    Session,
-    Switch,
-)
+from tests.conformance import raw
+from tests.conformance.raw import C, F, I, M, N, R
 
 FIVE: Final = (5).to_bytes(4, "big")
-
-
-class TalkingSession(Session):
-    """A server that requests by itself right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I."""
-
-    _may_request = False
-    """True if the client's SETUP says nothing of leases."""
-
-    def _begin(self, frame: Frame) -> None:
-        super()._begin(frame)
-        if frame.type == SETUP and not frame.flags & L:
-            self._may_request = True
-            self._send(REQUEST_RESPONSE, 0, 2, b"who are you?")
-            self._send(KEEPALIVE, R, 0, bytes(8) + b"are you there?")
-            self._send(REQUEST_FNF, 0, 4, b"welcome")
-            self._send(REQUEST_STREAM, 0, 6, FIVE + b"news")
-            self._send(REQUEST_CHANNEL, 0, 8, FIVE + b"talk")
-            self._send(REQUEST_RESPONSE, F, 10, b"a request ")
-            self._send(PAYLOAD, N, 10, b"in two fragments")
-            self._send(METADATA_PUSH, M, 0, b"hello")
-            self._send(EXT, I, 0, FIVE + b"more")
-            self._send(EXT, I | M, 2, FIVE + b"\0\0\1me")
-
-    def _request(self, frame: Frame) -> None:
-        if frame.stream_id == 1 and self._may_request:
-            self._send(CANCEL, 0, 6)
-            self._send(EXT, I, 1, FIVE)
-            self._send(METADATA_PUSH, M, 0, b"again")
-            self._send(KEEPALIVE, R, 0, bytes(8))
-            self._send(REQUEST_RESPONSE, 0, 12, b"anything new?")
-        super()._request(frame)
-
-
-class FragmentingSession(Session):
-    """A server that sends every payload of 2 bytes and more in two fragments."""
-
-    def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
-        if kind != PAYLOAD:
-            super()._send(kind, flags, stream_id, body)
-            return
-        end = 3 + int.from_bytes(body[:3], "big") if flags & M else 0
-        metadata, data = body[3:end], body[end:]
-        half = (len(metadata) + len(data)) // 2
-        if not half:
-            super()._send(kind, flags, stream_id, body)
-        elif half < len(metadata):
-            super()._send(kind, flags & ~C | F, stream_id, with_length(metadata[:half]))
-            super()._send(kind, flags, stream_id, with_length(metadata[half:]) + data)
-        else:
-            half -= len(metadata)
-            super()._send(kind, flags & ~C | F, stream_id, body[: end + half])
-            super()._send(kind, flags & ~M, stream_id, data[half:])
-
-
-def with_length(metadata: bytes) -> bytes:
-    """Return metadata behind its length."""
-    return len(metadata).to_bytes(3, "big") + metadata
-
-
-PLAIN: Final[Mapping[Rule, Reaction]] = {
-    Rule.NO_CREDIT_AT_ALL: SERVE,
-    Rule.COUNT_RESERVED_BIT: SERVE,
-    Rule.NO_INTERVAL: SERVE,
-    Rule.NO_LIFETIME: SERVE,
-    Rule.LIFETIME_RESERVED_BIT: SERVE,
-    Rule.METADATA_TOO_LONG_WITH_I: END,
-    Rule.PAYLOAD_OF_NOTHING: SERVE,
-    Rule.UNKNOWN_CODE_ON_0: SKIP,
-    Rule.STREAM_CODE_ON_0: SKIP,
-    Rule.OTHER_MINOR_VERSION: UNSUPPORTED_SETUP_ENDS,
-    Rule.OTHER_MAJOR_VERSION: UNSUPPORTED_SETUP_ENDS,
-    Rule.FIRST_IS_UNKNOWN: CLOSE,
-    Rule.SHORTER_THAN_A_HEADER: CLOSE,
-    Rule.RESERVED_BIT: SERVE,
-    Rule.RESERVED_BIT_WITH_I: SERVE,
-    Rule.MALFORMED_WITH_I: END,
-    Rule.REQUEST_N_OF_0: REFUSE,
-    Rule.REQUEST_ON_0: END,
-    Rule.ID_OF_OURS: REFUSE,
-    Rule.BEYOND_GRANT: SERVE,
+GREETING: Final = (
+    raw.ask(2, b"who are you?"),
+    raw.frame(raw.KEEPALIVE, R, 0, bytes(8) + b"are you there?"),
+    raw.frame(raw.REQUEST_FNF, 0, 4, b"welcome"),
+    raw.frame(raw.REQUEST_STREAM, 0, 6, FIVE + b"news"),
+    raw.frame(raw.REQUEST_CHANNEL, 0, 8, FIVE + b"talk"),
+    raw.ask(10, b"a request ", F),
+    raw.payload(10, b"in two fragments", N),
+    raw.frame(raw.METADATA_PUSH, M, 0, b"hello"),
+    raw.frame(raw.EXT, I, 0, FIVE + b"more"),
+    raw.frame(raw.EXT, I | M, 2, FIVE + raw.sized(b"e")),
+)
+UNUSED: Final = {
+    raw.LEASE: 0x0FF,
+    raw.KEEPALIVE: 0x17F,
+    raw.REQUEST_N: 0x1FF,
+    raw.PAYLOAD: 0x01F,
+    raw.ERROR: 0x1FF,
 }
-"""Reactions other than the catalogue reads, to what the document leaves open or binds the client alone with."""
+"""The flags that mean nothing in what a server sends."""
+WITH_RESERVED_BIT: Final = (raw.LEASE, raw.KEEPALIVE, raw.REQUEST_N)
+"""The types whose first field has a reserved bit."""
 
 
-class PlainSession(Session):
-    """A server written from the document alone. It sends an item and its end in two frames, and grants one by one."""
+def as_it_is(frame: bytes) -> list[bytes]:
+    """Change nothing."""
+    return [frame]
 
-    def _reaction(self, rule: Rule) -> Reaction:
-        return PLAIN.get(rule, rule.right)
 
-    def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
-        if kind == PAYLOAD and flags & C and flags & N:
-            super()._send(PAYLOAD, flags & ~C, stream_id, body)
-            super()._send(PAYLOAD, C, stream_id)
-        elif kind == REQUEST_N:
-            for _ in range(int.from_bytes(body, "big")):
-                super()._send(REQUEST_N, flags, stream_id, (1).to_bytes(4, "big"))
-        else:
-            super()._send(kind, flags, stream_id, body)
+def in_fragments(frame: bytes) -> list[bytes]:
+    """Send a payload of 2 bytes and more in two fragments."""
+    header = raw.parsed(frame)
+    if header.type != raw.PAYLOAD:
+        return [frame]
+    end = 3 + int.from_bytes(header.body[:3], "big") if header.flags & M else 0
+    metadata, data = header.body[3:end], header.body[end:]
+    half = (len(metadata) + len(data)) // 2
+    first = header.flags & ~C | F
+    if not half:
+        return [frame]
+    if half < len(metadata):
+        return [
+            raw.frame(raw.PAYLOAD, first, header.stream_id, raw.sized(metadata[:half])),
+            raw.frame(raw.PAYLOAD, header.flags, header.stream_id, raw.sized(metadata[half:]) + data),
+        ]
+    half -= len(metadata)
+    return [
+        raw.frame(raw.PAYLOAD, first, header.stream_id, header.body[: end + half]),
+        raw.frame(raw.PAYLOAD, header.flags & ~M, header.stream_id, data[half:]),
+    ]
+
+
+def one_by_one(frame: bytes) -> list[bytes]:
+    """Send an item and its end in two frames, and grant items one by one."""
+    header = raw.parsed(frame)
+    if header.type == raw.PAYLOAD and header.flags & C and header.flags & N:
+        first = raw.frame(raw.PAYLOAD, header.flags & ~C, header.stream_id, header.body)
+        return [first, raw.frame(raw.PAYLOAD, C, header.stream_id)]
+    if header.type == raw.REQUEST_N:
+        return [raw.request_n(header.stream_id, 1)] * int.from_bytes(header.body, "big")
+    return [frame]
+
+
+def with_spare_bits(frame: bytes) -> list[bytes]:
+    """Set bits that should be 0."""
+    header = raw.parsed(frame)
+    body = header.body
+    if header.type in WITH_RESERVED_BIT:
+        body = bytes([body[0] | 0x80]) + body[1:]
+    return [raw.frame(header.type, header.flags | UNUSED.get(header.type, 0), header.stream_id, body)]
 
 
 class Manner(Enum):
-    """The ways in which a right server can be unusual, and the sessions that are so."""
+    """The manners: how a frame of the server is sent, and what it says by itself behind the client's SETUP."""
 
-    TALKS = (
-        "it requests right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I of its own",
-        TalkingSession,
-    )
-    FRAGMENTS = "it sends every payload of 2 bytes and more in fragments", FragmentingSession
-    PLAIN = "it does what the document says, and nothing that the catalogue reads in it", PlainSession
-    SETS_BITS = "it sets bits that should be 0", Session, Switch.UNUSED_BITS_SET
+    TALKS = "it requests right after SETUP, and sends KEEPALIVE, METADATA_PUSH and EXT with I", as_it_is, GREETING
+    FRAGMENTS = "it sends every payload of 2 bytes and more in fragments", in_fragments, ()
+    ONE_BY_ONE = "it sends an item and its end in two frames, and grants one by one", one_by_one, ()
+    SETS_BITS = "it sets bits that should be 0", with_spare_bits, ()
 
-    def __init__(self, description: str, session: type[Session], switch: Switch | None = None) -> None:
+    def __init__(self, description: str, reshape: Callable[[bytes], list[bytes]], greeting: tuple[bytes, ...]) -> None:
         self.description = description
-        self._session = session
-        self._switch = switch
+        self.reshape = reshape
+        self.greeting = greeting
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", "-")
-
-    def make(self, switch: Switch | None, book: Book | None, *, leases: bool) -> Session:
-        """Return the server's side of a connection."""
-        return self._session(switch or self._switch, book, leases=leases)

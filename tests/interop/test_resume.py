@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trio
 
-from qa.resume.ledger import ASKED, ASKING, Ledger
+from qa.items import ASKED, ASKING
+from qa.resume.ledger import Ledger
 from qa.resume.proxy import FIN, RST, Cut, cutting_proxy
 from qa.resume.recorder import CLIENT, SERVER, Recorder
 from rsocket_trio import Channel, Connection, Keepalive, Payload, Responder, ResumeOptions, open_connection, serve

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qa.spark_bars import BARS, Bar, missed, missed_beside
+from qa.spark_bars import BARS, Bar, missed
 
 
 def figures(seconds: float, cpu: float) -> dict[str, Any]:
@@ -25,10 +25,3 @@ def test_a_bar_is_held_or_its_figures_are_told(bar: Bar) -> None:
     assert "250,000 rows/s and 1.40 us" in missed(figures(4.0, 1.4), bar)
     assert "1,250,000 rows/s and 2.00 us" in missed(figures(0.8, 2.0), bar)
     assert missed({"jobs": []}, bar).endswith("not measured once")
-
-
-def test_a_slow_machine_is_one_on_which_the_former_state_is_slow_too() -> None:
-    slow = figures(2.0, 2.0)
-    assert missed_beside(slow, figures(1.6, 1.0), BARS[0]) == ""
-    assert missed_beside(slow, figures(1.5, 1.0), BARS[0]).endswith("the former's rate: 666,667 rows/s")
-    assert missed_beside(slow, {"jobs": []}, BARS[0]).endswith("not measured")

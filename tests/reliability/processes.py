@@ -11,9 +11,6 @@ from pathlib import Path
 import trio
 
 SERVER = """
-import resource
-from pathlib import Path
-
 import trio
 from rsocket_trio import Responder, serve
 
@@ -22,10 +19,6 @@ responder = Responder()
 @responder.request_response
 async def never(request):
     await trio.sleep_forever()
-
-@responder.request_response("memory")
-def memory(request):
-    return Path("/proc/self/statm").read_text().split()[1]
 
 @responder.request_stream
 async def bulk(request):

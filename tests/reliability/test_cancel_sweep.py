@@ -107,11 +107,6 @@ async def one_request(connection: Connection) -> None:
     await connection.request_response(b"x")
 
 
-async def inline_requests(connection: Connection) -> None:
-    for _ in range(5):
-        await connection.request_response(b"x", route="inline")
-
-
 async def failing_requests(connection: Connection) -> None:
     for _ in range(5):
         with pytest.raises(Rejected):
@@ -120,10 +115,6 @@ async def failing_requests(connection: Connection) -> None:
 
 async def calls_back(connection: Connection) -> None:
     await connection.request_response(b"x", route="back")
-
-
-async def large_request(connection: Connection) -> None:
-    await connection.request_response(bytes(1_000_000))
 
 
 async def whole_stream(connection: Connection) -> None:
@@ -138,12 +129,6 @@ async def left_stream(connection: Connection) -> None:
                 break
 
 
-async def manual_credit(connection: Connection) -> None:
-    async with connection.request_stream(b"5", initial_request_n=1, refill=False) as items:
-        async for _ in items:
-            items.request_n(1)
-
-
 async def talk(connection: Connection) -> None:
     async with connection.request_channel() as channel:
         for _ in range(5):
@@ -152,17 +137,6 @@ async def talk(connection: Connection) -> None:
         await channel.send_eof()
         async for _ in channel:
             pass
-
-
-async def talk_in_two_tasks(connection: Connection) -> None:
-    async def send(channel: Channel) -> None:
-        for _ in range(10):
-            await channel.send(b"x")
-        await channel.send_eof()
-
-    async with connection.request_channel(initial_request_n=2) as channel, trio.open_nursery() as nursery:
-        nursery.start_soon(send, channel)
-        assert len([item async for item in channel]) == 10
 
 
 async def wait_for_credit(connection: Connection) -> None:
@@ -223,28 +197,13 @@ async def fragments_out(pair: Pair) -> None:
     assert (await pair.client.request_response(LARGE)).data == LARGE
 
 
-async def fragments_in(pair: Pair) -> None:
-    assert (await pair.server.request_response(LARGE)).data == LARGE
-
-
 async def servers_stream(pair: Pair) -> None:
     async with pair.server.request_stream(b"20", initial_request_n=3) as items:
         assert len([item async for item in items]) == 20
 
 
-async def servers_channel(pair: Pair) -> None:
-    await talk(pair.server)
-
-
 async def request_in_a_handler(pair: Pair) -> None:
     assert (await pair.client.request_response(b"?", route="relay")).data == b"01234"
-
-
-async def batches(pair: Pair) -> None:
-    count = 0
-    async with pair.client.request_stream(b"30", initial_request_n=8) as items:
-        while count < 30:
-            count += len(await items.receive_batch())
 
 
 async def a_full_outbox(pair: Pair) -> None:
@@ -260,30 +219,9 @@ async def a_full_outbox(pair: Pair) -> None:
             await pair.client.fire_and_forget(bytes(6000))
 
 
-async def pushes_that_wait(pair: Pair) -> None:
-    pair.client_wire.hold()
-
-    async def release() -> None:
-        await trio.sleep(1)
-        pair.client_wire.release()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(release)
-        for _ in range(4):
-            await pair.client.metadata_push(bytes(6000))
-        await pair.client.ping()
-
-
 async def beyond_the_lease(pair: Pair) -> None:
     for _ in range(5):
         await pair.client.request_response(b"x")
-
-
-async def a_drain(pair: Pair) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one_request, pair.client)
-        await trio.sleep(0.05)
-        await pair.client.drain(grace=1)
 
 
 async def the_servers_drain(pair: Pair) -> None:
@@ -291,11 +229,6 @@ async def the_servers_drain(pair: Pair) -> None:
         nursery.start_soon(one_request, pair.client)
         await trio.sleep(0.05)
         await pair.server.drain(grace=1, announce=True)
-
-
-async def waits_for_the_end(pair: Pair) -> None:
-    with trio.move_on_after(1):
-        await pair.client.wait_closed()
 
 
 # Streamux
@@ -341,12 +274,6 @@ async def a_chunked_request(connection: Connection) -> None:
             pass
 
 
-async def a_chunked_request_that_is_left(connection: Connection) -> None:
-    async with connection.request_channel() as channel:
-        await channel.send(b"x")
-        await anext(channel)
-
-
 # Resumption: the network breaks while the task works
 
 
@@ -378,15 +305,6 @@ async def over_a_cut(cancelling: CancelAtStep, act: Callable[[Connection], Await
 async def requests_over_a_cut(connection: Connection) -> None:
     for _ in range(3):
         assert (await connection.request_response(b"x")).data == b"x"
-
-
-async def stream_over_a_cut(connection: Connection) -> None:
-    async with connection.request_stream(b"9", initial_request_n=2) as items:
-        numbers = []
-        async for item in items:
-            numbers.append(item.data)
-            await trio.sleep(0.02)
-    assert numbers == [b"%d" % number for number in range(9)]
 
 
 # What opens and ends connections is cancelled itself
@@ -461,15 +379,11 @@ async def serving(cancelling: CancelAtStep) -> None:
 
 CALLS: tuple[Callable[[Connection], Awaitable[None]], ...] = (
     one_request,
-    inline_requests,
     failing_requests,
     calls_back,
-    large_request,
     whole_stream,
     left_stream,
-    manual_credit,
     talk,
-    talk_in_two_tasks,
     wait_for_credit,
     forget,
     pings_and_pushes,
@@ -481,22 +395,14 @@ CALLS: tuple[Callable[[Connection], Awaitable[None]], ...] = (
 # fmt: off
 OTHERS: dict[str, Scenario] = {
     "fragments out":          partial(over_pair, act=fragments_out, fragment_size=100),
-    "fragments in":           partial(over_pair, act=fragments_in, fragment_size=100),
     "the server's stream":    partial(over_pair, act=servers_stream),
-    "the server's channel":   partial(over_pair, act=servers_channel),
     "request in a handler":   partial(over_pair, act=request_in_a_handler),
-    "batches":                partial(over_pair, act=batches),
     "a full outbox":          partial(over_pair, act=a_full_outbox),
-    "pushes that wait":       partial(over_pair, act=pushes_that_wait),
     "beyond the lease":       partial(over_pair, act=beyond_the_lease, lease=True),
-    "drain":                  partial(over_pair, act=a_drain, ends=True),
     "the server's drain":     partial(over_pair, act=the_servers_drain, ends=True),
-    "waiting for the end":    partial(over_pair, act=waits_for_the_end),
     "Streamux, whole":        partial(over_streamux, act=a_whole_request, chunks=False),
     "Streamux, chunks":       partial(over_streamux, act=a_chunked_request, chunks=True),
-    "Streamux, left":         partial(over_streamux, act=a_chunked_request_that_is_left, chunks=True),
     "requests over a cut":    partial(over_a_cut, act=requests_over_a_cut, down=False),
-    "stream over a cut":      partial(over_a_cut, act=stream_over_a_cut, down=False),
     "channel while suspended": partial(over_a_cut, act=talk, down=True),
     "opening":                opening,
     "connect_forever":        connecting_for_ever,

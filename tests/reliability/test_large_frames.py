@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tracemalloc
 
 import attrs
@@ -20,43 +19,6 @@ from tests.connection.pairs import connected_pair, settle
 
 MIB = 1024 * 1024
 READ = 65536
-
-
-@pytest.mark.parametrize("size", [SMALL - 1, SMALL, SMALL + 1, 2 * SMALL, 2 * SMALL + 1, 3_000_000])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_large_frame_comes_whole_however_it_was_cut(size: int, seed: int) -> None:
-    chance = random.Random(seed)
-    frames = [chance.randbytes(10), chance.randbytes(size), chance.randbytes(size // 2), chance.randbytes(7)]
-    data = memoryview(Framing24().join(frames))
-    framing = Framing24()
-    came = []
-    while data:
-        cut = chance.choice([1, 100, 5000, READ, SMALL])
-        came += framing.feed(bytes(data[:cut]))
-        data = data[cut:]
-
-    assert came == frames
-    assert framing.error is None
-
-
-@pytest.mark.parametrize("size", [MIB, 16 * MIB - 1])
-def test_of_a_frame_little_is_in_memory_twice_while_it_comes(size: int) -> None:
-    framing, chunk = Framing24(), bytes(READ)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        framing.feed(size.to_bytes(3, "big"))
-        left = size
-        while left > READ:
-            assert framing.feed(chunk) == []
-            left -= READ
-        (frame,) = framing.feed(chunk[:left])
-        peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-    assert len(frame) == size
-    assert peak < size * 1.2 + 8 * READ
 
 
 @pytest.mark.parametrize("size", [3 * SMALL, 3 * MIB, 16 * MIB - 1])

@@ -1,13 +1,13 @@
 """Two sessions and a plain model of them agree, whatever their applications do and however slow the wires are.
 
-``python -m qa.fuzz machines --examples 1000 --steps 50`` runs many more examples.
+``python -m qa.fuzz.model --examples 1000 --steps 50`` runs many more examples.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from qa.fuzz.machines import MACHINES, run_machine
+from qa.fuzz.model import MACHINES, run_machine
 from tests.each_row import ALL_CASES
 
 

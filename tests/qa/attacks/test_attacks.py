@@ -38,10 +38,3 @@ def test_an_attack_costs_no_more_than_it_may_and_harms_nobody_else(attack: Attac
 
     assert result.misses == []
     assert result.probed > 0
-
-
-def test_each_attack_has_a_name_of_its_own_and_says_what_it_is() -> None:
-    names = {attack.name for attack in ATTACKS}
-    assert len(names) == len(ATTACKS)
-    assert names >= {*HERE, *MORE}
-    assert all(attack.run.__doc__ for attack in ATTACKS)

@@ -21,7 +21,7 @@ def kept() -> Iterator[list[object]]:
     gc.collect()
 
 
-HERE = ("rows",)
+HERE = ("rows", "leftovers")
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,6 @@ HERE = ("rows",)
 )
 def test_load_is_held(name: str) -> None:
     held.LOADS[name](held.QUICK)
-
-
-def test_a_figure_that_is_missed_is_said() -> None:
-    with pytest.raises(Missed, match="KiB for each connection"):
-        held.load(held.Load(connections=20, seconds=0, per_connection=0.1))
-
-
-def test_of_connections_that_ended_in_any_way_nothing_is_left() -> None:
-    leftovers.check(40)
 
 
 def test_what_is_left_is_found(kept: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,4 +40,4 @@ def test_what_is_left_is_found(kept: list[object], monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Connection, "__init__", keep)
     with pytest.raises(Missed, match="Connection"):
-        leftovers.check(2)
+        leftovers.leftovers(held.Load(ended=2))

@@ -12,14 +12,12 @@ from hypothesis import Phase
 
 from qa.fuzz.conversations import converse
 from qa.fuzz.decoders import TARGETS, fuzz
-from qa.fuzz.machines import run_machine
+from qa.fuzz.model import run_machine
 from qa.fuzz.targets import Finding, Target
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.metadata import composite, decode_mime, routes
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions import blocks as extensions
 from rsocket_trio.rsocket.layouts import fields
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
@@ -45,50 +43,6 @@ def test_metadata_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(layout_1_0.LengthShape, "metadata_at", unbounded)
 
     assert findings("rsocket_1_0")
-
-
-def test_a_field_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbounded(data: bytes, offset: int, width: int, what: str) -> tuple[bytes, int]:
-        start = offset + width
-        end = start + int.from_bytes(data[offset:start], "big")
-        return data[start:end], end
-
-    monkeypatch.setattr(fields, "sized_at", unbounded)
-
-    assert findings("rsocket_1_0")
-
-
-def test_an_extension_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(reader: extensions.Reader, size: int, what: str) -> bytes:
-        start = reader.offset
-        reader.offset = start + size
-        return reader.data[start : reader.offset]
-
-    monkeypatch.setattr(extensions.Reader, "take", take)
-
-    assert findings("extensions")
-    assert findings("rsocket_2_0_draft")
-
-
-def test_a_metadata_entry_that_runs_past_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbounded(data: bytes, limit: int) -> list[composite.Entry]:
-        entries = []
-        offset = 0
-        while offset < len(data):
-            mime, at = decode_mime(data, offset)
-            offset = at + 3 + int.from_bytes(data[at : at + 3], "big")
-            entries.append(composite.Entry(mime, data[at + 3 : offset]))
-        return entries
-
-    assert findings("composite", read=lambda data: unbounded(data, 1024))
-
-
-def test_a_route_that_runs_past_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        routes, "decode_tag", lambda data, offset, end: data[offset + 1 : offset + 1 + data[offset]].decode("latin-1")
-    )
-
-    assert findings("routing")
 
 
 def test_a_splitter_that_depends_on_where_it_is_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

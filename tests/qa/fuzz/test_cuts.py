@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import attrs
 import pytest
 
-from qa.fuzz.sizes import cases, check_size
-from rsocket_trio.limits import Limits
-from rsocket_trio.mux.framing import Framing, Framing24, Framing32
+from rsocket_trio.limits import LARGEST_FRAME, MIB, Limits
+from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32, whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.stream_table import Stream
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session
 from tests.each_row import each_row
+from tests.events import one_by_one
+from tests.rsocket.pairs import SessionPair
 from tests.rsocket.test_vectors import ALL, FILES
 
+SIZES: Final = (0, 1, 63, 64, 65, 65_535, MIB)
+FRAGMENTS: Final = (64, 1024, 16 * 1024, LARGEST_FRAME)
+QUICK: Final = 3_000
+"""Frames that a case of the suite may take."""
 LARGEST: Final = 300
 """Bytes of a vector that is cut at every one of them."""
+
+
+def cases() -> Iterator[tuple[Dialect, int, int]]:
+    """Dialect, size of the payload, size of the fragments."""
+    for dialect in FILES.values():
+        for size in SIZES:
+            for fragment in FRAGMENTS:
+                if size // fragment <= QUICK:
+                    yield dialect, size, fragment
+
+
+def check_size(dialect: Dialect, size: int, fragment: int) -> int:
+    """A request and an item of this size, a part of it metadata; how many frames the larger of them took."""
+    pair = SessionPair(dialect, fragment_size=fragment)
+    payload = Payload(b"d" * (size - size // 4), b"m" * (size // 4) if size // 4 else None)
+    small = payload if dialect.request_fragments else Payload(payload.data[: 2 * MIB])
+    stream = pair.client.commands.open(Interaction.REQUEST_STREAM, small, 2)
+    _, [request] = pair.exchange()
+    assert isinstance(request, RequestReceived)
+    assert request.payload == small
+    assert isinstance(request.stream, Stream)
+    pair.server.commands.send_item(request.stream, payload)
+    pair.server.commands.send_item(request.stream, payload, complete=True)
+    seen: list[Event] = []
+    count = 0
+    while pair.server.outbox:
+        frames = [whole(frame) for frame in pair.server.outbox.take(65536)]
+        assert all(len(frame) <= fragment for frame in frames)
+        count += len(frames)
+        seen += one_by_one(pair.client.receive(frames, 0.0))
+    complete = not (dialect.bare_complete_is_no_item and not size)
+    assert seen[0] == ItemReceived(stream, payload, False)
+    assert seen[1] == ItemReceived(stream, payload, complete)
+    pair.exchange()
+    pair.assert_quiet()
+    return count
 
 
 def framing_of(dialect: Dialect) -> Framing:
@@ -56,7 +99,7 @@ def test_frames_are_the_same_byte_by_byte(dialect: Dialect) -> None:
 
 @each_row(
     ("dialect", "size", "fragment"),
-    list(cases(quick=True)),
+    list(cases()),
     ids=lambda part: part.name if isinstance(part, Dialect) else str(part),
 )
 def test_a_payload_of_any_size_arrives_whole_in_fragments_of_any_size(
@@ -115,9 +158,9 @@ def heard(feed: Callable[[Session], list[Any]]) -> list[Any]:
 
 def test_streamux_reports_the_same_wherever_its_bytes_are_cut() -> None:
     data = said_by_a_client()
-    whole = heard(lambda server: server.receive([data], 0.0))
-    assert len(whole) == 8
+    uncut = heard(lambda server: server.receive([data], 0.0))
+    assert len(uncut) == 8
 
     for cut in range(len(data) + 1):
-        assert heard(lambda server: server.receive([data[:cut], data[cut:]], 0.0)) == whole  # noqa: B023
-    assert heard(lambda server: server.receive([bytes([byte]) for byte in data], 0.0)) == whole
+        assert heard(lambda server: server.receive([data[:cut], data[cut:]], 0.0)) == uncut  # noqa: B023
+    assert heard(lambda server: server.receive([bytes([byte]) for byte in data], 0.0)) == uncut

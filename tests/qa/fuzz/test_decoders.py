@@ -8,11 +8,11 @@ import pytest
 
 from qa.fuzz.blocks import BLOCKS
 from qa.fuzz.codecs import CODECS, LARGE_CODECS
-from qa.fuzz.decoders import TARGETS, fuzz
+from qa.fuzz.decoders import GUIDED, TARGETS, fuzz
 from qa.fuzz.frames import FRAMES
+from qa.fuzz.guided import FOLDER, MOST, kept
 from qa.fuzz.streams import STREAMS, said
 from rsocket_trio.rsocket.detection import UNDECIDED
-from rsocket_trio.rsocket.dialect import DIALECTS
 from tests.each_row import ALL_CASES
 
 SEED: Final = 1
@@ -43,13 +43,23 @@ def test_what_mutations_begin_with_is_accepted(name: str) -> None:
     assert sum(accepted) >= 0.5 * len(accepted) > 0  # the vectors have malformed frames too
 
 
-def test_every_dialect_is_a_target() -> None:
-    assert len(FRAMES) == len(DIALECTS)
-
-
 def test_what_stands_behind_an_empty_frame_is_no_misplaced_resume() -> None:
     first = bytes.fromhex("000000  00260000 34")
 
     verdicts = [said(first[:size], ended=False) for size in range(1, len(first) + 1)]
 
     assert set(verdicts) - {UNDECIDED.name} == {"nobody, told in silence"} == {verdicts[-1]}
+
+
+@pytest.mark.parametrize("name", GUIDED)
+def test_what_a_guided_run_once_reached_is_right_still(name: str) -> None:
+    inputs = kept(name)
+
+    for data in inputs:
+        GUIDED[name].judge(data)
+
+    assert 0 < len(inputs) <= MOST
+
+
+def test_everything_that_is_kept_has_a_target() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(GUIDED)

@@ -10,7 +10,7 @@ import pytest
 
 from qa.peers.findings import Finding, Findings, findings
 from qa.peers.page import NOBODY, Record, made
-from qa.peers.rows import BY_NAME, EXAMPLES, OURS, PEERS, NotBuilt, Peer
+from qa.peers.rows import EXAMPLES, OURS, PEERS, Peer
 from qa.peers.running import DIALECT, ROLES
 from rsocket_trio.conformance.catalogue import Case, Level, read_chapter
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
@@ -39,12 +39,6 @@ def complaints(*records: Record, findings: Findings = NOTHING) -> list[str]:
     return list(made(records, CASES, findings, {}).complaints)
 
 
-def test_versions_and_dates_are_those_of_the_record() -> None:
-    lines = page(record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.NOT_APPLICABLE))
-
-    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 2 | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
-
-
 @pytest.mark.parametrize(
     ("level", "outcome", "cells"),
     [
@@ -71,16 +65,6 @@ def test_sentences_are_about_a_peer_over_each_transport() -> None:
     assert complaints(broken, record("go"), findings=rows) == []  # over TCP more may fail
 
 
-def test_a_chapter_counts_what_passed_deviated_and_failed() -> None:
-    [row] = [
-        line
-        for line in page(record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.DEVIATION), record("go"))
-        if "2, 1, 1" in line
-    ]
-
-    assert row.endswith("| 2, 1, 1 | 4 |")
-
-
 def test_a_failure_stands_under_the_first_sentence_that_fits() -> None:
     rows = Findings([finding("It is so.", ONE), finding("It is otherwise.", ONE, TWO)], [])
     broken = record("java", case_0=CaseOutcome.FAIL, case_1=CaseOutcome.FAIL)
@@ -103,31 +87,6 @@ def test_a_sentence_that_fits_no_failure_any_more_is_complained_about() -> None:
     rows = Findings([finding("It is so.", FOUR)], [])
 
     assert complaints(record("java"), findings=rows) == [f"java server: the pattern {FOUR.id} fits nothing any more"]
-
-
-def test_a_race_need_not_show() -> None:
-    rows = Findings([attrs.evolve(finding("It is so now and then.", FOUR), is_now_and_then=True)], [])
-
-    assert complaints(record("java"), findings=rows) == []
-
-
-def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
-    cases = [attrs.evolve(ONE, level=Level.SHOULD), TWO, THREE, FOUR]
-
-    page = made([record("java", case_0=CaseOutcome.FAIL), record("go")], cases, NOTHING, {})
-
-    assert page.complaints == []
-    assert (
-        "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 | 0 | 0 | 0 |" in page.text.splitlines()
-    )
-
-
-def test_a_pattern_of_cases_that_did_not_run_is_let_be() -> None:
-    rows = Findings([finding("It is so.", FOUR)], [])
-    whole = record("java")
-    short = attrs.evolve(whole, outcomes={ONE.id: CaseOutcome.PASS})
-
-    assert complaints(short, findings=rows) == []
 
 
 def test_a_case_that_nobody_else_passes_needs_a_reason() -> None:
@@ -165,20 +124,3 @@ def test_the_programs_of_a_peer_are_examples(peer: Peer) -> None:
     for word in peer.command("server") + peer.command("client"):
         assert not word.startswith(str(EXAMPLES)) or Path(word).is_file()
     assert not peer.source or (EXAMPLES / peer.source).is_dir()
-
-
-def test_a_missing_tool_is_named() -> None:
-    java = BY_NAME["java"]
-    peer = Peer("ada", "rsocket-ada", java.version, java.runtime, ("ada-that-is-not-here",))
-
-    assert peer.missing() == "ada-that-is-not-here not found on PATH"
-
-
-def test_a_build_that_fails_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qa.peers.rows.BUILD", tmp_path)
-    peer = Peer(
-        "bad", "bad", BY_NAME["py"].version, BY_NAME["py"].runtime, source="rsocket_go", build="ls no-such-file"
-    )
-
-    with pytest.raises(NotBuilt, match=r"ls no-such-file: exit code \d\n(.|\n)*no-such-file"):
-        peer.make()

@@ -12,14 +12,12 @@ from typing import Any
 import attrs
 import pytest
 
-from qa.resume.__main__ import report
 from qa.resume.aimed import misses
-from qa.resume.ledger import ASKED, Ledger
 from qa.resume.load import DIALECTS, OPTIONS, run_load
 from qa.resume.proxy import FIN, RST, SILENCE, Cut, Tamper
-from qa.resume.recorder import CLIENT, SERVER, Recorder
+from qa.resume.recorder import CLIENT, SERVER
+from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.retransmission import FrameStore
-from rsocket_trio.rsocket.dialect import dialect_named
 from tests.each_row import ALL_CASES, some
 
 CUTS = 60 if ALL_CASES else 12
@@ -52,16 +50,6 @@ async def test_the_same_over_http2_where_a_cut_may_come_in_the_middle_of_anythin
     assert outcome.cuts == CUTS
     assert outcome.resumed >= CUTS // 2
     assert outcome.verdict.items > CUTS
-
-
-@pytest.mark.parametrize(("side", "how"), some(KINDS, 3))
-async def test_a_session_over_http2_outlives_any_kind_of_cut(side: str, how: str) -> None:
-    cuts = [Cut(side, 20_000, how, deliver=False, refuse=2), Cut(side, 30_000, how)]
-
-    outcome = await run_load("rsocket/1.0", len(cuts), seed=1, plan=iter(cuts), scheme="h2")
-
-    assert outcome.is_clean, outcome
-    assert outcome.resumed == len(cuts)
 
 
 @pytest.mark.parametrize(("side", "how"), some(KINDS, 3))
@@ -136,7 +124,7 @@ class Swapper(Meddler):
 )
 async def test_the_ledger_notices_one_frame_of_many(tamper: Tamper, found: str) -> None:
     # Without a cut: positions are apart once the frame is gone, and a resume_request would be refused.
-    outcome = await run_load("rsocket/1.0", 0, seed=2, items=500, largest=300, credit=10_000, tamper=tamper)
+    outcome = await run_load("rsocket/1.0", 0, seed=2, items=500, credit=10_000, tamper=tamper)
 
     assert getattr(outcome.verdict, found) > 0, outcome
     assert not outcome.is_clean
@@ -161,41 +149,12 @@ async def test_what_is_sent_again_wrongly_is_noticed(
     # With positions apart nothing is ever confirmed: a store that gets full would stall everything.
     roomy = attrs.evolve(OPTIONS, store_bytes=64 * 2**20)
 
-    outcome = await run_load(
-        "rsocket/1.0", 1, seed=3, plan=cut, largest=3_000, credit=10_000, options=roomy, patience=3.0
-    )
+    found: list[object] = []
+    try:
+        outcome = await run_load("rsocket/1.0", 1, seed=3, plan=cut, credit=10_000, options=roomy, patience=3.0)
+    except* RemoteProtocolError as group:
+        found += group.exceptions  # a fragment came where it can't be
+    else:
+        found += outcome.complaints if not outcome.verdict.is_clean else []
 
-    assert not outcome.verdict.is_clean, outcome
-    assert outcome.complaints
-
-
-def test_the_ledger_counts_what_was_not_offered_and_what_began_twice() -> None:
-    ledger = Ledger()
-    ledger.offer_numbers(1, ASKED, 3)
-    for number in (0, 1, 2, 7):
-        ledger.receive_number(1, ASKED, number)
-    ledger.start(1)
-    ledger.start(1)
-
-    verdict = ledger.verdict()
-
-    assert (verdict.damaged, verdict.restarted) == (1, 1)
-    assert not verdict.is_clean
-
-
-def test_the_recorder_notices_a_position_that_nobody_reached() -> None:
-    recorder = Recorder(dialect_named("rsocket/1.0"))
-    keepalive = bytes.fromhex("00000e 00000000 0c80 0000000000000005")
-
-    recorder.saw(0, CLIENT, keepalive)
-
-    assert len(recorder.complaints) == 2
-
-
-async def test_the_command_fails_where_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    good = await run_load("rsocket/1.0", 1, seed=4, plan=iter([Cut(SERVER, 20_000)]))
-    bad = attrs.evolve(good, verdict=attrs.evolve(good.verdict, lost=1))
-
-    assert report("rsocket/1.0", good)
-    assert not report("rsocket/1.0", bad)
-    assert "cuts 1, lost 0, duplicated 0, reordered 0," in capsys.readouterr().out
+    assert found

@@ -53,16 +53,6 @@ def test_a_seed_does_the_same_again(seed: int) -> None:
     assert run(seed, dialect).hash == run(seed, dialect).hash
 
 
-@pytest.mark.parametrize("seed", range(AGAIN_SEEDS // 3))
-@pytest.mark.parametrize("dialect", RESUMABLE)
-def test_a_seed_with_resumption_does_the_same_again(dialect: str, seed: int) -> None:
-    assert run(seed, dialect, resumes=True).hash == run(seed, dialect, resumes=True).hash
-
-
-def test_another_seed_does_something_else() -> None:
-    assert len({run(seed, "rsocket/1.0").hash for seed in range(10)}) == 10
-
-
 @pytest.mark.parametrize("dialect", some(DIALECTS, 2))
 def test_the_seeds_meet_what_they_are_meant_to_meet(dialect: str) -> None:
     reports = [run(seed, dialect) for seed in range(20)]
@@ -96,12 +86,6 @@ def test_what_a_link_may_not_do_is_found(
 
 
 # The command
-
-
-def test_the_command_tells_of_seeds_that_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--seeds", "2", "--start", "5", "--dialect", "rsocket/1.0"]) == 0
-
-    assert capsys.readouterr().out.startswith("2 runs, 0 failed")
 
 
 def test_the_command_prints_what_a_seed_that_fails_has_drawn(
