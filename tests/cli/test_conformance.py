@@ -112,12 +112,20 @@ def wrong_responder() -> Responder:
 
 
 def accepting(handle: Callable[[trio.SocketStream], Any]) -> Callable[..., Any]:
-    """A server of bytes."""
+    """A server of bytes; it ends with its first connection that says so by ``False``."""
 
     async def work(*, task_status: trio.TaskStatus[str]) -> None:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        task_status.started(f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}")
         async with trio.open_nursery() as nursery:
-            [listener] = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
-            task_status.started(f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}")
+
+            async def one(stream: trio.SocketStream) -> None:
+                async with stream:
+                    if await handle(stream) is False:
+                        nursery.cancel_scope.cancel()
+
+            nursery.start_soon(partial(trio.serve_listeners, one, [listener]))
+        await listener.aclose()
 
     return work
 
