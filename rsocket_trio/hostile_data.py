@@ -26,7 +26,7 @@ LARGE_TABLE = 32
 """Values that may all collide, as long as there are no more in one table."""
 CHOSEN = "keys or members of a set that were chosen to collide"
 UNHASHABLE = "array or object in a set or as a key"
-MAX_LEVELS = 16
+MAX_LEVELS = 8
 """Levels of arrays in an array that may become the key of a table."""
 
 BLOCK = 128
@@ -262,6 +262,9 @@ NOT_LOOKED_AT = {str, bytes, bool, type(None), list, tuple, dict}
 """Types whose hashes a peer can't foresee, of which there are but two values, or that are looked at otherwise."""
 
 
+LEAVES = {int, float, str, bytes, bool, type(None)}
+
+
 def _hashable(value: object, levels: int, with_maps: bool) -> object:
     """Return a value with tuples for lists, as it is hashed. Raise ``ValueError`` for too many levels of those.
 
@@ -270,7 +273,7 @@ def _hashable(value: object, levels: int, with_maps: bool) -> object:
     if isinstance(value, list | tuple):
         if levels == 0:
             raise ValueError("nested too deeply")
-        return tuple([_hashable(part, levels - 1, with_maps) for part in value])
+        return tuple([part if type(part) in LEAVES else _hashable(part, levels - 1, with_maps) for part in value])
     if not isinstance(value, dict):
         return value
     if not with_maps:
