@@ -10,6 +10,7 @@ import trio
 
 from rsocket_trio import errors
 from rsocket_trio.connection.connection import Connection, Requester, current_connection
+from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import ApplicationError, Rejected
 from rsocket_trio.forms import checked
@@ -18,7 +19,7 @@ from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, mime_
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.services.calls.context import current_call
+from rsocket_trio.services.calls.context import Call
 from rsocket_trio.terms import Setup
 from rsocket_trio.tools.exception_groups import only_leaf
 
@@ -65,6 +66,8 @@ class TellingHome:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         leaf = None if error is None else only_leaf(error)
+        while isinstance(leaf, ExceptionGroup) and leaf.split(errors.RSocketError)[1] is None:
+            leaf = leaf.exceptions[0]  # both directions of a channel hear of the loss
         if isinstance(leaf, errors.StreamError) and not isinstance(leaf, errors.Drained):
             raise leaf from None
         if isinstance(leaf, errors.Unsupported | errors.LocalProtocolError | ValueError):
@@ -125,18 +128,20 @@ class Forwarder:
     def check_setup(self, setup: Setup, connection: Connection) -> None:
         """Raise ``RejectedSetup`` for a client whose data the far side would misread."""
         far = self.requester._far_setup
-        has_types = not setup.data_mime or connection._engine.session.dialect.mime_fields
-        if far is not None and not has_types and mime_name(setup.data_mime) != mime_name(far.data_mime):
-            what = f"data of type {setup.data_mime!r}: what is behind this server has {far.data_mime!r}"
-            raise errors.RejectedSetup(what)
+        if far is not None and misreads(far, setup, connection):
+            raise errors.RejectedSetup(other_data(far, setup))
 
     def _onward(self, request: Payload) -> Payload:
         """Return a request as the far side gets it. Raise ``Rejected`` for metadata that can't be told there."""
         near, far = current_connection(), self.requester._far_setup
+        if far is not None and misreads(far, near.setup, near):
+            # The far side was not there yet when the client came.
+            raise Rejected(other_data(far, near.setup))
         metadata, mime = request.metadata, request.metadata_mime or near.setup.metadata_mime
         if self.credentials and mime == COMPOSITE_METADATA and near._engine.responder._authenticator is not None:
-            # The responder that takes them has left them out.
-            kept = [entry for entry in current_call().entries if entry.mime == AUTHENTICATION]
+            # The responder that takes them has left them out. A request without any may have no call.
+            call = current_call_variable.get(None)
+            kept = [entry for entry in call.entries if entry.mime == AUTHENTICATION] if isinstance(call, Call) else []
             metadata = (metadata or b"") + encode_composite(kept) or None
         if far is not None and metadata and mime != far.metadata_mime:
             is_composite = mime == COMPOSITE_METADATA
@@ -145,6 +150,18 @@ class Forwarder:
         if metadata is request.metadata:
             return request
         return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
+
+
+def misreads(far: Setup, near: Setup, connection: Connection) -> bool:
+    """Return whether the far side takes the data of a client for another type; not where its requests name theirs."""
+    if not near.data_mime or mime_name(near.data_mime) == mime_name(far.data_mime):
+        return False
+    return not connection._engine.session.dialect.mime_fields
+
+
+def other_data(far: Setup, near: Setup) -> str:
+    """Return why a client is refused whose data the far side would misread."""
+    return f"data of type {near.data_mime!r}: what is behind this server has {far.data_mime!r}"
 
 
 def fitting(entries: list[Entry], mime: str | int) -> bytes | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack
 
 import trio
@@ -25,6 +25,7 @@ from rsocket_trio.terms import Backoff, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -50,8 +51,7 @@ class PoolMember:
     @property
     def load(self) -> int:
         """Return the number of requests in flight."""
-        connection = None if self._client is None else self._client._connection
-        return 0 if connection is None else connection._engine.session.requests_in_flight
+        return 0 if self._client is None else self._client._requests_in_flight
 
     @property
     def _engine(self) -> Engine | None:
@@ -125,6 +125,8 @@ class Pool(RoamingRequester):
 
     def _pick(self, tried: Sequence[Engine]) -> Engine | None:
         usable = [engine for member in self._members if (engine := member._engine) is not None and engine not in tried]
+        # A session that waits for a new transport is asked only where there is no other.
+        usable = [engine for engine in usable if not engine.is_suspended] or usable
         if len(usable) > 1:
             # In random order: of two that are equally busy, `min` takes the first.
             usable = random.sample(usable, 2)
@@ -164,7 +166,7 @@ class Pool(RoamingRequester):
     def _set(self, uris: Iterable[str]) -> None:
         """Connect to these servers, and drain the connections to others. Raise ``ValueError`` for an invalid URI."""
         assert self._nursery is not None
-        wanted = checked_uris(uris, self._terms)
+        wanted = checked_uris(uris)
         kept = set()
         for member in self._members:
             if member.uri not in wanted:
@@ -230,15 +232,14 @@ async def open_pool(
     if type(connections) is not int or connections < 1:
         raise ValueError(f"connections to each server: {connections!r}, at least 1")
     lists = uris if isinstance(uris, AsyncIterable) else None
-    first = [] if isinstance(uris, AsyncIterable) else checked_uris(uris, options)
+    first = [] if isinstance(uris, AsyncIterable) else checked_uris(uris)
     if lists is None and not first:
         raise ValueError("a pool needs the URI of a server")
+    terms = checked(options)
     error: BaseException | None = None
-    async with AsyncExitStack() as stack:
-        terms: ReconnectOptions = {**options}
-        if "capture" in options:
-            # One capture for all connections, not one for each.
-            terms["capture"] = await stack.enter_async_context(recording_into(options["capture"]))
+    async with recording_into(terms["capture"]) as recording:
+        # One capture for all connections, not one for each.
+        terms["capture"] = recording
         pool = Pool(terms, connections, wait, backoff)
         try:
             async with trio.open_nursery() as nursery:
@@ -264,13 +265,13 @@ async def open_pool(
             del error  # its traceback refers to this frame
 
 
-def checked_uris(uris: Iterable[str], terms: ReconnectOptions) -> list[str]:
-    """Return the URIs, each once. Raise ``ValueError`` and ``TypeError`` for one that is invalid, and for the terms."""
+def checked_uris(uris: Iterable[str]) -> list[str]:
+    """Return the URIs, each once. Raise ``ValueError`` and ``TypeError`` for one that is invalid."""
     if isinstance(uris, str | bytes) or not isinstance(uris, Iterable):
         raise TypeError(f"a pool takes a list of URIs, or an async iterable of such lists, not {uris!r}")
     unique = list(dict.fromkeys(uris))
     for uri in unique:
         if not isinstance(uri, str):
             raise TypeError(f"a URI is a str, not {type(uri).__name__}")
-        checked(uri, terms)
+        parse_uri(uri)
     return unique

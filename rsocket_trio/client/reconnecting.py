@@ -142,6 +142,7 @@ class ReconnectingClient(RoamingRequester):
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
         self._drained_at = self._resend_at = -math.inf
+        self._draining: list[Connection] = []
         self._changes = ParkingLot()
 
     def __repr__(self) -> str:
@@ -203,8 +204,19 @@ class ReconnectingClient(RoamingRequester):
         """Make no other connection, and drain the one that there is."""
         connection = self._connection
         self._end(ConnectionClosed("the client was closed by this side"))
+        if self._draining:
+            self._tell("draining")
         if connection is not None:
             await connection.drain()
+        # Those that their servers drain.
+        while self._draining:
+            await self._changes.park()
+
+    @property
+    def _requests_in_flight(self) -> int:
+        """The number of requests in flight, also on connections that drain."""
+        current = [] if self._connection is None else [self._connection]
+        return sum(each._engine.session.requests_in_flight for each in [*current, *self._draining])
 
     async def _next(self, wait: bool) -> Connection:
         """Return the connection for a new request. There is no checkpoint after it was found."""
@@ -246,6 +258,9 @@ class ReconnectingClient(RoamingRequester):
         Call ``task_status.started`` when the next connection is due, with the seconds for which this one took new
         requests. A connection that drains goes on beside the next one.
         """
+        if self._ended is not None:
+            task_status.started(0.0)  # closed in the pause, while an older connection drains
+            return
         self._tell("connecting")
         time_limit = ConnectTimeout(self._terms["connect_timeout"], self._uri)
         try:
@@ -264,6 +279,10 @@ class ReconnectingClient(RoamingRequester):
         try:
             async with open_uri(self._uri, terms, time_limit) as connection:
                 since = trio.current_time()
+                if self._ended is not None:
+                    # It makes no other connection any more, while an older one drains.
+                    task_status.started(0.0)
+                    return
                 connection.on_state(seen.add)
                 # Requests that wait in `_next` find it when they run, in the order in which they came.
                 self._connection = connection
@@ -273,7 +292,12 @@ class ReconnectingClient(RoamingRequester):
                     self._hand_over()
                     task_status.started(trio.current_time() - since)
                     # Its peer ends it as well, unless it has given the sign and nothing more.
-                    await (await connection._ready()).wait_quiet()
+                    self._draining.append(connection)
+                    try:
+                        await (await connection._ready()).wait_quiet()
+                    finally:
+                        self._draining.remove(connection)
+                        self._changes.wake_all()
                     return
                 why: Exception = await connection.wait_closed()
                 # A session that was resumed once was accepted: a later error is no refusal of the SETUP.
@@ -372,7 +396,8 @@ async def connect_forever(
         raise TypeError(f"backoff is a Backoff, not {type(backoff).__name__}")
     if on_state is not None and not callable(on_state):
         raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
-    fit = checked(uri, options)
+    parse_uri(uri)
+    fit = checked(options)
     async with recording_into(fit["capture"]) as recording:
         # One capture for all connections, not one for each.
         fit["capture"] = recording
@@ -404,10 +429,9 @@ def twin(error: Exception) -> Exception:
     return fresh_copy(cast("RSocketError", error))
 
 
-def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
+def checked(terms: ReconnectOptions) -> ReconnectOptions:
     """Return the terms, usable more than once. Raise ``ValueError`` and ``TypeError`` for terms that are invalid."""
-    parse_uri(uri)
-    inspect.signature(open_connection).bind(uri, **terms)
+    inspect.signature(open_connection).bind("", **terms)
     given: dict[str, Any] = dict(completed(open_connection, terms))
     if given["peer"] is not None:
         peer_and_dialect(given["peer"], given["dialect"])

@@ -94,10 +94,14 @@ class Reopened(Incoming):
                     if not await self._move(self._refusal):
                         self._refusal, self._is_taken = None, True  # it stays refused
                         return False
+                    # More may be granted while the request waits for its turn.
+                    asked = self._credit
                     state = await self._request(self._renewed)
                     # No checkpoint from here on: no event of the stream is missed.
                     self._refusal = None
                     self._replace(state)
+                    if self._credit > asked:
+                        super().request_n(self._credit - asked)
             return not self._scope.cancel_called
 
     def _replace(self, state: StreamState) -> None:
@@ -152,6 +156,16 @@ class ReopenedChannel(Reopened, Channel):
                 await self.send(item)
                 break
         await super().send_many(items)
+
+    async def send_eof(self) -> None:
+        if self._refusal is not None:
+            await self._reopen()
+        await super().send_eof()
+
+    @property
+    def _is_sending(self) -> bool:
+        # What was refused may open again.
+        return self._refusal is not None or super()._is_sending
 
     async def wait_send_closed(self) -> None:
         await super().wait_send_closed()

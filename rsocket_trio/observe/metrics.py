@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 import trio
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
+from rsocket_trio.responder import LONGEST_ROUTE
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -35,6 +37,14 @@ def metrics_in(registry: CollectorRegistry | None) -> Metrics:
     if known is None:
         known = _metrics[registry] = Metrics(registry)
     return known
+
+
+def is_sendable(route: str) -> bool:
+    """Return whether a request can name this route: one that can't fails, and has no time series of its own."""
+    try:
+        return len(route.encode()) <= LONGEST_ROUTE
+    except (AttributeError, UnicodeEncodeError):
+        return False
 
 
 class Series:
@@ -98,7 +108,7 @@ class Metrics:
         series = self._series.get(key)
         if series is None:
             if call.side == "client" and route is not None and route not in self._client_routes:
-                if len(self._client_routes) >= MAX_CLIENT_ROUTES:
+                if len(self._client_routes) >= MAX_CLIENT_ROUTES or not is_sendable(route):
                     return self._known((call.interaction, None, call.side))
                 self._client_routes.add(route)
             series = self._known(key)

@@ -14,6 +14,7 @@ from rsocket_trio import (
     ApplicationError,
     Channel,
     Connection,
+    ConnectionLost,
     Credentials,
     Outgoing,
     Payload,
@@ -26,7 +27,8 @@ from rsocket_trio import (
     open_pool,
     serve,
 )
-from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING
+from rsocket_trio.client.forwarding import TELLING_HOME
+from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, Entry, encode_composite
 from rsocket_trio.services import Simple
 from tests.connection.pairs import settle
 
@@ -247,6 +249,21 @@ async def test_a_client_with_other_data_is_refused(autojump_clock: MockClock) ->
             assert (await client.request_response(b"{}", route="echo")).data == b"{}"
 
 
+async def test_other_data_is_rejected_where_the_far_side_came_after_the_client(autojump_clock: MockClock) -> None:
+    far, front = FarSide(), Responder()
+    async with trio.open_nursery() as nursery:
+        async with connect_forever(FAR, data_mime="application/json") as behind:
+            front.include(forwarding(behind))
+            await nursery.start(serve, front, NEAR)
+            async with open_connection(NEAR, data_mime="text/plain") as client:
+                await settle()
+                await nursery.start(far.serve)
+                await behind.connected()
+                with pytest.raises(Rejected, match=r"'text/plain'.*'application/json'"):
+                    await client.request_response(route="echo")
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_check_runs_before_the_setup_handler_of_the_application(autojump_clock: MockClock) -> None:
     admitted: list[str | int] = []
 
@@ -292,6 +309,16 @@ async def test_credentials_pass_unless_the_responder_takes_them(
     async with forwarded(change, credentials=credentials) as far, open_connection(NEAR) as client:
         await client.request_response(route="echo", auth=Simple("user", "secret"))
     assert (b"secret" in far.seen[0].metadata) == passes
+
+
+async def test_a_request_without_credentials_passes_where_they_do(autojump_clock: MockClock) -> None:
+    def change(front: Responder) -> None:
+        front.authenticate(lambda credentials, where: "user")
+
+    async with forwarded(change, credentials=True), open_connection(NEAR, auth=Simple("user", "secret")) as client:
+        assert (await client.request_response(route="echo")).data == b""
+        entries = encode_composite([Entry("text/plain", b"no route")])
+        assert (await client.request_response(Payload(b"", entries))).data == b"bare"
 
 
 # Dialects and MIME types that differ
@@ -364,6 +391,11 @@ async def test_a_far_side_that_is_lost_meanwhile_fails_the_request_and_one_that_
         nursery.cancel_scope.cancel()
 
 
+async def test_a_loss_that_both_directions_hear_of_is_one_error() -> None:
+    with pytest.raises(ApplicationError, match="the far side was lost"), TELLING_HOME:
+        raise ExceptionGroup("both", [ConnectionLost("up"), ConnectionLost("down")])
+
+
 async def test_a_pool_is_forwarded_to(autojump_clock: MockClock) -> None:
     far, front = FarSide(), Responder()
     async with trio.open_nursery() as nursery:
@@ -377,6 +409,40 @@ async def test_a_pool_is_forwarded_to(autojump_clock: MockClock) -> None:
                     await channel.send(b"1")
                     assert (await anext(channel)).text == "re 1"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_channel_that_one_server_rejects_is_forwarded_to_another(autojump_clock: MockClock) -> None:
+    far, front = FarSide(), Responder()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(far.serve)
+        await nursery.start(serve, Responder(), "memory://empty")
+        async with open_pool([FAR, "memory://empty"]) as pool:
+            front.include(forwarding(pool))
+            await nursery.start(serve, front, NEAR)
+            async with open_connection(NEAR) as client:
+                for _ in range(20):  # which begin at either server
+                    async with client.request_channel(route="echo") as channel:
+                        await channel.send(b"1")
+                        await channel.send(b"2")
+                        await channel.send_eof()
+                        assert [item.text async for item in channel] == ["re 1", "re 2", "bye"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_in_the_middle_of_a_channel_passes_with_its_code(autojump_clock: MockClock) -> None:
+    async with forwarded() as far, open_connection(NEAR) as client:
+
+        @far.responder.request_channel("breaks")
+        async def breaks(channel: Channel) -> None:
+            await channel.send(await anext(channel))
+            raise ApplicationError("no", code=0x400)
+
+        async with client.request_channel(route="breaks") as channel:
+            await channel.send(b"1")
+            assert (await anext(channel)).text == "1"
+            with pytest.raises(ApplicationError, match="no") as raised:
+                await anext(channel)
+    assert raised.value.code == 0x400
 
 
 async def test_only_what_makes_requests_is_forwarded_to() -> None:

@@ -15,14 +15,18 @@ from trio.testing import MockClock
 from rsocket_trio import (
     ApplicationError,
     Backoff,
+    Call,
     Channel,
     ConnectionLost,
+    Lease,
     Payload,
     Pool,
     Rejected,
     RejectedSetup,
     Responder,
+    ResumeOptions,
     RSocketError,
+    Setup,
     open_pool,
     serve,
 )
@@ -124,6 +128,21 @@ async def test_a_slow_server_gets_few_requests(autojump_clock: MockClock) -> Non
     assert running.counts["slow"] < 200
 
 
+async def test_a_session_without_a_transport_is_the_last_choice(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        running = Servers(nursery)
+        uris = [await running.start(name, resume=ResumeOptions()) for name in ("a", "b")]
+        async with open_pool(uris, resume=ResumeOptions()) as pool:
+            await settle()
+            suspended, other = (member._engine for member in pool.members)
+            assert suspended is not None
+            assert other is not None
+            suspended.replace_link(ConnectionLost("no transport"))
+            assert {pool._pick(()) for _ in range(20)} == {other}
+            assert pool._pick([other]) is suspended
+        nursery.cancel_scope.cancel()
+
+
 async def test_each_uri_gets_so_many_connections(autojump_clock: MockClock) -> None:
     async with servers("a", "b") as (_, uris), open_pool([*uris, *uris], connections=3) as pool:
         await settle()
@@ -167,6 +186,34 @@ async def test_a_request_that_one_server_rejects_goes_to_another(interaction: st
         async with open_pool(uris) as pool:
             await settle()
             assert [await requests_of(pool)[interaction]() for _ in range(8)] == ["a"] * 8
+
+
+async def test_what_is_granted_while_a_stream_opens_again_counts(autojump_clock: MockClock) -> None:
+    send, receive = trio.open_memory_channel[list[str]](0)
+    async with servers() as (running, _), open_pool(receive, lease=True) as pool:
+        empty, late = Responder(), running.responder("late")
+        empty.lease_at_rate(10, 10)
+
+        @late.lease
+        async def grant(setup: Setup) -> AsyncIterator[Lease]:
+            await trio.sleep(5)
+            yield Lease(10, 10)
+            await trio.sleep_forever()
+
+        first, second = await running.start("empty", empty), await running.start("late", late)
+        await send.send([first])
+        async with pool.request_stream(route="names", initial_request_n=1, refill=False) as items:
+            await send.send([first, second])
+            await settle()
+
+            async def more() -> None:
+                await trio.sleep(1)
+                items.request_n(2)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(more)
+                with trio.fail_after(20):
+                    assert [item.text async for item in items] == ["late"] * 3
 
 
 async def test_what_all_servers_reject_is_the_callers(autojump_clock: MockClock) -> None:
@@ -289,6 +336,48 @@ async def test_lists_come_and_go(autojump_clock: MockClock) -> None:
         await send.send([])
         await trio.sleep(2)
         assert pool.members == ()
+
+
+async def test_a_server_that_drains_and_leaves_the_list_finishes_its_requests(autojump_clock: MockClock) -> None:
+    send, receive = trio.open_memory_channel[list[str]](0)
+    answers: list[str] = []
+    async with servers("a", "b") as (running, [a, b]), open_pool(receive) as pool, trio.open_nursery() as nursery:
+        await send.send([a])
+
+        async def long() -> None:
+            answers.append((await pool.request_response("3", route="name")).text)
+
+        nursery.start_soon(long)
+        await trio.sleep(1)
+        await running.stop("a")
+        [old] = pool.members
+        assert old.load == 1
+        await send.send([b])
+        await trio.sleep(1)
+        assert (old.state, old.load) == ("draining", 1)
+        assert {(await pool.request_response(route="name")).text for _ in range(5)} == {"b"}
+        await trio.sleep(3)
+        assert [member.uri for member in pool.members] == [b]
+    assert answers == ["a"]
+
+
+async def test_options_that_can_be_read_once_hold_for_every_connection(autojump_clock: MockClock) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def around(call: Call) -> AsyncIterator[None]:
+        seen.append(call.interaction)
+        yield
+
+    async with servers("a", "b") as (_, uris), open_pool(uris, around=iter([around])) as pool:
+        await ask(pool, 16)
+    assert len(seen) == 16
+
+
+async def test_wrong_options_are_refused_before_there_is_a_list() -> None:
+    _, receive = trio.open_memory_channel[list[str]](0)
+    with pytest.raises(TypeError, match="nothing"):
+        await open_pool(receive, nothing=1).__aenter__()  # type: ignore[call-arg]
 
 
 async def test_an_error_of_the_lists_ends_the_block() -> None:

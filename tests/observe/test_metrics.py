@@ -15,7 +15,7 @@ from tests.missing import missing_module, require
 
 require(missing_module("prometheus_client"))
 
-from prometheus_client import CollectorRegistry  # noqa: E402
+from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
 
 URI = "memory://watched"
 ECHO = {"interaction": "request_response", "route": "echo"}
@@ -122,6 +122,21 @@ async def test_routes_are_those_of_the_application(autojump_clock: MockClock) ->
     client_side = {"interaction": "request_response", "side": "client", "outcome": "completed"}
     assert watched.number("rsocket_requests_total", **client_side, route="orders.99") == 1
     assert watched.number("rsocket_requests_total", **client_side, route="other") == 20
+
+
+async def test_a_route_that_no_page_can_show_is_counted_as_other(autojump_clock: MockClock) -> None:
+    watched = Watched()
+    async with trio.open_nursery() as nursery:
+        await watched.run(nursery)
+        async with open_connection(URI, around=[watched.metrics]) as client:
+            for route in ("\ud800", "r" * 300):
+                with pytest.raises(ValueError, match=r".+"):
+                    await client.request_response(route=route)
+        nursery.cancel_scope.cancel()
+
+    labels = {"interaction": "request_response", "side": "client", "route": "other", "outcome": "failed"}
+    assert watched.number("rsocket_requests_total", **labels) == 2
+    assert b"ud800" not in generate_latest(watched.registry)
 
 
 async def test_connections_and_faults_are_counted(autojump_clock: MockClock) -> None:
