@@ -1,4 +1,4 @@
-"""What stands between two sides costs: metrics on the server, and a forwarder, by the CPU of all processes."""
+"""The cost of metrics on the server, and of a forwarder between two sides, by the CPU of all processes."""
 
 from __future__ import annotations
 

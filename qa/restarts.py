@@ -118,7 +118,7 @@ async def serving(workers: int, listen: str = "tcp://127.0.0.1:0") -> AsyncItera
 
 @attrs.define(eq=False)
 class Callers:
-    """What all callers have seen: the process that answered each of them last, and every error."""
+    """The record of all callers: the process that answered each of them last, and every error."""
 
     answered_by: dict[str, int] = attrs.field(factory=dict)
     answers: int = 0

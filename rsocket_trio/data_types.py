@@ -1,4 +1,4 @@
-"""What a type asks of a codec: pydantic or msgspec, and which of its values are hashed."""
+"""The types that data is read as: whether pydantic or msgspec reads one, and which of its values are hashed."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class RSocketError(Exception):
     """The base class of all errors that the library raises."""
 
     _is_unsent = False
-    """Whether nothing of the request that it ended had left this side."""
+    """True if nothing of the request that it ended had left this side."""
 
 
 class CodedError(RSocketError):

@@ -64,8 +64,8 @@ def _too_many() -> ValueError:
 # The heads of values in MessagePack and CBOR
 
 CONTAINER, PLAIN, STRING, EXTENSION, ARRAY, MAP, ENDLESS, ENDLESS_MAP, BREAK = range(-1, 8)
-"""What a first byte begins: a container or a value of known size, one whose length follows, and in CBOR one that ends
-with a break."""
+"""The values that a first byte may begin: a container or a value of known size, one whose length
+follows, and in CBOR one that ends with a break."""
 Head: TypeAlias = tuple[int, int, int]
 """By the first byte of a value: its bytes, up to its items or with its length; the values that follow, less one; and
 what it begins."""

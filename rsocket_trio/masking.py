@@ -1,4 +1,4 @@
-"""How text of peers, metadata and HTTP headers appear in texts for people: short, escaped, and without credentials.
+"""Text of peers, metadata and HTTP headers as people are shown them: short, escaped, and without credentials.
 
 Metadata is shown if it is text, or composite metadata without an authentication entry. Anything else may be credentials
 and is shown by its size, as is metadata of one frame, which may be a fragment of either.

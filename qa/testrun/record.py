@@ -28,7 +28,7 @@ class Result:
 
     part: str
     outcomes: dict[str, str] = attrs.Factory(dict)
-    """What became of each item: passed, failed, skipped or xfailed."""
+    """The outcome of each item: passed, failed, skipped or xfailed."""
     failures: list[tuple[str, str]] = attrs.Factory(list)
     """Items, files or programs that failed, and why."""
     skips: dict[str, int] = attrs.Factory(dict)

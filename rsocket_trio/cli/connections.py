@@ -1,4 +1,4 @@
-"""What commands need around connections: how to open one, TLS contexts, and the option ``--capture``."""
+"""Connections of commands: opening one, their TLS contexts, the options of listening, and ``--capture``."""
 
 from __future__ import annotations
 

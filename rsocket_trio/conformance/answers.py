@@ -1,4 +1,4 @@
-"""What a peer sends that no step spells out: an answer in one frame or more, and frames of its own at any time."""
+"""Frames of a peer that no step spells out: an answer in one frame or more, and frames of its own at any time."""
 
 from __future__ import annotations
 

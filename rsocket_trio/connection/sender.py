@@ -234,6 +234,7 @@ class CountingSender(Sender):
 
     async def serve(self, items: Items, *, ends: bool = True) -> None:
         """Send the items that a handler yields, and add their number at the end, and before one that has to wait."""
+        # The loop of ``Sender.serve`` once more: counts in that one would cost every stream, also where nobody looks.
         stream, port, commands, call = self._stream, self._port, self._commands, self._call
         assert call is not None  # as of every handler's stream
         left, count, size = ITEMS_PER_TURN, 0, 0

@@ -448,7 +448,7 @@ class Channel(Sending, Incoming):
 
     @property
     def _is_sending(self) -> bool:
-        """Whether more may be sent, with or without credit."""
+        """Return whether more may be sent, with or without credit."""
         return bool(self._opened()[0].open & SENDING)
 
     def _stop_receiving(self) -> None:

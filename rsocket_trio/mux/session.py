@@ -120,7 +120,7 @@ class Receiver(Protocol):
 
 
 class Optionals:
-    """What not every protocol and dialect has: a session without it does nothing, or raises ``Unsupported``."""
+    """Abilities that some protocols lack: a session without one does nothing, or raises ``Unsupported``."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of calls and connections: counts, times, and why connections ended."""
+"""Metrics of calls and connections for Prometheus: counts, times, and the errors that ended connections."""
 
 from __future__ import annotations
 

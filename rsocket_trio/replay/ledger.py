@@ -54,7 +54,7 @@ class Commit:
 
 @value
 class CommitRequest:
-    """What ``Ledger.commit`` is asked: the number of rows by attempt, and the terms of the batch."""
+    """The arguments of ``Ledger.commit``: the number of rows by attempt, and the terms of the batch."""
 
     sink: str
     batch: int

@@ -85,7 +85,7 @@ class ReplayableLog(OpenedByBlock):
     """
 
     has_gaps = False
-    """Whether positions may have no record, and never will: those of Kafka's markers, for one.
+    """True if some positions have no record, and never will: those of Kafka's markers, for one.
 
     Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start, and
     its position.

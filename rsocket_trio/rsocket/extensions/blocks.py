@@ -13,7 +13,7 @@ from typing import Final, NoReturn, TypeAlias
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, NotUnderstood, check
+from rsocket_trio.rsocket.codec import UINT31_MAX, NotUnderstood, check
 from rsocket_trio.rsocket.frames import RESERVED, ExtensionEntry, name_of
 
 # RSX-TLV-02
@@ -74,10 +74,6 @@ class Reader:
     def uint31(self, what: str) -> int:
         """A number of four bytes, its reserved bit masked off (ALL-RCT-06)."""
         return self.uint(4, what) & UINT31_MAX
-
-    def uint63(self, what: str) -> int:
-        """A number of eight bytes, its reserved bit masked off."""
-        return self.uint(8, what) & UINT63_MAX
 
     def name(self, what: str) -> int | str:
         """The number of something well-known, or a text behind its length."""

@@ -61,7 +61,7 @@ EXTENSION_BLOCK: Final = 1
 """The one type of EXT that is not opaque (RSX-GAP-12)."""
 
 TERMS: Final = ("keepalive_interval", "max_lifetime", "lease", "resume_token", "strict")
-"""What SETUP says by extensions here."""
+"""The terms of SETUP that are extensions here."""
 COUNT: Final = numbers(initial_n=uint("I", UINT31_MAX, 1))
 NO_COUNT: Final = absent("initial_n")
 NO_COMPLETE: Final = absent("complete")

@@ -244,7 +244,7 @@ FORMS: Final[dict[str, tuple[Callable[..., Awaitable[Any]], Kind]]] = {
     Interaction.REQUEST_STREAM.value: (ServedCall._push, Kind.PUSH),
     Interaction.REQUEST_SUBSCRIPTION.value: (ServedCall._push, Kind.PUSH),
 }
-"""What serves a call inside of its interceptors, by interaction; all others have one answer or none."""
+"""The functions that serve a call inside of its interceptors, by interaction; all others have one answer or none."""
 
 
 def deadline_of(entry: Entry) -> float:

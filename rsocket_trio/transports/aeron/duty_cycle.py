@@ -89,7 +89,7 @@ class DutyCycle:
         """Bytes taken out of the driver's terms that the peer has not heard of: it does before this side waits long."""
         self._has_served = False
         self._is_busy = False
-        """Whether the last step has made another necessary."""
+        """True if the last step has made another necessary."""
         self._client_due = 0.0
         self._look_due = 0.0
         self.hurried = 0
