@@ -23,7 +23,7 @@ from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, did_not_run, unsent_copy
 from rsocket_trio.terms import Backoff, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio
-from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -195,6 +195,12 @@ class Pool(RoamingRequester):
             await client._retire()
         self._members.remove(member)
 
+    def _close(self, nursery: trio.Nursery) -> None:
+        """End all connections; requests that wait raise."""
+        self._is_closed = True
+        self._changes.wake_all()
+        nursery.cancel_scope.cancel()
+
     async def _follow(self, lists: AsyncIterable[Iterable[str]]) -> None:
         """Take over each list of servers as it comes."""
         async for uris in lists:
@@ -236,33 +242,16 @@ async def open_pool(
     if lists is None and not first:
         raise ValueError("a pool needs the URI of a server")
     terms = checked(options)
-    error: BaseException | None = None
     async with recording_into(terms["capture"]) as recording:
         # One capture for all connections, not one for each.
         terms["capture"] = recording
         pool = Pool(terms, connections, wait, backoff)
-        try:
-            async with trio.open_nursery() as nursery:
-                pool._nursery = nursery
-                if lists is None:
-                    pool._set(first)
-                else:
-                    nursery.start_soon(pool._follow, lists)
-                try:
-                    yield pool
-                except BaseException as exc:
-                    error = exc
-                pool._is_closed = True
-                pool._changes.wake_all()
-                nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            leaf = only_leaf(group)
-            raise leaf from leaf.__cause__
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
+        async with nursery_beside(pool._close) as pool._nursery:
+            if lists is None:
+                pool._set(first)
+            else:
+                pool._nursery.start_soon(pool._follow, lists)
+            yield pool
 
 
 def checked_uris(uris: Iterable[str]) -> list[str]:

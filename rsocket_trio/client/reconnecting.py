@@ -42,7 +42,7 @@ from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Backoff, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio
-from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.connect_timeout import ConnectTimeout, checked_connect_timeout
@@ -402,26 +402,13 @@ async def connect_forever(
         # One capture for all connections, not one for each.
         fit["capture"] = recording
         client = ReconnectingClient(uri, fit, wait, backoff, on_state)
-        error: BaseException | None = None
         try:
-            async with trio.open_nursery() as nursery:
+            async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
                 nursery.start_soon(client._run, nursery)
-                try:
-                    yield client
-                except BaseException as exc:
-                    error = exc
-                nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            leaf = only_leaf(group)
-            raise leaf from leaf.__cause__
+                yield client
         finally:
             client._end(ConnectionClosed("the client was closed by this side"))
             client._tell("closed")
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
 
 
 def twin(error: Exception) -> Exception:

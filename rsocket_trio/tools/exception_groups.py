@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
 
 
 def only_leaf(error: BaseException) -> BaseException:
@@ -26,3 +28,28 @@ def failures_told_to(hear: Callable[[Exception], object]) -> Iterator[None]:
             hear(failures)
         if others is not None:
             raise others from None
+
+
+@asynccontextmanager
+async def nursery_beside(leave: Callable[[trio.Nursery], object]) -> AsyncIterator[trio.Nursery]:
+    """Provide a nursery for tasks beside the block; ``leave`` is called behind it, and has them end.
+
+    The error of the block leaves alone, in no group, once they have ended. So does the error of a single task.
+    """
+    error: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            except BaseException as exc:
+                # Kept until the nursery has ended: raised inside it would leave in a group.
+                error = exc
+            leave(nursery)
+    except BaseExceptionGroup as group:
+        leaf = only_leaf(group)
+        raise leaf from leaf.__cause__
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
