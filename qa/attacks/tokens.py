@@ -15,7 +15,7 @@ from qa.attacks.harness import expect
 from qa.resume.abuse import dialled, resuming_server
 from rsocket_trio import ResumeOptions
 from rsocket_trio.rsocket.frames import ErrorFrame
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE
 
 if TYPE_CHECKING:
     from qa.attacks.held import Load

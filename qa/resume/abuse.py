@@ -19,7 +19,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE, ResumeRequest
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE, ResumeRequest
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport

@@ -12,7 +12,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import ResumeOkFrame, SetupOkFrame
-from rsocket_trio.rsocket.resumption import resume_request
+from rsocket_trio.rsocket.resume_protocol import resume_request
 
 CLIENT, SERVER = "client", "server"
 """The side whose bytes these are."""

@@ -22,7 +22,7 @@ from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.clients import Start
 from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.run import Dial
-from rsocket_trio.conformance.streamux import Streamux, StreamuxState
+from rsocket_trio.conformance.streamux_notation import Streamux, StreamuxState
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialect import DIALECTS

@@ -13,7 +13,7 @@ from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
-from rsocket_trio.rsocket.resumption import is_tracked
+from rsocket_trio.rsocket.resume_protocol import is_tracked
 
 MOST_STREAMS = 1_000_000
 """Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""

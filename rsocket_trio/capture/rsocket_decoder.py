@@ -43,7 +43,7 @@ from rsocket_trio.rsocket.frames import (
     SetupOkFrame,
 )
 from rsocket_trio.rsocket.handshake import stated
-from rsocket_trio.rsocket.resumption import resume_request
+from rsocket_trio.rsocket.resume_protocol import resume_request
 
 NS_PER_MS = 1_000_000
 

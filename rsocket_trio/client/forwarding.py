@@ -58,7 +58,7 @@ def forwarding(connection: Far, *, route: str | None = None, credentials: bool =
     return responder
 
 
-class TellingHome:
+class ErrorTranslation:
     """A block whose errors become what the client is told of its forwarded request."""
 
     def __enter__(self) -> None:
@@ -78,7 +78,7 @@ class TellingHome:
             raise ApplicationError("the far side was lost") from error
 
 
-TELLING_HOME = TellingHome()
+TRANSLATED_ERRORS = ErrorTranslation()
 
 
 @attrs.frozen(eq=False)
@@ -92,34 +92,34 @@ class Forwarder:
 
     async def respond(self, route: str | None, request: Payload) -> Payload:
         """Return the answer of the far side."""
-        with TELLING_HOME:
-            return homeward(await self.requester.request_response(self._onward(request), route=route))
+        with TRANSLATED_ERRORS:
+            return checked_answer(await self.requester.request_response(self._far_request(request), route=route))
 
     async def forget(self, route: str | None, request: Payload) -> None:
         """Send a request without an answer."""
-        with TELLING_HOME:
-            await self.requester.fire_and_forget(self._onward(request), route=route)
+        with TRANSLATED_ERRORS:
+            await self.requester.fire_and_forget(self._far_request(request), route=route)
 
     async def push(self, metadata: bytes) -> None:
         """Send metadata that the client pushed."""
-        with TELLING_HOME:
+        with TRANSLATED_ERRORS:
             await self.requester.metadata_push(metadata)
 
     async def stream(self, opening: Any, route: str | None, request: Payload, out: Outgoing) -> None:
         """Send the items of the far side, as many as the client grants."""
         owed = min(await out.wait_room(), MAX_OWED_ITEMS)
-        with TELLING_HOME:
-            async with opening(self._onward(request), route=route, initial_request_n=owed, refill=False) as items:
+        with TRANSLATED_ERRORS:
+            async with opening(self._far_request(request), route=route, initial_request_n=owed, refill=False) as items:
                 await pass_on(items, out, owed)
 
     async def channel(self, route: str | None, near: Channel) -> None:
         """Pass items on in both directions, each half until its end."""
         owed = min(await near.wait_room(), MAX_OWED_ITEMS)
-        with TELLING_HOME:
-            request = self._onward(near.request)
+        with TRANSLATED_ERRORS:
+            request = self._far_request(near.request)
             opening = self.requester.request_channel(request, route=route, initial_request_n=owed, refill=False)
             async with opening as far, trio.open_nursery() as nursery:
-                nursery.start_soon(pass_up, near, far)
+                nursery.start_soon(pass_upstream, near, far)
                 await pass_on(far, near, owed)
                 await near.send_eof()
 
@@ -131,7 +131,7 @@ class Forwarder:
         if far is not None and misreads(far, setup, connection):
             raise errors.RejectedSetup(other_data(far, setup))
 
-    def _onward(self, request: Payload) -> Payload:
+    def _far_request(self, request: Payload) -> Payload:
         """Return a request as the far side gets it. Raise ``Rejected`` for metadata that can't be told there."""
         near, far = current_connection(), self.requester._far_setup
         if far is not None and misreads(far, near.setup, near):
@@ -146,7 +146,7 @@ class Forwarder:
         if far is not None and metadata and mime != far.metadata_mime:
             is_composite = mime == COMPOSITE_METADATA
             entries = decode_composite(metadata) if is_composite else [Entry(mime_name(mime), metadata)]
-            metadata = fitting(entries, far.metadata_mime)
+            metadata = metadata_of(entries, far.metadata_mime)
         if metadata is request.metadata:
             return request
         return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
@@ -164,7 +164,7 @@ def other_data(far: Setup, near: Setup) -> str:
     return f"data of type {near.data_mime!r}: what is behind this server has {far.data_mime!r}"
 
 
-def fitting(entries: list[Entry], mime: str | int) -> bytes | None:
+def metadata_of(entries: list[Entry], mime: str | int) -> bytes | None:
     """Return entries as metadata of a MIME type. Raise ``Rejected`` if that can't hold them."""
     if mime == COMPOSITE_METADATA:
         return encode_composite(entries)
@@ -175,7 +175,7 @@ def fitting(entries: list[Entry], mime: str | int) -> bytes | None:
     return entries[0].content if entries else None
 
 
-def homeward(payload: Payload) -> Payload:
+def checked_answer(payload: Payload) -> Payload:
     """Return an answer as its client gets it. Raise ``ApplicationError`` for what its dialect can't carry."""
     near = current_connection()
     has_types = near._engine.session.dialect.mime_fields
@@ -204,12 +204,12 @@ async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: 
     sink._watch_credit(grant)
     grant()
     while batch := await source.receive_batch():
-        await sink.send_many(map(homeward, batch) if is_odd else batch)
+        await sink.send_many(map(checked_answer, batch) if is_odd else batch)
         owed -= len(batch)
         grant()
 
 
-async def pass_up(near: Channel, far: Channel) -> None:
+async def pass_upstream(near: Channel, far: Channel) -> None:
     """Pass on what the client of a channel sends, until it has completed or the far side wants no more."""
     with trio.CancelScope() as scope:
         await pass_on(near, far, 0, scope)

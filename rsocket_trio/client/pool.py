@@ -12,9 +12,9 @@ import trio
 from rsocket_trio.client.reconnecting import (
     BACKOFF,
     USABLE,
+    FailoverRequester,
     ReconnectingClient,
     ReconnectOptions,
-    RoamingRequester,
     checked,
     connect_forever,
     twin,
@@ -65,7 +65,7 @@ class PoolMember:
         return None if self._client is None else self._client._ended
 
 
-class Pool(RoamingRequester):
+class Pool(FailoverRequester):
     """Sends the requests of a ``Connection`` over one of many connections. Made by ``open_pool``.
 
     Of two connections, drawn at random, a request takes the one with fewer requests in flight, and stays with it. One

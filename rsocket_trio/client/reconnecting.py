@@ -87,7 +87,7 @@ RENEWED: Final[dict[str, Callable[[Any], object]]] = {
 """The terms that a function may give for each connection, with the converter of its result."""
 
 
-class RoamingRequester(
+class FailoverRequester(
     Requester[
         AbstractAsyncContextManager[Incoming],
         AbstractAsyncContextManager[IncomingWithPushes],
@@ -115,7 +115,7 @@ class RoamingRequester(
             yield stream
 
 
-class ReconnectingClient(RoamingRequester):
+class ReconnectingClient(FailoverRequester):
     """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
     A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,

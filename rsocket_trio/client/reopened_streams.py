@@ -15,7 +15,7 @@ from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.payload import Payload, PayloadLike
 
 if TYPE_CHECKING:
-    from rsocket_trio.client.reconnecting import RoamingRequester
+    from rsocket_trio.client.reconnecting import FailoverRequester
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
 
@@ -29,7 +29,7 @@ class Reopened(Incoming):
     refusal opens it again; others wait for that. Once an item came or left, the stream is like any other.
     """
 
-    _client: RoamingRequester
+    _client: FailoverRequester
     _tried: list[Engine]
     """The engines that it was opened on, and refused."""
     _refusal: RSocketError | None
@@ -40,7 +40,7 @@ class Reopened(Incoming):
     _scope: trio.CancelScope | None
     """The scope in which it is opened again; leaving the block cancels it."""
 
-    def _open_by(self, client: RoamingRequester) -> Self:
+    def _open_by(self, client: FailoverRequester) -> Self:
         """Have the stream open on the connections of ``client``."""
         self._client = client
         self._refusal = self._lock = self._scope = None

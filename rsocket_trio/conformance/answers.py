@@ -18,7 +18,7 @@ from rsocket_trio.conformance.notation import (
     Template,
     Unfit,
 )
-from rsocket_trio.conformance.streamux import Streamux
+from rsocket_trio.conformance.streamux_notation import Streamux
 
 FORMS: Final = {
     "last": (True, True),

@@ -19,7 +19,7 @@ import msgspec
 
 from rsocket_trio.conformance.header import Headers
 from rsocket_trio.conformance.notation import Notation, NotationError, Template
-from rsocket_trio.conformance.streamux import Streamux
+from rsocket_trio.conformance.streamux_notation import Streamux
 
 FOLDER: Final = "cases"
 TESTED_DIALECTS: Final = {

@@ -26,7 +26,7 @@ from rsocket_trio.conformance.catalogue import (
 )
 from rsocket_trio.conformance.header import Fragments, Torn
 from rsocket_trio.conformance.notation import ANYTHING, FramePattern, Notation, Unfit, shown, valued
-from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
+from rsocket_trio.conformance.streamux_notation import Disagreed, Streamux, check_offer, offer_of
 from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
 
 PROBES = 0x7F00

@@ -20,7 +20,7 @@ from rsocket_trio.rsocket import dialect as family
 from rsocket_trio.rsocket.dialect import Dialect, dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, described, setup_frame, stated
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE, ResumeRequest, resume_request
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.streamux_magic import NAME, begins

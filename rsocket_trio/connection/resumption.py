@@ -20,7 +20,7 @@ from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.resumption import ResumeHandshake
+    from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
 
 Dial = Callable[[ConnectTimeout], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""

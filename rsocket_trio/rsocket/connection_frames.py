@@ -39,7 +39,7 @@ from rsocket_trio.rsocket.frames import (
     SetupOkFrame,
 )
 from rsocket_trio.rsocket.lease import Leases
-from rsocket_trio.rsocket.resumption import ResumePositions
+from rsocket_trio.rsocket.resume_protocol import ResumePositions
 from rsocket_trio.terms import Lease
 from rsocket_trio.values import value
 

@@ -65,7 +65,7 @@ from rsocket_trio.rsocket.handshake import (
 )
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.lease import Leases, Permits
-from rsocket_trio.rsocket.resumption import ResumeHandshake, ResumePositions
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, ResumePositions
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable

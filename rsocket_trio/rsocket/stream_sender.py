@@ -41,7 +41,7 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.resumption import ResumePositions
+    from rsocket_trio.rsocket.resume_protocol import ResumePositions
 
 UNCUT = 2**24 - 1 + 16
 """Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""

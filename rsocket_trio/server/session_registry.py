@@ -12,7 +12,7 @@ from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
-from rsocket_trio.rsocket.resumption import ReplayedResume, ResumeRequest
+from rsocket_trio.rsocket.resume_protocol import ReplayedResume, ResumeRequest
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport

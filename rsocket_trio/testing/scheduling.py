@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from rsocket_trio.connection import protocols
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE
 
 T = TypeVar("T")
 

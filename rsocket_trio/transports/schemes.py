@@ -409,9 +409,9 @@ AERON = Scheme(
     extra=("cffi", "aeron"),
     parse=LoadedLate("rsocket_trio.transports.aeron.channels", "parse_channel"),
     write=lambda endpoint: endpoint.path,
-    dial=LoadedLate("rsocket_trio.transports.aeron.handshake", "dial"),
-    listen=LoadedLate("rsocket_trio.transports.aeron.handshake", "listen"),
-    attend=LoadedLate("rsocket_trio.transports.aeron.handshake", "attended"),
+    dial=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "dial"),
+    listen=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "listen"),
+    attend=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "attended"),
     cuts=True,
     is_local=True,
 )

@@ -27,7 +27,7 @@ from rsocket_trio import (
     open_pool,
     serve,
 )
-from rsocket_trio.client.forwarding import TELLING_HOME
+from rsocket_trio.client.forwarding import TRANSLATED_ERRORS
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, Entry, encode_composite
 from rsocket_trio.services import Simple
 from tests.connection.pairs import settle
@@ -392,7 +392,7 @@ async def test_a_far_side_that_is_lost_meanwhile_fails_the_request_and_one_that_
 
 
 async def test_a_loss_that_both_directions_hear_of_is_one_error() -> None:
-    with pytest.raises(ApplicationError, match="the far side was lost"), TELLING_HOME:
+    with pytest.raises(ApplicationError, match="the far side was lost"), TRANSLATED_ERRORS:
         raise ExceptionGroup("both", [ConnectionLost("up"), ConnectionLost("down")])
 
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Payload, Responder, open_connection_over, serve_stream
-from rsocket_trio.conformance.streamux import ChunkFields, Widths
+from rsocket_trio.conformance.streamux_notation import ChunkFields, Widths
 
 PATIENCE = 5.0
 """Seconds, on a clock that jumps, in which the other side has to do what is expected of it."""

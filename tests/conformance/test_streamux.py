@@ -8,7 +8,7 @@ import trio
 from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, read_chapter
 from rsocket_trio.conformance.notation import NotationError, Unfit
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult, play
-from rsocket_trio.conformance.streamux import Drawing, Streamux, Widths
+from rsocket_trio.conformance.streamux_notation import Drawing, Streamux, Widths
 from rsocket_trio.conformance.wire import WireEnd
 from rsocket_trio.transports.memory import memory_pair
 

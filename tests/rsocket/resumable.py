@@ -21,7 +21,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT, Dialect
 from rsocket_trio.rsocket.extensions.payloads import Resumable, entry_of
-from rsocket_trio.rsocket.resumption import ResumePositions, is_tracked, resume_request
+from rsocket_trio.rsocket.resume_protocol import ResumePositions, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, ResumeOptions
 from tests.events import one_by_one

@@ -16,7 +16,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.resumption import LAST_POSITION
+from rsocket_trio.rsocket.resume_protocol import LAST_POSITION
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.resumable import (
     Conversation,

@@ -22,7 +22,7 @@ from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_2_0_DRAFT, Dialect
-from rsocket_trio.rsocket.resumption import ResumePositions, ResumeRequest, is_tracked, resume_request
+from rsocket_trio.rsocket.resume_protocol import ResumePositions, ResumeRequest, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from tests.rsocket.pairs import client_terms

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.conformance.streamux import Disagreed, agreed
+from rsocket_trio.conformance.streamux_notation import Disagreed, agreed
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Terms, negotiate, quick_terms
 from tests.each_row import ALL_CASES

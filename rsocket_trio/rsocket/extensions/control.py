@@ -16,7 +16,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
 )
 from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
-from rsocket_trio.rsocket.resumption import MarkedPositions
+from rsocket_trio.rsocket.resume_protocol import MarkedPositions
 
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
 REPORTS = 4

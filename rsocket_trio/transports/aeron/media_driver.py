@@ -66,7 +66,7 @@ RECEIVE_BUFFER = 212_992
 VECTOR = 16
 """Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
-OPEN = LoadedLate("rsocket_trio.transports.aeron.handshake", "opened")
+OPEN = LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "opened")
 
 
 class MediaDriver:

@@ -36,7 +36,7 @@ from rsocket_trio.mux.framing import CROWD
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, server_protocol
-from rsocket_trio.transports.http2.frames import (
+from rsocket_trio.transports.http2.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,

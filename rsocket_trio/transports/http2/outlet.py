@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from trio.lowlevel import ParkingLot, checkpoint
 
-from rsocket_trio.transports.http2.frames import DATA, HEADER
+from rsocket_trio.transports.http2.http2_frames import DATA, HEADER
 from rsocket_trio.transports.socket_stream import BytesLike, SocketStream
 
 if TYPE_CHECKING:

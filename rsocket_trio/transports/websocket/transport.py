@@ -29,8 +29,8 @@ from rsocket_trio.transports.byte_stream import (
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import ENDINGS, JUDGED, KEY, MessageReader, join, parts
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
+from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, JUDGED, KEY, MessageReader, join, parts
 
 PONG = 0x8A
 """The first byte of an answer to a ping."""

@@ -11,8 +11,8 @@ from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.base import Handshake, MessageTransport
-from rsocket_trio.transports.websocket.framing import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA
 from rsocket_trio.transports.websocket.upgrade import as_known
+from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA
 
 
 class TrioWebSocketAdapter(MessageTransport):

@@ -16,7 +16,7 @@ from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.resumption import ResumePositions, ResumeRequest
+from rsocket_trio.rsocket.resume_protocol import ResumePositions, ResumeRequest
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 

@@ -23,7 +23,7 @@ from rsocket_trio.rsocket.frames import (
     ResumeOkFrame,
     SetupFrame,
 )
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE
 from rsocket_trio.server.session_registry import STREAM
 
 REJECTED_SETUP, REJECTED_RESUME = 0x003, 0x004

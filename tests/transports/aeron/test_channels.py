@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rsocket_trio.transports.aeron.channels import Channel, address_of
-from rsocket_trio.transports.aeron.handshake import (
+from rsocket_trio.transports.aeron.aeron_handshake import (
     SETUP,
     SETUP_COMPLETE,
     SetupMessage,
     decode_setup_message,
     encode_setup_message,
 )
+from rsocket_trio.transports.aeron.channels import Channel, address_of
 from rsocket_trio.transports.schemes import parse_uri
 
 # fmt: off

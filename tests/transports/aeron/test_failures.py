@@ -13,7 +13,7 @@ import trio
 
 from rsocket_trio import ConnectionLost, open_connection, serve
 from rsocket_trio.transports.aeron import duty_cycle, library, media_driver, open_media_driver
-from rsocket_trio.transports.aeron.handshake import (
+from rsocket_trio.transports.aeron.aeron_handshake import (
     dial,
 )
 from rsocket_trio.transports.connect import open_transport
@@ -160,7 +160,7 @@ async def failure_of(uri: str) -> str:
 
 
 async def test_nobody_at_a_port_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsocket_trio.transports.aeron.handshake.HANDSHAKE_TIMEOUT", 0.2)
+    monkeypatch.setattr("rsocket_trio.transports.aeron.aeron_handshake.HANDSHAKE_TIMEOUT", 0.2)
     text = "no answer within 0.2 s: nobody listens there, or it is busy"
     assert await failure_of("aeron:udp?endpoint=127.0.0.1:1") == text
 

@@ -12,8 +12,8 @@ import trio
 
 from qa.attacks.aeron import setup_frames
 from rsocket_trio import ConnectionLost, Payload, open_connection, serve
-from rsocket_trio.transports.aeron import MediaDriver, handshake, media_driver, open_media_driver
-from rsocket_trio.transports.aeron.handshake import (
+from rsocket_trio.transports.aeron import MediaDriver, aeron_handshake, media_driver, open_media_driver
+from rsocket_trio.transports.aeron.aeron_handshake import (
     SERVER_MANAGEMENT,
     SETUP,
     SETUP_COMPLETE,
@@ -102,8 +102,8 @@ async def test_terms_of_frames_may_be_as_long_as_the_largest_frame_needs() -> No
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> int:
     """As many publications as a driver receives on a stream of handshakes."""
     monkeypatch.setattr(media_driver, "MAX_MANAGEMENT_IMAGES", 6)
-    monkeypatch.setattr(handshake, "MAX_MANAGEMENT_IMAGES", 6)
-    monkeypatch.setattr(handshake, "PAUSE", 0.1)
+    monkeypatch.setattr(aeron_handshake, "MAX_MANAGEMENT_IMAGES", 6)
+    monkeypatch.setattr(aeron_handshake, "PAUSE", 0.1)
     return 6
 
 
@@ -111,8 +111,8 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> int:
 def long_pause(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """Have a server pause after few refusals until this is set."""
     over = trio.Event()
-    monkeypatch.setattr(handshake, "MAX_REFUSED", 3)
-    monkeypatch.setattr(handshake, "sleep", lambda seconds: over.wait())
+    monkeypatch.setattr(aeron_handshake, "MAX_REFUSED", 3)
+    monkeypatch.setattr(aeron_handshake, "sleep", lambda seconds: over.wait())
     return over
 
 
@@ -178,8 +178,8 @@ async def test_what_is_no_setup_is_ignored() -> None:
 async def test_of_too_many_handshakes_some_are_dropped_and_those_whose_clients_go_are_forgotten(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handshake, "MAX_HANDSHAKES", 2)
-    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.2)
+    monkeypatch.setattr(aeron_handshake, "MAX_HANDSHAKES", 2)
+    monkeypatch.setattr(aeron_handshake, "HANDSHAKE_TIMEOUT", 0.2)
     caplog.set_level("DEBUG", "rsocket_trio")
     async with served(IPC) as (driver, _):
         publication = await published(driver, SERVER_MANAGEMENT)

@@ -17,7 +17,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping
 
 from rsocket_trio.mux.framing import CROWD, PORTION
-from rsocket_trio.transports.websocket.framing import (
+from rsocket_trio.transports.websocket.websocket_frames import (
     KEY,
     PROTOCOL_ERROR,
     MessageReader,

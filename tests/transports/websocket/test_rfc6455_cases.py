@@ -21,8 +21,8 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
-from rsocket_trio.transports.websocket.framing import masked
 from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
+from rsocket_trio.transports.websocket.websocket_frames import masked
 from tests.each_row import each_row
 from tests.transports.websocket.test_upgrade import accept_for, request
 

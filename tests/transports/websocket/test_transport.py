@@ -17,8 +17,8 @@ from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import MessageReader, join
 from rsocket_trio.transports.websocket.transport import WebSocketTransport
+from rsocket_trio.transports.websocket.websocket_frames import MessageReader, join
 from tests.transports.pairs import receive_frames, transport_pair
 
 URI = "ws://127.0.0.1:0/rsocket"
