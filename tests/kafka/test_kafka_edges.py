@@ -128,10 +128,13 @@ async def test_a_topic_that_is_none_of_batches_is_named(broker: Broker, topic: s
 
 
 def delete(broker: Broker, topic: str) -> None:
+    """Delete a topic, and wait until the broker knows: its controller answers before."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": broker.servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result()
+    while topic in admin.list_topics(timeout=10).topics:
+        pass
 
 
 def make(broker: Broker, topic: str, partitions: int = 1) -> None:
