@@ -97,7 +97,7 @@ class Line:
         link: Any = self.connection._engine.link
         transport = link._transport
         deaf = transport._stream = Deaf(transport._stream)
-        transport._socket = None
+        transport._socket = transport._prompt = None  # every way to write
         await trio.sleep(seconds)
         deaf.end(rudely=rudely)
 
