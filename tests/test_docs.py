@@ -97,7 +97,7 @@ TASKS = {
 }
 """The snippets of each how-to, and of the reference."""
 OPENINGS = [path for path in HOWTO if path != "docs/howto/index.md"]
-NEEDED = {"docs/howto/asyncio.md": "anyio", "docs/howto/analytics.md": "plotly"}
+NEEDED = {"docs/howto/analytics.md": "plotly"}
 """Libraries that programs of these pages need, beside what every environment of the tests has."""
 RUN_UNDER_JAVA = "docs/howto/spark.md"
 """The page whose programs run in tests/spark/jvm."""

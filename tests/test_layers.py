@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("client",),
     ("server",),
     (PUBLIC,),
-    ("replay", "observe"),
+    ("replay", "observe", "asyncio"),
     ("analytics", "loadgen"),
     ("spark",),
     ("cli", "testing"),

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Unpack
 
+import attrs
 import trio
 
 from rsocket_trio.client.open import Connected, as_transport
@@ -23,6 +24,7 @@ from rsocket_trio.server.signals import Stop
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners, server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
 
@@ -236,22 +238,29 @@ async def serve_stream(
     responder: Responder,
     stream: Connected,
     *,
+    path: str | None = None,
+    headers: HeadersLike = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[StreamServeOptions],
 ) -> None:
     """Serve ``responder`` on ``stream``, a connected Trio stream or transport, until its peer ends it; then close it.
 
-    A ``trio_websocket.WebSocketConnection`` that the program accepted is served as well. The options are those of
+    A ``trio_websocket.WebSocketConnection`` that the program accepted is served as well. ``path`` and ``headers`` are
+    those of the HTTP request that opened the stream, where the program read it: the setup handler finds them in the
+    handshake's facts, in place of what the stream itself says. The options are those of
     ``serve`` for one connection: ``dialects``, ``resume``, ``limits``, ``fragment_size``, ``grace``, ``quirks``,
     ``streamux`` and ``capture``. ``task_status`` is for ``nursery.start``. When cancelled the connection drains for at
     most ``grace`` seconds.
     """
     need_trio()
     terms = completed(serve_stream, options)
+    known = tuple((name.lower(), text) for name, text in as_headers(headers))
     checked_grace(terms["grace"])
     async with recording_into(terms["capture"]) as recording:
         server = Server(responder, terms, recording)
         transport = as_transport(stream)
+        if path is not None or known:
+            transport.handshake = attrs.evolve(transport.handshake, path=path, headers=known)
         try:
             async with server.open_handlers(terms["grace"]) as handlers:
                 served = trio.Event()

@@ -340,7 +340,7 @@ def _caller(method: Method) -> Callable[..., object]:
         route, payload = prepare(bind(*args, **keywords))
         make = getattr(self._rsocket_requester, plan.interaction)
         request = make(payload, route=route, auth=self._rsocket_auth, metadata=self._rsocket_metadata, **decoded)
-        if isinstance(request, TypedChannel):
+        if plan.interaction == "request_channel" and hasattr(request, "_sends"):
             request._sends(plan.items)
         return _without_answer(request) if is_nothing else request
 

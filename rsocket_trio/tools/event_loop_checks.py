@@ -13,7 +13,7 @@ RUN = (
 )
 ASYNCIO = (
     "rsocket_trio needs Trio, and this is an asyncio event loop: start the program with trio.run(main) in place of "
-    "asyncio.run(main), or run this part of it in a thread of its own, with await asyncio.to_thread(trio.run, main)"
+    "asyncio.run(main), use rsocket_trio.asyncio, or run this part of it by await asyncio.to_thread(trio.run, main)"
 )
 
 
