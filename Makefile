@@ -12,6 +12,8 @@
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
 # make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; then every
 #              combination of peers, transports and types that make test tries by pairs
+# make docs    the site of docs/ in build/site, with warnings as errors; fetches nothing but its packages
+# make docs-inventories  fetches the names that pages of Python and Trio have, to which the site links
 # make clean   remove what the others made
 
 PYTHON ?= python3
@@ -61,7 +63,7 @@ BESIDE := tests mutants spark kafka analytics conformance resume simulation
 GATE := $(ALONE) $(BESIDE)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers clean
+.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers docs docs-inventories clean
 .PHONY: $(GATE:%=gate-%)
 
 demo: $(VENV)/.runtime
@@ -165,6 +167,14 @@ peers: $(SETUP)
 	$(BIN)/python -m qa.peers
 	@$(RUN) begin --run peers
 	RSOCKET_TRIO_ALL_CASES=1 $(RUN) part --run peers peers
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "build/site/index.html"
+
+docs-inventories:
+	curl -fsSL -o docs/inventories/python.inv https://docs.python.org/3/objects.inv
+	curl -fsSL -o docs/inventories/trio.inv https://trio.readthedocs.io/en/stable/objects.inv
 
 clean:
 	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
