@@ -13,6 +13,7 @@
 # make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; then every
 #              combination of peers, transports and types that make test tries by pairs
 # make docs    the site of docs/ in build/site, with warnings as errors; fetches nothing but its packages
+# make release-check  builds sdist and wheel, and tries the wheel alone on every Python from 3.11 to 3.14 that is found
 # make docs-inventories  fetches the names that pages of Python and Trio have, to which the site links
 # make clean   remove what the others made
 
@@ -63,7 +64,7 @@ BESIDE := tests mutants spark kafka analytics conformance resume simulation
 GATE := $(ALONE) $(BESIDE)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers docs docs-inventories clean
+.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers docs docs-inventories release-check clean
 .PHONY: $(GATE:%=gate-%)
 
 demo: $(VENV)/.runtime
@@ -171,6 +172,9 @@ peers: $(SETUP)
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	@echo "build/site/index.html"
+
+release-check: $(VENV)/.dev
+	$(BIN)/python -m qa.release
 
 docs-inventories:
 	curl -fsSL -o docs/inventories/python.inv https://docs.python.org/3/objects.inv

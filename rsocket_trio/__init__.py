@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 
 del TYPE_CHECKING
 
+__version__ = "0.2.0"
+
 _HOMES = {
     "client.forwarding": ("forwarding",),
     "client.open": ("open_connection", "open_connection_over"),

@@ -1,0 +1,137 @@
+"""Checks what a release would bring: ``make release-check`` builds sdist and wheel, and tries the wheel as a user would.
+
+In an empty environment of each Python that is found the wheel is installed alone, and every program and command of the
+README must print what the README shows. Interpreters that are missing are named, and fail where ``CI`` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+from tests.blocks import ROOT, blocks, commands, page, with_free_ports
+
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+START_TIMEOUT = 20.0
+"""Seconds in which the README's server has to answer."""
+TYPED = """
+import trio
+from rsocket_trio import Responder
+from rsocket_trio.testing import connected_pair
+
+responder = Responder()
+responder.serve_as(Orders, OrderBook())
+
+async def main():
+    async with connected_pair(responder) as (connection, _):
+        assert await connection.remote(Orders).place(Order("ACME", 10)) == 25.0
+
+trio.run(main)
+"""
+
+
+def main() -> int:
+    """Build, check and try a release. Return the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist = Path(folder) / "dist"
+        run(sys.executable, "-m", "build", "--outdir", dist, ROOT)
+        [wheel], [sdist] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+        run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
+        relative = re.findall(r"\]\((?!https?:|#)[^)]*\)", long_description(wheel))
+        if relative:
+            sys.exit(f"links of the README that lead nowhere on an index: {', '.join(relative)}")
+        print(f"{wheel.name}: {wheel.stat().st_size:,} bytes; {sdist.name}: {sdist.stat().st_size:,} bytes")
+        missing = []
+        for version in VERSIONS:
+            python = interpreter(version)
+            if python is None:
+                missing.append(version)
+                continue
+            try_wheel(wheel, python, Path(folder) / version)
+            print(f"Python {version}: the wheel alone runs every program of the README")
+    if missing:
+        print(f"Python {', '.join(missing)} is lacking: not on PATH, and pyenv has none")
+    return 1 if missing and os.environ.get("CI") else 0
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Return the output of a command. Exit with it if the command fails."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def long_description(wheel: Path) -> str:
+    """Return the README as an index shows it."""
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return archive.read(metadata).decode().partition("\n\n")[2]
+
+
+def interpreter(version: str) -> Path | None:
+    """Return the program of a Python ``version`` on PATH or under pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for candidate in (*sorted(pyenv.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")):
+        if (
+            candidate is not None
+            and not subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode
+        ):
+            return Path(candidate)
+    return None
+
+
+def try_wheel(wheel: Path, python: Path, folder: Path) -> None:
+    """Install the wheel alone in an empty environment, and run what the README shows there."""
+    run(python, "-m", "venv", folder)
+    bin_folder = folder / "bin"
+    run(bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[cli]")
+    version = run(
+        bin_folder / "python", "-c", "import rsocket_trio; print(rsocket_trio.__version__)", cwd=folder
+    ).strip()
+    if f"-{version}-" not in wheel.name:
+        sys.exit(f"rsocket_trio.__version__ is {version} in {wheel.name}")
+    text = with_free_ports(page("README.md"))
+    server, client, typed = (block.text for block in blocks(text) if block.language == "python")
+    (folder / "server.py").write_text(server)
+    (folder / "client.py").write_text(client)
+    (folder / "typed.py").write_text(typed + TYPED)
+    run(bin_folder / "python", "typed.py", cwd=folder)
+    run_commands, look = (commands(block.text) for block in blocks(text) if block.language == "console")
+    serving = subprocess.Popen([bin_folder / "python", "server.py"], cwd=folder, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_server(re.findall(r"tcp://127.0.0.1:(\d+)", server)[0])
+        for command, shown in (run_commands[1], *look):
+            program, *arguments = command.split()
+            printed = run(bin_folder / program, *arguments, cwd=folder)
+            if printed != shown:
+                sys.exit(f"{command} printed {printed!r}, not {shown!r}, on {python}")
+    finally:
+        serving.terminate()
+        serving.wait(START_TIMEOUT)
+
+
+def wait_for_server(port: str) -> None:
+    """Wait until something listens on a port of this machine."""
+    import socket
+
+    ends = time.monotonic() + START_TIMEOUT
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+                return
+        if time.monotonic() > ends:
+            sys.exit(f"the README's server does not listen on {port}")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
