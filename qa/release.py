@@ -1,4 +1,4 @@
-"""Checks what a release would bring: ``make release-check`` builds sdist and wheel, and tries the wheel as a user would.
+"""Checks what a release would bring: ``make release-check`` builds sdist and wheel, and tries the wheel.
 
 In an empty environment of each Python that is found the wheel is installed alone, and every program and command of the
 README must print what the README shows. Interpreters that are missing are named, and fail where ``CI`` is set.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -81,11 +82,9 @@ def interpreter(version: str) -> Path | None:
     """Return the program of a Python ``version`` on PATH or under pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for candidate in (*sorted(pyenv.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")):
-        if (
-            candidate is not None
-            and not subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode
-        ):
-            return Path(candidate)
+        works = [candidate or "false", "-c", ""]  # a shim of pyenv may lead to nothing
+        if subprocess.run(works, capture_output=True, check=False).returncode == 0:
+            return Path(str(candidate))
     return None
 
 
@@ -121,8 +120,6 @@ def try_wheel(wheel: Path, python: Path, folder: Path) -> None:
 
 def wait_for_server(port: str) -> None:
     """Wait until something listens on a port of this machine."""
-    import socket
-
     ends = time.monotonic() + START_TIMEOUT
     while True:
         with socket.socket() as probe:

@@ -25,11 +25,11 @@ def test_the_version_stands_in_two_places_alike() -> None:
 def test_a_wheel_has_the_library_alone_and_a_readme_whose_links_lead_to_the_repository(tmp_path: Path) -> None:
     for name in ("build", "hatchling", "twine"):
         require(missing_module(name))
-    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT]
+    build: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT]
     subprocess.run(build, check=True, capture_output=True)
     [wheel] = tmp_path.glob("*.whl")
 
-    check = [sys.executable, "-m", "twine", "check", "--strict", wheel]
+    check: list[str | Path] = [sys.executable, "-m", "twine", "check", "--strict", wheel]
     assert subprocess.run(check, check=False, capture_output=True).returncode == 0
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
