@@ -28,6 +28,7 @@ BIN := $(VENV)/bin
 # Tests start a thousand processes. Where the environment forbids compiled files, each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
+WEB_CHAT := examples/web_chat
 # Aeron's C library is within this package, which is published for Python 3.12 and newer and needs nothing of it: an older
 # one unpacks it beside the others. Without it the tests over Aeron are skipped, or fail where CI is set, and say so.
 PYAERON := pyaeron==0.1.0
@@ -71,7 +72,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # Everything that is fetched, side by side; Maven's projects after one another, for they share a repository.
-SETUP := $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built \
+SETUP := $(VENV)/.dev $(JS)/node_modules/.installed $(WEB_CHAT)/public/chat.js $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built \
   $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built $(KOTLIN)/.built
 
 # RECORD=1 writes the tables into docs/contributing/testing.md.
@@ -181,7 +182,7 @@ docs-inventories:
 	curl -fsSL -o docs/inventories/trio.inv https://trio.readthedocs.io/en/stable/objects.inv
 
 clean:
-	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* $(JS)/node_modules $(WEB_CHAT)/node_modules $(WEB_CHAT)/public/chat.js build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -225,6 +226,12 @@ $(JS)/node_modules/.installed: $(JS)/package.json
 	  echo "npm not found: no JavaScript peers"; mkdir -p $(JS)/node_modules; \
 	fi
 	@if command -v npm >/dev/null; then touch $@; fi
+
+# Without npm the chat for browsers says what is missing, and its test is skipped, or fails where CI is set.
+$(WEB_CHAT)/public/chat.js: $(WEB_CHAT)/package.json $(wildcard $(WEB_CHAT)/src/*.ts) | $(JS)/node_modules/.installed
+	@if command -v npm >/dev/null; then \
+	  cd $(WEB_CHAT) && npm install --no-package-lock --no-audit --no-fund --loglevel=error && npm run --silent build -- --log-level=error; \
+	fi
 
 # Without Maven and a JDK the tests against Spring are skipped, or fail where CI is set, and say so.
 $(SPRING)/.built: $(JS)/spring/pom.xml $(wildcard $(JS)/spring/src/*.java)
