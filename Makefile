@@ -3,7 +3,8 @@
 # make quick   the tests that need no Java and no foreign peer, in an environment without those
 # make versions  make quick on every supported Python that is found on PATH or under pyenv
 # make system-packages  what tests need from Debian, by apt-get where there is one
-# make bench   the benchmarks, beside all peers, about an hour: writes docs/explanation/performance.md anew;
+# make bench   the benchmarks, beside all peers, about an hour, on the fastest Python that is found, or on PYTHON=...:
+#              writes docs/explanation/performance.md anew;
 #              PROFILE=1 keeps profiles of its runs in build/profiles, and says where the CPU goes
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
 # make gate    what is too long for make test, or judges times and memory: wants the machine to itself;
@@ -65,7 +66,7 @@ BESIDE := tests mutants spark kafka analytics conformance resume simulation
 GATE := $(ALONE) $(BESIDE)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick setup lacking versions system-packages bench fuzz gate cluster soak peers docs docs-inventories release-check clean
+.PHONY: demo test quick setup lacking versions system-packages bench bench-here fuzz gate cluster soak peers docs docs-inventories release-check clean
 .PHONY: $(GATE:%=gate-%)
 
 demo: $(VENV)/.runtime
@@ -128,7 +129,11 @@ system-packages:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing; \
 	fi
 
-bench: $(VENV)/.bench $(JS)/node_modules/.installed $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
+# On the interpreter that PYTHON names, or the fastest of those found, in an environment of its own.
+bench:
+	@$(MAKE) --no-print-directory bench-here PYTHON=$(if $(filter file,$(origin PYTHON)),$$($(PYTHON) -m qa.pythons),$(PYTHON))
+
+bench-here: $(VENV)/.bench $(JS)/node_modules/.installed $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
 	$(BIN)/python -m benchmarks --json benchmarks/result.json $(if $(PROFILE),--profile build/profiles)
 	$(BIN)/python -m benchmarks.report
 

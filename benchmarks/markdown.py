@@ -35,8 +35,14 @@ def met(ratio: float, must: float, aim: float) -> str:
 def described(figures: dict[str, Any]) -> str:
     """Return the machine and the date of the figures, the number of repetitions and the load."""
     of = figures["machine"]
+    python = of["python"]
+    if "python_speed" in of:
+        options = of["config_args"] or "no options"
+        python += (
+            f", {of['origin']}, configured by `{options}`: {of['python_speed']:.1f} million turns of a loop a second"
+        )
     return (
-        f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {of['python']}; "
+        f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {python}; "
         f"{of['date']}; {figures['repeat']} repetitions; load average {of['load'][0]:.1f} before the run."
     )
 

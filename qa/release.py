@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,9 +16,9 @@ import time
 import zipfile
 from pathlib import Path
 
+from qa.pythons import VERSIONS, interpreters
 from tests.blocks import ROOT, blocks, commands, page, with_free_ports
 
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 START_TIMEOUT = 20.0
 """Seconds in which the README's server has to answer."""
 TYPED = """
@@ -49,14 +48,11 @@ def main() -> int:
         if relative:
             sys.exit(f"links of the README that lead nowhere on an index: {', '.join(relative)}")
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes; {sdist.name}: {sdist.stat().st_size:,} bytes")
-        missing = []
-        for version in VERSIONS:
-            python = interpreter(version)
-            if python is None:
-                missing.append(version)
-                continue
+        pythons = {interpreter.version: Path(interpreter.path) for interpreter in interpreters()}
+        for version, python in pythons.items():
             try_wheel(wheel, python, Path(folder) / version)
             print(f"Python {version}: the wheel alone runs every program of the README")
+    missing = [version for version in VERSIONS if version not in pythons]
     if missing:
         print(f"Python {', '.join(missing)} is lacking: not on PATH, and pyenv has none")
     return 1 if missing and os.environ.get("CI") else 0
@@ -76,16 +72,6 @@ def long_description(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         return archive.read(metadata).decode().partition("\n\n")[2]
-
-
-def interpreter(version: str) -> Path | None:
-    """Return the program of a Python ``version`` on PATH or under pyenv."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for candidate in (*sorted(pyenv.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")):
-        works = [candidate or "false", "-c", ""]  # a shim of pyenv may lead to nothing
-        if subprocess.run(works, capture_output=True, check=False).returncode == 0:
-            return Path(str(candidate))
-    return None
 
 
 def try_wheel(wheel: Path, python: Path, folder: Path) -> None:
