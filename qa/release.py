@@ -35,6 +35,35 @@ async def main():
 
 trio.run(main)
 """
+OVER_TRIO_WEBSOCKET = """
+import sys
+
+import trio
+from rsocket_trio import Responder, open_connection_over, serve_stream
+
+assert "trio_websocket" not in sys.modules
+from trio_websocket import open_websocket_url, serve_websocket
+
+responder = Responder()
+
+@responder.request_response("greet")
+def greet(request):
+    return f"hello, {request.text}"
+
+async def main():
+    async def accept(request):
+        await serve_stream(responder, await request.accept(), grace=0)
+
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(serve_websocket, accept, "127.0.0.1", 0, None)
+        async with open_websocket_url(f"ws://127.0.0.1:{server.port}") as websocket:
+            async with open_connection_over(websocket) as connection:
+                assert (await connection.request_response("Ada", route="greet")).text == "hello, Ada"
+        nursery.cancel_scope.cancel()
+
+trio.run(main)
+"""
+"""A connection of trio-websocket, on a plain install, is a transport; the library loads it only then."""
 
 
 def main() -> int:
@@ -89,7 +118,9 @@ def try_wheel(wheel: Path, python: Path, folder: Path) -> None:
     (folder / "server.py").write_text(server)
     (folder / "client.py").write_text(client)
     (folder / "typed.py").write_text(typed + TYPED)
+    (folder / "over_trio_websocket.py").write_text(OVER_TRIO_WEBSOCKET)
     run(bin_folder / "python", "typed.py", cwd=folder)
+    run(bin_folder / "python", "over_trio_websocket.py", cwd=folder)
     run_commands, look = (commands(block.text) for block in blocks(text) if block.language == "console")
     serving = subprocess.Popen([bin_folder / "python", "server.py"], cwd=folder, stderr=subprocess.DEVNULL)
     try:
