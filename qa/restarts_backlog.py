@@ -54,19 +54,6 @@ class Outcomes:
     counts: Counter[str] = attrs.field(factory=Counter)
     texts: Counter[str] = attrs.field(factory=Counter)
     """The texts of all ``ConnectionLost``."""
-    _changed: trio.Condition = attrs.field(factory=trio.Condition)
-
-    async def add(self, outcome: str) -> None:
-        """Count a request."""
-        async with self._changed:
-            self.counts[outcome] += 1
-            self._changed.notify_all()
-
-    async def wait(self, number: int) -> None:
-        """Wait until so many requests have ended."""
-        async with self._changed:
-            while self.counts.total() < number:
-                await self._changed.wait()
 
     @property
     def requests(self) -> int:
@@ -124,7 +111,7 @@ async def ask(uri: str, outcomes: Outcomes) -> None:
         outcome = REFUSED if isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError) else LOST
         if outcome is LOST:
             outcomes.texts[str(error).removeprefix(f"{uri}: ")] += 1
-    await outcomes.add(outcome)
+    outcomes.counts[outcome] += 1
 
 
 async def stop_again_and_again(uri: str, outcomes: Outcomes, *, options: tuple[str, ...] = ()) -> None:
@@ -159,7 +146,8 @@ async def replace_workers(uri: str, outcomes: Outcomes) -> None:
                 nursery.start_soon(keep_asking, bound)
             for number in range(1, HANGUPS + 1):
                 process.send_signal(signal.SIGHUP)
-                await outcomes.wait(number * CLIENTS // HANGUPS)
+                while outcomes.counts.total() < number * CLIENTS // HANGUPS:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
             enough.set()
 
 

@@ -1,25 +1,24 @@
 """Writes large captures without a network: every stream has one of twenty shapes, and a known outcome.
 
-Tests and measurements analyse them. It makes whole columns at a time. Three fifths of all streams are in one
-connection, and half of them go to one route: such skew is normal for services and hard for Spark. The same arguments
-make the same capture.
+Tests and measurements analyse them. Three fifths of all streams are in one connection, and half of them go to one
+route: such skew is normal for services and hard for Spark. The same arguments make the same capture.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import duckdb
+import pyarrow as pa
 
 from rsocket_trio.analytics.pairing import COMPLETE, FOLLOWS, NEXT, REQUESTS
-from rsocket_trio.analytics.sql import NUMBER_OF_TYPE
+from rsocket_trio.analytics.sql import NUMBER_OF_TYPE, TYPES
 from rsocket_trio.capture.rows import route_id
-from rsocket_trio.capture.schema import STRING, TABLES
-from rsocket_trio.capture.writers import arrow_schema, need_pyarrow
+from rsocket_trio.capture.schema import TABLES
 
 
 @attrs.frozen
@@ -126,13 +125,44 @@ LASTS_US: Final = 600_000_000
 """Microseconds over which the streams of every connection are spread."""
 STARTS_US: Final = 1_767_225_600_000_000
 """Midnight of 2026-01-01."""
-CAPTURE: Final = "0123456789abcdef0123456789abcdef"
-FILE_ROWS: Final = 1_000_000
-CONN_IDS: Final = tuple(hashlib.md5(b"%d" % number, usedforsecurity=False).hexdigest() for number in range(CONNECTIONS))
-PEERS: Final = tuple(f"192.0.2.1:{20000 + number}" for number in range(CONNECTIONS))
+CONSTANTS: Final = {"capture_id": "0123456789abcdef0123456789abcdef", "host": "synthetic", "side": "server"}
+"""Columns that are equal in all rows of all tables."""
+Row = dict[str, Any]
 
-Columns = dict[str, Any]
-"""Arrays by column, all of one length."""
+STREAMS: Final = f"""
+CREATE VIEW streams AS
+WITH numbered AS (
+    SELECT capture_id, host, side, conn_id, session_id, transport, peer, connection, pace,
+        unnest(range(streams)) AS number
+    FROM connections
+),
+-- A number that looks like chance, and is the same for all frames of a stream.
+mixed AS (SELECT *, hash((connection << 32) + number) % 1000000 AS luck FROM numbered),
+-- So that all frames of a stream come before the next one's first, and latencies of a wide range.
+paced AS (SELECT *, CAST(luck // 100 % 1000 + 1 AS BIGINT) AS share FROM mixed)
+SELECT paced.*, routes.*, number % {len(SHAPES)} AS place, number * pace AS begun,
+    share * share * share * pace // 1000000000 // 12 + 1 AS pause
+FROM paced
+JOIN routes ON routes.nth = CASE WHEN luck % 100 < {HOT_ROUTE} THEN 0 ELSE luck % {len(ROUTES)} END
+"""
+QUERIES: Final = {
+    "frames": f"""
+SELECT streams.* EXCLUDE (route, route_id), frames.*, number // {len(SHAPES)} * {PERIOD} + frames.at AS seq,
+    begun + step * pause AS after, make_timestamp({STARTS_US} + after) AS ts, after * 1000 AS mono_ns, 0 AS drop_count,
+    CASE WHEN is_stream THEN 2 * number + 1 ELSE 0 END AS stream_id, CASE WHEN is_named THEN route END AS route,
+    CASE WHEN is_stream THEN route_id END AS route_id
+FROM streams JOIN frames USING (place) ORDER BY connection, seq
+""",
+    "interactions": f"""
+SELECT *, 2 * number + 1 AS stream_id, 'responder' AS role, 0 AS retries,
+    first * pause AS first_us, last * pause AS total_us, stall * pause AS stall_us, gap * pause AS max_gap_us,
+    make_timestamp({STARTS_US} + begun) AS t_start, make_timestamp({STARTS_US} + begun + first_us) AS t_first,
+    make_timestamp({STARTS_US} + begun + total_us) AS t_end
+FROM streams JOIN shapes USING (place) ORDER BY connection, number
+""",
+    "connections": "SELECT * FROM connections ORDER BY connection",
+}
+"""The rows of each table; columns that one lacks are null."""
 
 
 def write_capture(directory: str | Path, frames: int) -> int:
@@ -143,187 +173,99 @@ def write_capture(directory: str | Path, frames: int) -> int:
     streams = max(CONNECTIONS, frames * len(SHAPES) // PERIOD)
     hot = streams * HOT_CONNECTION // 100
     # Each connection that is not hot has as many streams as the others, or one less.
-    counts = [
-        hot,
-        *((streams - hot + CONNECTIONS - 2 - number) // (CONNECTIONS - 1) for number in range(CONNECTIONS - 1)),
-    ]
-    begins = [0]
-    for shape in SHAPES:
-        begins.append(begins[-1] + len(shape.frames))
-    sizes = [count // len(SHAPES) * PERIOD + begins[count % len(SHAPES)] for count in counts]
-    paces = [LASTS_US // max(count, 1) for count in counts]
-    made = {"frames": (_Frames().rows, sizes), "interactions": (_Interactions().rows, counts)}
-    for table, (rows, lengths) in made.items():
-        _write(Path(directory), table, _pieces(rows, lengths, paces))
-    _write(Path(directory), "connections", [_connections(counts)])
+    rest = CONNECTIONS - 1
+    counts = [hot, *((streams - hot + rest - 1 - number) // rest for number in range(rest))]
+    rows = {
+        "routes": [{"nth": nth, "route": route, "route_id": route_id(route)} for nth, route in enumerate(ROUTES)],
+        "shapes": [shape_row(place, shape) for place, shape in enumerate(SHAPES)],
+        "frames": frame_rows(),
+        "connections": [connection_row(number, count) for number, count in enumerate(counts)],
+    }
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name, table in rows.items():
+            connection.register(name, pa.Table.from_pylist(table))
+        connection.execute(STREAMS)
+        for name, query in QUERIES.items():
+            folder = Path(directory) / name / "date=2026-01-01"
+            folder.parent.mkdir(parents=True)
+            there = {column[0] for column in connection.execute(f"DESCRIBE {query}").fetchall()}
+            cells = ", ".join(
+                f"CAST({column.name if column.name in there else 'NULL'} AS {TYPES[column.type]}) AS {column.name}"
+                for column in TABLES[name]
+            )
+            # Several files for Spark to share out.
+            form = "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 250000, FILE_SIZE_BYTES '10MB'"
+            connection.execute(f"COPY (SELECT {cells} FROM ({query})) TO '{folder}' ({form})")
     return streams
 
 
-def _pieces(rows: Callable[[int, int, Any], Columns], lengths: list[int], paces: list[int]) -> Iterator[Columns]:
-    """Yield the rows of each connection, in pieces of at most one file."""
-    pa = need_pyarrow()
-    from pyarrow import compute
-
-    longest = min(max(lengths), FILE_ROWS)
-    numbers = pa.Array.from_buffers(pa.int64(), longest, [None, pa.py_buffer(array("q", range(longest)))])
-    for connection, (length, pace) in enumerate(zip(lengths, paces, strict=True)):
-        for start in range(0, length, longest):
-            yield rows(connection, pace, compute.add(numbers.slice(0, min(longest, length - start)), start))
-
-
-class _Frames:
-    """Makes rows of ``frames``, by the number of the row in its connection."""
-
-    def __init__(self) -> None:
-        pa = need_pyarrow()
-        every = [(place, step, frame) for place, shape in enumerate(SHAPES) for step, frame in enumerate(shape.frames)]
-        kinds = [REQUESTS.get(NUMBER_OF_TYPE[frame.type]) for *_, frame in every]
-        self._place = pa.array([place for place, *_ in every])
-        self._step = pa.array([step for _, step, _ in every])
-        self._is_stream = pa.array([frame.type != "KEEPALIVE" for *_, frame in every])
-        self._is_named = pa.array(
-            [kind is not None and not frame.flags & FOLLOWS for kind, (*_, frame) in zip(kinds, every, strict=True)]
-        )
-        said: dict[str, list[Any]] = {
-            "dir": ["in" if frame.asks else "out" for *_, frame in every],
-            "frame_type": [NUMBER_OF_TYPE[frame.type] for *_, frame in every],
-            "flags": [frame.flags for *_, frame in every],
-            "interaction": list(kinds),
-            "request_n": [frame.n for *_, frame in every],
-            "frame_bytes": [size_of(frame) for *_, frame in every],
-            "data_bytes": [frame.data for *_, frame in every],
-            "metadata_bytes": [frame.metadata if frame.flags & 0x100 else None for *_, frame in every],
-            "fragments": [frame.pieces for *_, frame in every],
-            "credit_after": [frame.credit for *_, frame in every],
-            "error_code": [frame.code for *_, frame in every],
-            "error_text": ["made up" if frame.code is not None else None for *_, frame in every],
-        }
-        self._said = _templates("frames", said)
-
-    def rows(self, connection: int, pace: int, seq: Any) -> Columns:
-        """Return the rows of these numbers."""
-        from pyarrow import compute
-
-        nth = _remainder(seq, PERIOD)
-        number = compute.add(compute.multiply(compute.divide(seq, PERIOD), len(SHAPES)), self._place.take(nth))
-        times = _Times(connection, pace, number)
-        at = times.after(self._step.take(nth))
-        is_stream = self._is_stream.take(nth)
-        route = times.route()
-        return {
-            **{name: column.take(nth) for name, column in self._said.items()},
-            **_of_connection(connection, len(seq)),
-            "seq": seq,
-            "ts": compute.add(at, STARTS_US),
-            "mono_ns": compute.multiply(at, 1000),
-            "stream_id": compute.if_else(is_stream, compute.add(compute.multiply(number, 2), 1), 0),
-            "route": _words(ROUTES, compute.if_else(self._is_named.take(nth), route, None)),
-            "route_id": compute.if_else(is_stream, _route_ids().take(route), None),
-            "drop_count": _repeat(0, len(seq)),
-        }
-
-
-class _Interactions:
-    """Makes the exact rows of ``interactions``, without pairing, by the number of the stream in its connection."""
-
-    def __init__(self) -> None:
-        pa = need_pyarrow()
-        said: dict[str, list[Any]] = {}
-        for shape in SHAPES:
-            counted = shape.frames[: shape.last + 1]
-            asked = [frame for frame in counted if frame.asks and frame.type != "KEEPALIVE"]
-            answered = [frame for frame in counted if not frame.asks]
-            kind = REQUESTS[NUMBER_OF_TYPE[shape.frames[0].type]]
-            granted = sum(frame.n or 0 for frame in asked) if kind in ("request_stream", "request_channel") else None
+def frame_rows() -> list[Row]:
+    """Return what is equal in the frames of one shape and place."""
+    rows: list[Row] = []
+    for place, shape in enumerate(SHAPES):
+        for step, frame in enumerate(shape.frames):
+            kind = REQUESTS.get(NUMBER_OF_TYPE[frame.type])
             row = {
+                "place": place,
+                "step": step,
+                "at": len(rows),
+                "is_stream": frame.type != "KEEPALIVE",
+                "is_named": kind is not None and not frame.flags & FOLLOWS,
+                "dir": "in" if frame.asks else "out",
+                "frame_type": NUMBER_OF_TYPE[frame.type],
+                "flags": frame.flags,
                 "interaction": kind,
-                "n_in": sum(map(is_item, asked)),
-                "n_out": sum(map(is_item, answered)),
-                "bytes_in": sum(map(size_of, asked)),
-                "bytes_out": sum(map(size_of, answered)),
-                "requested_n": granted,
-                "stalls": int(shape.stall > 0),
-                "outcome": shape.outcome,
-                "error_code": next((frame.code for frame in counted if frame.code is not None), None),
+                "request_n": frame.n,
+                "frame_bytes": size_of(frame),
+                "data_bytes": frame.data,
+                "metadata_bytes": frame.metadata if frame.flags & 0x100 else None,
+                "fragments": frame.pieces,
+                "credit_after": frame.credit,
+                "error_code": frame.code,
+                "error_text": "made up" if frame.code is not None else None,
             }
-            for name, cell in row.items():
-                said.setdefault(name, []).append(cell)
-        self._said = _templates("interactions", said)
-        self._first, self._last, self._stall, self._gap = (
-            pa.array([getattr(shape, name) for shape in SHAPES]) for name in ("first", "last", "stall", "gap")
-        )
-
-    def rows(self, connection: int, pace: int, number: Any) -> Columns:
-        """Return the rows of these numbers."""
-        from pyarrow import compute
-
-        place = _remainder(number, len(SHAPES))
-        times = _Times(connection, pace, number)
-        first, last = self._first.take(place), self._last.take(place)
-        begun = compute.add(times.begun, STARTS_US)
-        first_us, total_us = compute.multiply(first, times.step), compute.multiply(last, times.step)
-        route = times.route()
-        return {
-            **{name: column.take(place) for name, column in self._said.items()},
-            **_of_connection(connection, len(number)),
-            "stream_id": compute.add(compute.multiply(number, 2), 1),
-            "role": _words(("responder",), _repeat(0, len(number))),
-            "route": _words(ROUTES, route),
-            "route_id": _route_ids().take(route),
-            "t_start": begun,
-            "t_first": compute.add(begun, first_us),
-            "t_end": compute.add(begun, total_us),
-            "first_us": first_us,
-            "total_us": total_us,
-            "stall_us": compute.multiply(self._stall.take(place), times.step),
-            "max_gap_us": compute.multiply(self._gap.take(place), times.step),
-            "retries": _repeat(0, len(number)),
-        }
+            rows.append(row)
+    return rows
 
 
-class _Times:
-    """Start times, frame distances and routes of the streams with these numbers."""
-
-    def __init__(self, connection: int, pace: int, number: Any) -> None:
-        from pyarrow import compute
-
-        self.begun = compute.multiply(number, pace)
-        # A number that looks like chance, and is the same for all frames of a stream.
-        mixed = compute.add(compute.multiply(compute.add(number, connection << 32), 0x1E3779B97F4A7C15), 0x3F58476D)
-        mixed = compute.multiply(compute.bit_wise_xor(mixed, compute.shift_right(mixed, 29)), 0x3C6EF372FE94F82B)
-        mixed = compute.bit_wise_and(compute.shift_right(mixed, 24), 0xFFFFFFFF)
-        self._luck = _remainder(mixed, 100)
-        share = compute.add(_remainder(compute.divide(mixed, 100), 1000), 1)
-        # So that all frames of a stream come before the next one's first, and latencies of a wide range.
-        cube = compute.multiply(share, compute.multiply(share, share))
-        self.step = compute.add(compute.divide(compute.divide(compute.multiply(cube, pace), 10**9), 12), 1)
-
-    def after(self, steps: Any) -> Any:
-        """Return the time a number of steps after the start, in us."""
-        from pyarrow import compute
-
-        return compute.add(self.begun, compute.multiply(steps, self.step))
-
-    def route(self) -> Any:
-        """Return the index of the route in ``ROUTES``."""
-        from pyarrow import compute
-
-        return compute.if_else(compute.less(self._luck, HOT_ROUTE), 0, _remainder(self._luck, len(ROUTES)))
+def shape_row(place: int, shape: Shape) -> Row:
+    """Return what is equal in the interactions of one shape, without pairing."""
+    counted = shape.frames[: shape.last + 1]
+    asked = [frame for frame in counted if frame.asks and frame.type != "KEEPALIVE"]
+    answered = [frame for frame in counted if not frame.asks]
+    kind = REQUESTS[NUMBER_OF_TYPE[shape.frames[0].type]]
+    return {
+        "place": place,
+        **{name: getattr(shape, name) for name in ("outcome", "first", "last", "stall", "gap")},
+        "interaction": kind,
+        "n_in": sum(map(is_item, asked)),
+        "n_out": sum(map(is_item, answered)),
+        "bytes_in": sum(map(size_of, asked)),
+        "bytes_out": sum(map(size_of, answered)),
+        "requested_n": sum(frame.n or 0 for frame in asked) if kind in ("request_stream", "request_channel") else None,
+        "stalls": int(shape.stall > 0),
+        "error_code": next((frame.code for frame in counted if frame.code is not None), None),
+    }
 
 
-def _connections(counts: list[int]) -> Columns:
-    pa = need_pyarrow()
-    zeros = [*("lease_grants", "lease_granted", "lease_used", "lease_expired", "resume_count", "drop_count")]
-    zeros += ["frames_in", "frames_out", "bytes_in", "bytes_out"]
-    said: dict[str, Any] = {
-        **dict.fromkeys(zeros, 0),
-        "capture_id": CAPTURE,
-        "host": "synthetic",
-        "side": "server",
+def connection_row(number: int, streams: int) -> Row:
+    """Return a connection with so many streams; of its counts only those that are not 0 are made up."""
+    name = hashlib.md5(b"%d" % number, usedforsecurity=False).hexdigest()
+    zeros = ("lease_grants", "lease_granted", "lease_used", "lease_expired", "resume_count", "drop_count")
+    return {
+        **CONSTANTS,
+        **dict.fromkeys((*zeros, "frames_in", "frames_out", "bytes_in", "bytes_out"), 0),
+        "connection": number,
+        "pace": LASTS_US // max(streams, 1),
+        "conn_id": name,
+        "session_id": name,
+        "peer": f"192.0.2.1:{20000 + number}",
+        "streams": streams,
         "dialect": "rsocket/1.0",
         "transport": "tcp",
-        "t_start": STARTS_US,
-        "t_end": STARTS_US + LASTS_US,
+        "t_start": dt.datetime.fromtimestamp(STARTS_US / 1e6, dt.UTC),
+        "t_end": dt.datetime.fromtimestamp((STARTS_US + LASTS_US) / 1e6, dt.UTC),
         "lease": False,
         "resume": False,
         "keepalive_interval_ms": 20000,
@@ -331,92 +273,3 @@ def _connections(counts: list[int]) -> Columns:
         "close_reason": "closed",
         "keepalive_rtt": [100 if bucket in (8, 9) else 0 for bucket in range(32)],
     }
-    columns = {name: [cell] * CONNECTIONS for name, cell in said.items()}
-    columns |= {"conn_id": list(CONN_IDS), "session_id": list(CONN_IDS), "peer": list(PEERS), "streams": counts}
-    return {name: pa.array(cells) for name, cells in columns.items()}
-
-
-# Columns
-
-
-def _of_connection(connection: int, length: int) -> Columns:
-    """Return the columns that are equal in all rows of a connection."""
-    this, zero = _repeat(connection, length), _repeat(0, length)
-    return {
-        "capture_id": _words((CAPTURE,), zero),
-        "host": _words(("synthetic",), zero),
-        "conn_id": _words(CONN_IDS, this),
-        "session_id": _words(CONN_IDS, this),
-        "side": _words(("server",), zero),
-        "transport": _words(("tcp",), zero),
-        "peer": _words(PEERS, this),
-    }
-
-
-def _templates(table: str, said: dict[str, list[Any]]) -> Columns:
-    """Return the columns that repeat with each round of shapes."""
-    pa = need_pyarrow()
-    types = {column.name: column.type for column in TABLES[table]}
-    return {
-        name: pa.array(cells, pa.string()).dictionary_encode() if types[name] == STRING else pa.array(cells)
-        for name, cells in said.items()
-    }
-
-
-def _words(words: tuple[str, ...], places: Any) -> Any:
-    """Return a column with few different words."""
-    pa = need_pyarrow()
-    return pa.DictionaryArray.from_arrays(places.cast(pa.int32()), pa.array(words))
-
-
-def _repeat(number: int, length: int) -> Any:
-    pa = need_pyarrow()
-    return pa.repeat(pa.scalar(number, pa.int64()), length)
-
-
-def _route_ids() -> Any:
-    return need_pyarrow().array([route_id(route) for route in ROUTES])
-
-
-def _remainder(numbers: Any, by: int) -> Any:
-    """Return the remainder of a division of numbers not below 0; Arrow has no function for it."""
-    from pyarrow import compute
-
-    return compute.subtract(numbers, compute.multiply(compute.divide(numbers, by), by))
-
-
-def _write(directory: Path, table: str, pieces: Iterable[Columns]) -> None:
-    """Write a table in files of about ``FILE_ROWS`` rows; columns that the pieces lack are null."""
-    pa = need_pyarrow()
-    from pyarrow import parquet
-
-    folder = directory / table / "date=2026-01-01"
-    folder.mkdir(parents=True)
-    schema = arrow_schema(TABLES[table])
-    waiting: list[Any] = []
-
-    def flush() -> None:
-        if waiting:
-            path = folder / f"part-{len(list(folder.iterdir())):05}.parquet"
-            parquet.write_table(pa.concat_tables(waiting), path, compression="zstd", row_group_size=FILE_ROWS // 4)
-            waiting.clear()
-
-    for piece in pieces:
-        waiting.append(_table(schema, piece))
-        if sum(len(rows) for rows in waiting) >= FILE_ROWS:
-            flush()
-    flush()
-
-
-def _table(schema: Any, columns: Columns) -> Any:
-    """Return a table with the columns in their order, each of its type; words stay dictionary-encoded."""
-    pa = need_pyarrow()
-    length = len(next(iter(columns.values())))
-    arrays, fields = [], []
-    for field in schema:
-        column = columns[field.name] if field.name in columns else pa.nulls(length, field.type)
-        if not pa.types.is_dictionary(column.type):
-            column = column.cast(field.type)
-        arrays.append(column)
-        fields.append(field.with_type(column.type))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio import Payload, Setup
-from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.request_metadata import compose
+from rsocket_trio.cli.client_command import Ask, compose
 from rsocket_trio.connection.protocols import client_setup
 from rsocket_trio.masking import (
     AUTHENTICATION,
@@ -77,7 +76,7 @@ def things(metadata: bytes) -> list[object]:
         terms,
         client_setup(RSOCKET_1_0, terms),
         compose([], [], default_mime=APPLICATION_JSON, credentials=BearerAuthentication(SECRET)),
-        Wish(metadata=metadata),
+        Ask(uri="tcp://h:1", content=metadata),
     ]
 
 

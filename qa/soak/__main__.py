@@ -18,11 +18,10 @@ import trio
 from qa.attacks.harness import Victim
 from qa.processes import MIB
 from qa.soak.client import RESUME, Client, Size, Tally
-from qa.soak.watch import HEADER, Sample, left, looked_at, misses, row, trend
+from qa.soak.watch import Sample, left, looked_at, misses, trend
 
 EVERY = 1.0
 """Seconds between two samples."""
-ROWS = 20
 LONGER = 60.0
 """Seconds that a run may go on until enough has happened, on a machine that has much else to do."""
 ENDING = 20.0
@@ -56,14 +55,9 @@ async def soak(size: Size, enough: Callable[[Tally], bool] = lambda tally: True)
             )
 
         async def watch() -> None:
-            shown = began
             while not client.stopping.is_set():
-                sample = await look()
-                samples.append(sample)
-                if trio.current_time() >= shown:
-                    shown += size.seconds / ROWS
-                    print(row(sample, tally.open, tally.items), flush=True)
-                with trio.move_on_after(min(EVERY, size.seconds / ROWS)):
+                samples.append(await look())
+                with trio.move_on_after(min(EVERY, size.seconds / 20)):
                     await client.stopping.wait()
 
         before = await look()
@@ -78,7 +72,6 @@ async def soak(size: Size, enough: Callable[[Tally], bool] = lambda tally: True)
         until = trio.current_time() + ENDING
         while left(before, after := await look()) and trio.current_time() < until:  # noqa: ASYNC110
             await trio.sleep(0.1)
-        print(row(after, tally.open, tally.items), flush=True)
         work = await trio.to_thread.run_sync(victim.order, "work")
     complaints = [*tally.failures, *work["faults"], *misses(samples, size.connections), *left(before, after)]
     return Outcome(tally, samples, work["received"], complaints)
@@ -124,7 +117,6 @@ def main() -> int:
         fate=min(60.0, asked.minutes * 60 / 5),
         seed=asked.seed,
     )
-    print(HEADER)
     return 0 if report(trio.run(functools.partial(soak, size))) else 1
 
 

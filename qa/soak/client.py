@@ -132,8 +132,6 @@ class Tally:
     fates: Counter[str] = attrs.field(factory=Counter)
     """Ends of connections by kind."""
     longest_pause: float = 0.0
-    open: int = 0
-    """Streams in flight now."""
     failures: list[str] = attrs.field(factory=list)
 
 
@@ -218,7 +216,6 @@ class Client:
             number, items = self._requests % 2**32, self._chance.randint(1, MOST_ITEMS)
             end = self._chance.choices((COMPLETE, FAIL, BREAK), (8, 1, 1))[0]
             order = ORDER.pack(number, items, self._size.pause, end)
-            self.tally.open += 1
             try:
                 with trio.fail_after(PATIENCE + 3 * items * self._size.pause):
                     how = await self._chance.choice((self._request, self._stream, self._channel))(
@@ -236,8 +233,6 @@ class Client:
                     self._fail(f"stream {number} over {line.name}: {error!r}, {error.__cause__!r}")
                     await trio.sleep(0.1)
                 how = "lost with their connection"
-            finally:
-                self.tally.open -= 1
             self.tally.ends[how] += 1
 
     async def _request(self, connection: Connection, number: int, items: int, order: bytes) -> str:

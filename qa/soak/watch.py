@@ -109,14 +109,3 @@ def left(before: Sample, after: Sample) -> list[str]:
             if now > was:
                 found.append(f"{side}: {now} {figure} at the end, and {was} at the start")
     return found
-
-
-HEADER = "     s  streams      items  server MiB   tasks   fds  client MiB   tasks   fds"
-
-
-def row(sample: Sample, streams: int, items: int) -> str:
-    """One line of the table."""
-    cells = [f"{sample.at:6.0f} {streams:8,} {items:10,}"]
-    for process in (sample.server, sample.client):
-        cells.append(f"{process.memory / MIB:11.1f} {process.tasks:7,} {process.descriptors:5,}")
-    return " ".join(cells)

@@ -79,12 +79,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         program("qa.restarts_backlog"),
         *(program("qa.pool", "--listen", f"{scheme}://127.0.0.1:0") for scheme in ("tcp", "ws", "h2")),
     ),
-    "times": (
-        program("qa.times"),
-        program("qa.analytics"),
-        program("qa.spark_bars"),
-        program("qa.kafka", "--rates"),
-    ),
+    "times": (program("qa.times"), program("qa.analytics"), program("qa.spark_bars"), program("qa.kafka", "--rates")),
     "resume": (
         program("qa.resume", "--cuts", "200"),
         program("qa.resume", "--cuts", "100", "--scheme", "h2"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rsocket_trio.cli import interrupts
-from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import FLAG, Row, add_rows, rows_of
+from rsocket_trio.cli.options import FLAG, STACKTRACE, Row, add_rows
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import MAX_REASON, SETTINGS, running_spark
 from rsocket_trio.extras import install_command
@@ -37,7 +38,7 @@ ROWS = (
                        {"type": click.Choice(["duckdb", "spark"])}),
     Row("master",      "--master", "Where Spark runs (local[2]); implies --engine spark.", {"metavar": "URL"}),
     SETTINGS,
-    *rows_of("stacktrace"),
+    STACKTRACE,
 )
 # fmt: on
 
@@ -49,16 +50,12 @@ ROWS = (
 )
 @click.argument("directory", metavar="DIR", type=click.Path())
 @partial(add_rows, rows=ROWS)
-@click.pass_context
-def command(ctx: click.Context, /, directory: str, **parameters: object) -> None:
+def command(directory: str, **parameters: object) -> None:
     """Make a report of the capture in DIR: latency, credit, errors, connections."""
     options = SimpleNamespace(**parameters)
     title = options.title or f"Capture {os.path.basename(os.path.abspath(directory))}"
-    try:
-        write_page(Path(options.out), make_report(directory, options, title))
-        write_text(options.out)
-    except BaseException as error:
-        ctx.exit(report(error, stacktrace=options.stacktrace))
+    write_page(Path(options.out), make_report(directory, options, title))
+    write_text(options.out)
 
 
 def make_report(directory: str, options: SimpleNamespace, title: str) -> str:
@@ -73,52 +70,42 @@ def make_report(directory: str, options: SimpleNamespace, title: str) -> str:
         raise ValueError(f"--master {options.master} is where Spark runs, and --engine is duckdb")
     if engine == "duckdb" and options.settings:
         raise ValueError(f"--conf {options.settings[0][0]} is a setting of Spark: --engine spark is missing")
-    paired = not options.frames_only
     try:
         need_report()
-        if engine == "duckdb":
-            answers = _in_duckdb(directory, options.server, paired)
-        else:
-            master = options.master or "local[2]"
-            answers = _in_spark(directory, options.server, paired, master, dict(options.settings))
+        with _in_duckdb(directory, options) if engine == "duckdb" else _in_spark(directory, options) as answers:
+            return render({answer.view: answer for answer in answers}, title=title)
     except ModuleNotFoundError as error:
         if BEFORE_EXTRAS not in str(error):
             raise
         raise Failure(str(error), MISUSED) from error
-    return render(answers, title=title)
 
 
-def _in_duckdb(directory: str, server: str | None, paired: bool) -> dict[str, Answer]:
+@contextmanager
+def _in_duckdb(directory: str, options: SimpleNamespace) -> Iterator[Iterator[Answer]]:
     from rsocket_trio.analytics.capture_tables import first_line, need_duckdb
     from rsocket_trio.analytics.views import Damaged, answers, open_duckdb
 
     duckdb = need_duckdb()
     interrupts.work_begins()
     try:
-        with open_duckdb(directory, server=server, paired=paired) as engine:
-            return {answer.view: answer for answer in answers(engine)}
+        with open_duckdb(directory, server=options.server, paired=not options.frames_only) as engine:
+            yield answers(engine)
     except Damaged as error:
         raise Failure(f"{error}", FAILED) from error
     except duckdb.Error as error:
         raise Failure(f"DuckDB failed: {first_line(error)[:MAX_REASON]}", FAILED) from error
 
 
-def _in_spark(
-    directory: str, server: str | None, paired: bool, master: str, settings: dict[str, str]
-) -> dict[str, Answer]:
-    from rsocket_trio.analytics.capture_tables import check_capture
+@contextmanager
+def _in_spark(directory: str, options: SimpleNamespace) -> Iterator[Iterator[Answer]]:
     from rsocket_trio.analytics.local_spark import open_spark
     from rsocket_trio.analytics.sql import need_sqlglot
     from rsocket_trio.analytics.views import answers
 
     need_sqlglot()
-    for path in (directory, *([server] if server is not None else [])):
-        check_capture(path, paired=paired)
-    with (
-        running_spark(NO_SPARK),
-        open_spark(directory, server=server, paired=paired, master=master, settings=settings) as engine,
-    ):
-        return {answer.view: answer for answer in answers(engine)}
+    terms = {"server": options.server, "paired": not options.frames_only, "master": options.master or "local[2]"}
+    with running_spark(NO_SPARK), open_spark(directory, settings=dict(options.settings), **terms) as engine:
+        yield answers(engine)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from rsocket_trio import Connection, Keepalive, Payload, Rejected, ResumeOptions, Unsupported
-from rsocket_trio.cli.connections import Dial, Options, captured, client_tls, connected
-from rsocket_trio.cli.exit_codes import (
-    REJECTED,
-    TIMED_OUT,
-    Failure,
-    first_leaf,
-    public_name,
-    report,
-    run_client,
-)
+from rsocket_trio.cli.connections import Options, captured, client_tls, connected
+from rsocket_trio.cli.exit_codes import REJECTED, TIMED_OUT, Failure, first_leaf, public_name, run_client
 from rsocket_trio.cli.help_page import with_hint
-from rsocket_trio.cli.options import set_up_logging
+from rsocket_trio.cli.options import ClientOptions, set_up_logging
 from rsocket_trio.cli.output import Output
-from rsocket_trio.cli.request_metadata import compose, simple
-from rsocket_trio.cli.watching import Watch
+from rsocket_trio.cli.watching import Watcher
 from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import STREAMUX, peer_and_dialect
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
+    AUTHENTICATION,
     COMPOSITE_METADATA,
     OCTET_STREAM,
+    ROUTING,
     TEXT_PLAIN,
     BearerAuthentication,
     Credentials,
+    Entry,
+    SimpleAuthentication,
+    encode_authentication,
+    encode_composite,
 )
+from rsocket_trio.mux.recording import Recording
+from rsocket_trio.rsocket.dialect import DIALECTS
+from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 
 DEFAULT_CREDIT = 256
@@ -46,22 +49,16 @@ HINT_TIMEOUT = 2.0
 """Seconds that a server gets to describe its routes after it has rejected one."""
 
 
+Performer: TypeAlias = Callable[[Connection, "Ask", Output], Awaitable[None]]
+"""Makes the request of a command, and returns when it is over."""
+
+
 @attrs.frozen(kw_only=True)
-class Wish:
-    """One interaction: the payloads to send, and the number of items to take.
+class Ask(ClientOptions):
+    """A command of a client: what it asks for, and how it connects."""
 
-    With ``first_opens`` a channel's first payload travels in the frame that opens it; else that frame is empty.
-    """
-
-    route: str | None = None
-    metadata: bytes | None = attrs.field(default=None, repr=False)
-    data: tuple[str, ...] = ()
-    """Values of ``--data``."""
-    take: int | None = None
-    limit_rate: int | None = None
-    first_opens: bool = False
-    as_json: bool = False
-    """True if each item is shown as a JSON object with its metadata, instead of its data alone."""
+    content: bytes | None = attrs.field(default=None, repr=False)
+    """The metadata of the request but its route, as ``planned`` composes it."""
 
     @property
     def credit(self) -> int:
@@ -74,71 +71,40 @@ class Wish:
         """Return whether the interaction may take more items than the initial credit."""
         return self.take is None or self.take > self.credit
 
-
-Performer: TypeAlias = Callable[[Connection, Wish, Output], Awaitable[None]]
-"""Makes the request of a command, and returns when it is over."""
-
-
-@attrs.frozen(kw_only=True)
-class Ask:
-    """The parameters of ``options.ROWS`` and those of the commands themselves, as click passes them.
-
-    Those that not every command has have defaults.
-    """
-
-    uri: str
-    route: str | None = None
-    data: tuple[str, ...] = ()
-    metadata: tuple[str, ...] = attrs.field(default=(), repr=False)
-    take: int | None = None
-    limit_rate: int | None = None
-    timeout: float | None = None
-    connect_timeout: float | None
-    dialect: str
-    quirks: tuple[str, ...]
-    peer: str | None
-    data_mime: str | None = None
-    mimes: tuple[str, ...] = ()
-    setup_data: str | None
-    setup_metadata: str | None = attrs.field(repr=False)
-    setup_mime: str | None
-    simple: str | None = attrs.field(repr=False)
-    bearer: str | None = attrs.field(repr=False)
-    keepalive: float | None
-    lifetime: float | None
-    lease: bool
-    trust: str | None
-    untrusted: bool
-    cert: str | None
-    key: str | None
-    headers: tuple[tuple[str, str], ...] = attrs.field(repr=shown_headers)
-    retries: int = 0
-    resume: float | None = None
-    capture: str | None = None
-    debug: bool = False
-    hexadecimal: bool = False
-    quiet: bool = False
-    log: str | None
-    stacktrace: bool
-    first_opens: bool = False
-    as_json: bool = False
-
     def run(self, perform: Performer, *, is_push: bool = False) -> int:
         """Make the request by ``perform``. Return the exit code."""
         set_up_logging(self.log)
-        try:
-            dial, wish = self.planned(is_push=is_push)
-            with captured(self.capture) as capture:
-                captures = attrs.evolve(dial, options={**dial.options, "capture": capture})
+        options, ask = self.planned(is_push=is_push)
+        with captured(self.capture) as capture:
+            options["capture"] = self._watching(options, capture)
+            return run_client(partial(ask._perform, perform, options), quiet=self.quiet)
 
-                async def work(output: Output) -> None:
-                    await ask(captures, wish, output, self.timeout, perform)
+    def _watching(self, options: Options, capture: Recording | None) -> Recording | None:
+        """Return the recording that shows frames, if there is to be one, and else the capture."""
+        if not (self.debug or self.hexadecimal):
+            return capture
+        record = DIALECTS.get(options["dialect"])
+        if record is not None:
+            record = with_quirks(record, (*self.quirks, *(PEERS[self.peer].quirks if self.peer is not None else ())))
+        return Watcher(record, self.hexadecimal, capture)
 
-                return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
-        except (OSError, ValueError, Failure) as error:
-            return report(error, stacktrace=self.stacktrace)
+    async def _perform(self, perform: Performer, options: Options, output: Output) -> None:
+        """Connect, make the request, and disconnect. Raise ``Failure`` when the time is over."""
+        with trio.move_on_after(math.inf if self.timeout is None else self.timeout):
+            async with connected(self.uri, options, self.retries) as connection:
+                try:
+                    await perform(connection, self, output)
+                except Exception as error:
+                    rejection = first_leaf(error)
+                    if self.route is None or not isinstance(rejection, Rejected):
+                        raise
+                    text = await with_near_route(connection, self.route, self.content, str(rejection))
+                    raise Failure(text, REJECTED, name=public_name(type(rejection))) from error
+                return
+        missing = "end" if output.lines else "answer"
+        raise Failure(f"no {missing} within {self.timeout:g} s", TIMED_OUT, name=trio.TooSlowError.__name__)
 
-    def planned(self, *, is_push: bool = False) -> tuple[Dial, Wish]:
+    def planned(self, *, is_push: bool = False) -> tuple[Options, Ask]:
         """Return how to connect, and the request. Raise ``ValueError`` and ``Failure`` for invalid parameters."""
         peer, dialect = peer_and_dialect(self.peer, self.dialect)
         mime = None if peer is None else peer.mime
@@ -147,7 +113,7 @@ class Ask:
             self.mimes,
             default_mime=mime or TEXT_PLAIN,
             bare_mime=mime or COMPOSITE_METADATA,
-            route=self.route,
+            has_route=self.route is not None,
             credentials=credentials(self.simple, self.bearer, dialect),
             # A push is metadata for the connection, which has its user since the SETUP.
             setup_only=is_push,
@@ -168,54 +134,82 @@ class Ask:
             "resume": None if self.resume is None else ResumeOptions(session_seconds=self.resume),
             "connect_timeout": CONNECT_TIMEOUT if self.connect_timeout is None else self.connect_timeout,
         }
-        watch = Watch(frames=self.debug, hex=self.hexadecimal)
-        wish = Wish(
-            route=metadata.route,
-            metadata=metadata.content,
-            data=self.data,
-            take=self.take,
-            limit_rate=self.limit_rate or (None if peer is None else peer.initial_request_n),
-            first_opens=self.first_opens,
-            as_json=self.as_json,
-        )
-        return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch), wish
+        limit_rate = self.limit_rate or (None if peer is None else peer.initial_request_n)
+        return options, attrs.evolve(self, content=metadata.content, limit_rate=limit_rate)
 
 
-async def ask(
-    dial: Dial,
-    wish: Wish,
-    output: Output,
-    timeout: float | None,  # noqa: ASYNC109 - it is an option
-    perform: Performer,
-) -> None:
-    """Connect, make the request, and disconnect. Raise ``Failure`` when the time is over."""
-    scope = trio.CancelScope()
-    if timeout is not None:
-        scope.deadline = trio.current_time() + timeout
-    with scope:
-        async with connected(dial) as connection:
-            try:
-                await perform(connection, wish, output)
-            except Exception as error:
-                rejection = first_leaf(error)
-                if wish.route is None or not isinstance(rejection, Rejected):
-                    raise
-                text = await with_near_route(connection, wish.route, wish.metadata, str(rejection))
-                raise Failure(text, REJECTED, name=public_name(type(rejection))) from error
-            return
-    missing = "end" if output.lines else "answer"
-    raise Failure(f"no {missing} within {timeout:g} s", TIMED_OUT, name=trio.TooSlowError.__name__)
+@attrs.frozen
+class Metadata:
+    """Composed metadata. ``mime`` is that of the connection; the library adds the route to ``content``."""
+
+    mime: str
+    content: bytes | None = attrs.field(repr=False)
+    setup: bytes | None = attrs.field(repr=False)
 
 
-async def answer_of(connection: Connection, wish: Wish, data: bytes, *, absent: str) -> bytes:
-    """Return the answer to a request. Raise ``Failure`` with the text ``absent`` if the server lacks its route."""
-    try:
-        answer = await connection.request_response(Payload(data, wish.metadata), route=wish.route)
-    except Rejected as error:
-        if str(wish.route) not in str(error):
-            raise
-        raise Failure(absent, REJECTED, name=Rejected.__name__) from error
-    return answer.data
+def compose(
+    texts: Sequence[str],
+    mimes: Sequence[str],
+    *,
+    default_mime: str,
+    bare_mime: str = COMPOSITE_METADATA,
+    has_route: bool = False,
+    credentials: Credentials | None = None,
+    setup_only: bool = False,
+    setup_text: str | None = None,
+    setup_mime: str | None = None,
+) -> Metadata:
+    """Compose the metadata. The ``mimes`` belong to the ``texts`` in order; the last one applies to all that follow.
+
+    One text alone is the metadata as it stands, in its own MIME type. A route, credentials, several texts, or a SETUP
+    in another type make it composite metadata, where each is an entry; a text whose type is composite metadata itself
+    is taken as ready entries. Credentials are an entry of the content and of the SETUP, unless ``setup_text`` has its
+    own; with ``setup_only`` they are one of the SETUP alone. ``bare_mime`` is for a connection that composes nothing,
+    except for a route. Raise ``ValueError`` for metadata that cannot be encoded.
+    """
+    last = mimes[-1] if mimes else default_mime
+    pairs = list(zip([*mimes, *repeat(last, len(texts))], texts, strict=False))
+    single = pairs[0][0] if pairs else mimes[0] if mimes else bare_mime
+    is_single = (
+        credentials is None
+        and len(pairs) < 2
+        and setup_mime in (None, single)
+        # A route alone needs no composite metadata where the connection has its type.
+        and (not has_route or (not pairs and (not mimes or tuple(mimes) == (ROUTING,))))
+        and (pairs or mimes or bare_mime != COMPOSITE_METADATA)
+    )
+    if is_single:
+        content = _content(*pairs[0]) if pairs else None
+        return Metadata(single, content, None if setup_text is None else _content(single, setup_text))
+    secrets = [] if credentials is None else [(AUTHENTICATION, encode_authentication(credentials))]
+    entries = [*([] if setup_only else secrets), *((mime, _content(mime, text)) for mime, text in pairs)]
+    setup = secrets
+    if setup_text is not None:
+        mime = setup_mime or default_mime
+        setup = [(mime, _content(mime, setup_text)), *([] if mime == AUTHENTICATION else secrets)]
+    return Metadata(COMPOSITE_METADATA, _joined(entries), _joined(setup))
+
+
+def _joined(entries: Sequence[tuple[str, bytes]]) -> bytes | None:
+    """Return composite metadata with these entries, ``None`` without any."""
+    parts = (text if mime == COMPOSITE_METADATA else encode_composite([Entry(mime, text)]) for mime, text in entries)
+    return b"".join(parts) if entries else None
+
+
+def _content(mime: str, text: str) -> bytes:
+    """Return the bytes of a text; credentials are written ``simple:user:password`` or ``bearer:token``."""
+    scheme, separator, rest = text.partition(":")
+    if mime == AUTHENTICATION and separator and scheme in ("simple", "bearer"):
+        return encode_authentication(simple(rest) if scheme == "simple" else BearerAuthentication(rest))
+    return os.fsencode(text)
+
+
+def simple(text: str) -> SimpleAuthentication:
+    """Parse ``user:password``; the password may have colons. Raise ``ValueError`` that does not show the text."""
+    user, separator, password = text.partition(":")
+    if not separator:
+        raise ValueError("credentials are written user:password")
+    return SimpleAuthentication(user, password)
 
 
 def credentials(user_and_password: str | None, token: str | None, dialect: str) -> Credentials | None:

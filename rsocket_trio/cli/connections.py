@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import attrs
 import click
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
 from rsocket_trio.capture import Capture
 from rsocket_trio.cli.exit_codes import Failure, complain
-from rsocket_trio.cli.options import FILE, LEVELS, MANY, Row, uri
-from rsocket_trio.cli.watching import Secrets, Watch, watched
-from rsocket_trio.client.open import open_uri
+from rsocket_trio.cli.options import LEVELS, MANY, PEM, Row, uri
+from rsocket_trio.cli.output import show_log
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.rsocket.dialect import DIALECTS
-from rsocket_trio.rsocket.peers import PEERS
-from rsocket_trio.rsocket.quirks import with_quirks
-from rsocket_trio.signatures import completed
-from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import HeadersLike
 from rsocket_trio.transports.schemes import parse_uri
-from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
 
@@ -39,36 +31,24 @@ RETRY_INTERVAL = 1.0
 LISTENING: Final = (
     Row("listen",       "--listen", "Where to serve it; may be given several times.",
                         {**MANY, "required": True, "type": uri, "metavar": "URI"}),
-    Row("listen_cert",  "--listen-cert", "The certificate for tls, wss and h2s of --listen, PEM.", {"type": FILE}),
-    Row("listen_key",   "--listen-key", "Its key, PEM, if not in the same file.", {"type": FILE}),
+    Row("listen_cert",  "--listen-cert", "The certificate for tls, wss and h2s of --listen, PEM.", PEM),
+    Row("listen_key",   "--listen-key", "Its key, PEM, if not in the same file.", PEM),
     Row("level",        "--log", "Show log lines from this level on.",
                         {"type": click.Choice(LEVELS), "default": "info"}),
 )
 """Options of commands that are servers and clients at once."""
 # fmt: on
-TLS_PARAMETERS: Final = tuple(row.parameter for row in LISTENING)
 
 Options: TypeAlias = ConnectionOptions[PayloadLike, HeadersLike]
 
 
-@attrs.frozen(kw_only=True)
-class Dial:
-    """The address of a connection, the options of ``open_connection``, and those of the command."""
-
-    uri: str
-    options: Options
-    retries: int = 0
-    watch: Watch = attrs.field(factory=Watch)
-
-
 @asynccontextmanager
-async def connected(dial: Dial) -> AsyncIterator[Connection]:
+async def connected(uri: str, options: Options, retries: int = 0) -> AsyncIterator[Connection]:
     """Open the connection for the block. Raise ``ConnectionLost`` if every attempt to connect failed."""
-    tries_left = dial.retries
-    while True:
+    for tries_left in range(retries, -1, -1):
         async with AsyncExitStack() as stack:
             try:
-                connection = await _open(dial, stack)
+                connection = await stack.enter_async_context(open_connection(uri, **options))
             except ConnectionLost as error:
                 if not tries_left:
                     raise
@@ -76,89 +56,55 @@ async def connected(dial: Dial) -> AsyncIterator[Connection]:
             else:
                 yield connection
                 return
-        tries_left -= 1
         await trio.sleep(RETRY_INTERVAL)
-
-
-async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
-    if not dial.watch:
-        return await stack.enter_async_context(open_connection(dial.uri, **dial.options))
-    options = completed(open_connection, dial.options)
-    peer = options["peer"]
-    quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
-    record = DIALECTS.get(options["dialect"])
-    if record is not None:
-        record = with_quirks(record, quirks)
-    secrets = Secrets()
-
-    def wrap(transport: Transport) -> Transport:
-        has_length = record is not None and record.length_on_messages and transport.is_message_based
-        return watched(transport, record, dial.watch, secrets, LENGTH if has_length else 0)
-
-    return await stack.enter_async_context(open_uri(dial.uri, options, wrap=wrap))
 
 
 def client_tls(
     trust: str | None, cert: str | None, key: str | None, *, untrusted: bool = False
 ) -> ssl.SSLContext | None:
-    """Return the TLS context of a client, or ``None`` for the system's default. Raise ``Failure`` naming the file."""
+    """Return the TLS context of a client, or ``None`` for the system's default. Raise ``Failure`` naming the files."""
     if not (trust or cert or untrusted):
         return None
-    with naming(f"certificates of {trust}"):
-        context = ssl.create_default_context(cafile=trust)
+    context = _tls(ssl.Purpose.SERVER_AUTH, trust, cert, key)
     if untrusted:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if cert:
-        load_certificate(context, cert, key)
     return context
 
 
-def server_tls(cert: str, key: str | None, client_ca: str | None = None) -> ssl.SSLContext:
+def server_tls(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
     """Return the TLS context of a server. With ``client_ca``, clients must show a certificate of these authorities.
 
-    Raise ``Failure`` naming the file.
+    Raise ``Failure`` naming the files.
     """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_certificate(context, cert, key)
+    context = _tls(ssl.Purpose.CLIENT_AUTH, client_ca, cert, key)
     if client_ca is not None:
-        with naming(f"certificates of {client_ca}"):
-            context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def load_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> None:
-    """Load a certificate chain and its key, which may be in the same file."""
-    with naming(f"the certificate and key of {cert if key is None else f'{cert} and {key}'}"):
-        context.load_cert_chain(cert, key)
-
-
-@contextmanager
-def naming(files: str) -> Iterator[None]:
-    """Raise ``Failure`` naming the files that the block can't use, and the reason."""
+def _tls(purpose: ssl.Purpose, authorities: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
     try:
-        yield
-    except ssl.SSLError as error:
-        why = (error.reason or "no PEM file").lower().replace("_", " ")
-        raise Failure(f"cannot use {files}: {why}") from error
+        context = ssl.create_default_context(purpose, cafile=authorities)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
     except OSError as error:
-        raise Failure(f"cannot use {files}: {error.strerror or error}") from error
+        why = (error.reason or "no PEM file") if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        files = " and ".join(filter(None, (authorities, cert, key)))
+        raise Failure(f"cannot use the certificates and keys of {files}: {why.lower().replace('_', ' ')}") from error
+    return context
 
 
 @contextmanager
 def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture | None]:
     """Provide a capture into that directory for as long as the block; ``None`` without a directory.
 
-    Raise ``OSError`` naming a directory that can't be written to, and ``Failure`` if pyarrow is missing.
+    Raise ``OSError`` naming a directory that can't be written to, ``ModuleNotFoundError`` if pyarrow is missing.
     """
     if directory is None:
         yield None
         return
-    try:
-        capture = Capture(directory, format=format)
-    except ModuleNotFoundError as error:
-        raise Failure(f"{error}") from error
+    capture = Capture(directory, format=format)
     try:
         yield capture
     finally:
@@ -168,16 +114,27 @@ def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture
             complain(f"rsocket-trio: the capture lacks {capture.dropped} frames{why}")
 
 
-def listening_tls(
-    ctx: click.Context, given: Mapping[str, Any]
-) -> tuple[tuple[str, ...], str, Callable[[], ssl.SSLContext] | None]:
-    """Return the addresses, the level of log lines, and what makes the TLS context of the ``LISTENING`` options.
+def listening(ctx: click.Context, parameters: dict[str, Any]) -> tuple[list[str], Callable[[], ssl.SSLContext] | None]:
+    """Take the ``LISTENING`` options out of the parameters. Return the addresses, and what makes the TLS context.
+
+    Log lines are shown from here on. Raise ``UsageError`` for an address that lacks a certificate.
+    """
+    addresses, cert, key, level = (parameters.pop(row.parameter) for row in LISTENING)
+    make_context = tls_maker(ctx, addresses, cert, key, option="--listen-cert")
+    show_log(level)
+    return list(addresses), make_context
+
+
+def tls_maker(
+    ctx: click.Context, uris: Sequence[str], cert: str | None, key: str | None, ca: str | None = None, *, option: str
+) -> Callable[[], ssl.SSLContext] | None:
+    """Return what makes the TLS context of a server, if there is one, of the certificate that ``option`` names.
 
     Raise ``UsageError`` for an address that needs a certificate where none is given.
     """
-    for address in given["listen"]:
-        if given["listen_cert"] is None and parse_uri(address).uses_tls:
-            raise click.UsageError(f"{address} needs a certificate: --listen-cert", ctx)
-    has_cert = given["listen_cert"] is not None
-    ssl_context = partial(server_tls, given["listen_cert"], given["listen_key"]) if has_cert else None
-    return given["listen"], given["level"], ssl_context
+    if cert is not None:
+        return partial(server_tls, cert, key, ca)
+    for address in uris:
+        if parse_uri(address).uses_tls:
+            raise click.UsageError(f"{address} needs a certificate: {option}", ctx)
+    return None

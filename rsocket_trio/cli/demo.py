@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import click
 
@@ -21,18 +19,10 @@ NAME = "rsocket_trio.cli._chat_example"
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
     """Watch a chat: a server and three clients, over real frames."""
-    ctx.exit(chat_example().main([]))
-
-
-def chat_example() -> ModuleType:
-    """Return the chat example as a module."""
-    if COPY.is_file():
-        return importlib.import_module(NAME)
-    spec = importlib.util.spec_from_file_location(NAME, CHECKOUT)
+    spec = importlib.util.spec_from_file_location(NAME, COPY if COPY.is_file() else CHECKOUT)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Where classes look for the names in their annotations.
-    sys.modules[NAME] = module
+    # In sys.modules classes look for the names in their annotations.
+    sys.modules[NAME] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    ctx.exit(module.main([]))

@@ -12,21 +12,10 @@ from typing import Final
 import trio
 
 import rsocket_trio
+from rsocket_trio import errors
 from rsocket_trio.cli import interrupts
 from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.output import STDERR, Output, ReaderGone, escaped_lines, is_terminal
-from rsocket_trio.errors import (
-    ApplicationError,
-    Canceled,
-    ConnectionClosed,
-    ConnectionLost,
-    Invalid,
-    Rejected,
-    RejectedResume,
-    RSocketError,
-    SetupError,
-    readable,
-)
 from rsocket_trio.extras import install_command
 from rsocket_trio.server.signals import until_interrupted
 
@@ -60,16 +49,16 @@ NAME = "rsocket-trio"
 """Begins the line of an error that the command found itself; others begin with the name of the error."""
 
 CODES: tuple[tuple[type[Exception], int], ...] = (
-    (Rejected, REJECTED),
-    (ApplicationError, APPLICATION_ERROR),
-    (Canceled, CANCELED_OR_INVALID),
-    (Invalid, CANCELED_OR_INVALID),
-    (RejectedResume, CANNOT_CONNECT),  # of a session whose connection was lost
-    (SetupError, REFUSED_SETUP),
-    (ConnectionLost, CANNOT_CONNECT),
-    (ConnectionClosed, CANNOT_CONNECT),
+    (errors.Rejected, REJECTED),
+    (errors.ApplicationError, APPLICATION_ERROR),
+    (errors.Canceled, CANCELED_OR_INVALID),
+    (errors.Invalid, CANCELED_OR_INVALID),
+    (errors.RejectedResume, CANNOT_CONNECT),  # of a session whose connection was lost
+    (errors.SetupError, REFUSED_SETUP),
+    (errors.ConnectionLost, CANNOT_CONNECT),
+    (errors.ConnectionClosed, CANNOT_CONNECT),
     (trio.TooSlowError, TIMED_OUT),
-    (RSocketError, FAILED),
+    (errors.RSocketError, FAILED),
 )
 """Exit codes by exception class; the first row that fits counts."""
 
@@ -87,22 +76,19 @@ class Failure(Exception):
         self.name = name
 
 
-def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False, stacktrace: bool = False) -> int:
-    """Run the work of a client command, and return its exit code.
+def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False) -> int:
+    """Run the work of a client command. Return the exit code 0.
 
-    A closed reader of our output is no failure. Ctrl-C leaves every block in order, so the peer gets its CANCEL.
+    Ctrl-C leaves every block in order, so the peer gets its CANCEL.
     """
     # From here on there is something to leave in order: a connection, the files of a capture.
     interrupts.work_begins()
-    try:
-        trio.run(until_interrupted, partial(work, Output(quiet=quiet)))
-    except BaseException as error:
-        return report(error, stacktrace=stacktrace)
+    trio.run(until_interrupted, partial(work, Output(quiet=quiet)))
     return 0
 
 
 def report(error: BaseException, *, stacktrace: bool = False) -> int:
-    """Print an error as one line on stderr. Return the exit code."""
+    """Print an error as one line on stderr. Return the exit code, 0 if the reader of our output has gone."""
     leaf = first_leaf(error)
     if isinstance(leaf, KeyboardInterrupt):
         return INTERRUPTED
@@ -119,22 +105,24 @@ def report(error: BaseException, *, stacktrace: bool = False) -> int:
 
 def described(error: Exception) -> tuple[str, int]:
     """Return the line and the exit code of an exception."""
-    text = readable(str(error))
+    text = errors.readable(str(error))
     if isinstance(error, Failure):
         return f"{error.name}: {text}", error.code
     if isinstance(error, ValueError):
         # Invalid terms, refused before anything was sent.
         return f"{NAME}: {text}", MISUSED
-    if isinstance(error, ModuleNotFoundError) and BEFORE_EXTRAS in text:
-        return f"{NAME}: {text}", FAILED
-    if isinstance(error, OSError):
-        # Without the error number, which does not help a person.
-        return f"{NAME}: {readable(error.strerror or text)}", FAILED
-    name = public_name(type(error))
-    for kind, code in CODES:
-        if isinstance(error, kind):
-            return (f"{name}: {text}" if text else name), code
-    return f"{name}: {text} (a fault of rsocket-trio: --stacktrace shows where)", FAILED
+    if isinstance(error, ImportError | OSError):
+        # A package of an extra is missing, a module of the user fails; or the system says why, behind a number.
+        return f"{NAME}: {errors.readable(getattr(error, 'strerror', None) or text)}", FAILED
+    name, code = public_name(type(error)), code_of(type(error))
+    if code is None:
+        return f"{name}: {text} (a fault of rsocket-trio: --stacktrace shows where)", FAILED
+    return (f"{name}: {text}" if text else name), code
+
+
+def code_of(kind: type[Exception]) -> int | None:
+    """Return the exit code of a class of errors, ``None`` if it is none that a peer or the network causes."""
+    return next((code for base, code in CODES if issubclass(kind, base)), None)
 
 
 def public_name(kind: type[BaseException]) -> str:

@@ -10,11 +10,9 @@ import trio
 
 from rsocket_trio import Responder, forwarding, open_pool, serve
 from rsocket_trio.cli.client_command import Ask
-from rsocket_trio.cli.connections import LISTENING, TLS_PARAMETERS, listening_tls
-from rsocket_trio.cli.exit_codes import report
+from rsocket_trio.cli.connections import LISTENING, listening
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import MANY, Row, add_rows, connection_options, dialect, rows_of, uri
-from rsocket_trio.cli.output import show_log
+from rsocket_trio.cli.options import MANY, OF_ONE_RUN, Row, add_rows, connection_options, dialect, rows_of, uri
 from rsocket_trio.cli.serve import serve_until_stopped
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.client.reconnecting import ReconnectOptions
@@ -29,7 +27,6 @@ ROWS: Final = (
     *rows_of("data_mime"),
 )
 # fmt: on
-NOT_HERE: Final = ("dialect", "timeout", "retries", "capture", "debug", "hexadecimal", "log")
 
 
 @click.command(
@@ -38,22 +35,18 @@ NOT_HERE: Final = ("dialect", "timeout", "retries", "capture", "debug", "hexadec
     examples=("forward --listen ws://0.0.0.0:8080 --to tcp://10.0.0.1:7000 --to tcp://10.0.0.2:7000",),
 )
 @partial(add_rows, rows=(*LISTENING, *ROWS))
-@partial(connection_options, without=NOT_HERE)
+@partial(connection_options, without=(*OF_ONE_RUN, "dialect"))
 @click.pass_context
 def command(ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, **parameters: Any) -> None:
     """Ask the servers at --to whatever is asked at --listen: all interactions, with the clients' own demand."""
-    listen, level, ssl_context = listening_tls(ctx, {name: parameters.pop(name) for name in TLS_PARAMETERS})
-    show_log(level)
+    addresses, ssl_context = listening(ctx, parameters)
     ask = Ask(uri=to[0], log=None, **parameters)
 
     async def forward(task_status: trio.TaskStatus[list[str]]) -> None:
-        async with open_pool(to, wait=False, **cast("ReconnectOptions", ask.planned()[0].options)) as pool:
+        async with open_pool(to, wait=False, **cast("ReconnectOptions", ask.planned()[0])) as pool:
             responder.include(forwarding(pool, route=route_to))
             await pool.connected()
-            await serve(responder, list(listen), ssl_context=ssl_context, task_status=task_status)
+            await serve(responder, addresses, ssl_context=ssl_context, task_status=task_status)
 
     responder = Responder()
-    try:
-        serve_until_stopped(forward, lambda: len(responder.routes))
-    except BaseException as error:
-        ctx.exit(report(error, stacktrace=ask.stacktrace))
+    serve_until_stopped(forward, lambda: len(responder.routes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from functools import partial
 from statistics import median
@@ -11,17 +11,8 @@ from typing import Any, Final
 import click
 import trio
 
-from rsocket_trio import (
-    Canceled,
-    Channel,
-    Connection,
-    ConnectionClosed,
-    ConnectionLost,
-    Incoming,
-    Payload,
-    Unsupported,
-)
-from rsocket_trio.cli.client_command import Ask, Performer, Wish
+from rsocket_trio import Canceled, Channel, Connection, ConnectionClosed, ConnectionLost, Incoming, Payload, Unsupported
+from rsocket_trio.cli.client_command import Ask, Performer
 from rsocket_trio.cli.data import each, whole
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, MEANINGS, REFUSED_SETUP, Failure
 from rsocket_trio.cli.help_page import Command
@@ -29,55 +20,57 @@ from rsocket_trio.cli.options import COUNT, IN_SECONDS, Row, add_rows, connectio
 from rsocket_trio.cli.output import Output
 from rsocket_trio.metadata import with_route
 
+ONE_WAY: Final = ("first_opens", "as_json")
+"""Options that requests without an answer have not."""
 ANSWER_TIMEOUT = 1.0
 """Seconds that a peer gets to answer a keepalive."""
 
 
-async def request(connection: Connection, wish: Wish, output: Output) -> None:
+async def request(connection: Connection, ask: Ask, output: Output) -> None:
     """Ask for one answer, and show it."""
-    payload = Payload(await whole(wish.data), wish.metadata)
-    await _write_item(connection, await connection.request_response(payload, route=wish.route), wish, output)
+    payload = Payload(await whole(ask.data), ask.content)
+    await _write_item(connection, await connection.request_response(payload, route=ask.route), ask, output)
 
 
-async def stream(connection: Connection, wish: Wish, output: Output) -> None:
+async def stream(connection: Connection, ask: Ask, output: Output) -> None:
     """Ask for a stream, and show its items, one a line."""
-    payload = Payload(await whole(wish.data), wish.metadata)
+    payload = Payload(await whole(ask.data), ask.content)
     async with connection.request_stream(
-        payload, route=wish.route, initial_request_n=wish.credit, refill=wish.refill
+        payload, route=ask.route, initial_request_n=ask.credit, refill=ask.refill
     ) as items:
-        await _show(connection, items, wish, output)
+        await _show(connection, items, ask, output)
 
 
-async def channel(connection: Connection, wish: Wish, output: Output) -> None:
+async def channel(connection: Connection, ask: Ask, output: Output) -> None:
     """Send items and show those that come back, one a line."""
-    async with aclosing(each(wish.data)) as payloads:
-        opening = await anext(payloads, b"") if wish.first_opens else b""
+    async with aclosing(each(ask.data)) as payloads:
+        opening = await anext(payloads, b"") if ask.first_opens else b""
         async with (
             connection.request_channel(
-                Payload(opening, wish.metadata), route=wish.route, initial_request_n=wish.credit, refill=wish.refill
+                Payload(opening, ask.content), route=ask.route, initial_request_n=ask.credit, refill=ask.refill
             ) as channel,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_send_all, channel, payloads)
-            if await _show(connection, channel, wish, output):
+            if await _show(connection, channel, ask, output):
                 nursery.cancel_scope.cancel()
 
 
-async def fnf(connection: Connection, wish: Wish, output: Output) -> None:
+async def fnf(connection: Connection, ask: Ask, output: Output) -> None:
     """Send a request that is never answered."""
-    await connection.fire_and_forget(Payload(await whole(wish.data), wish.metadata), route=wish.route)
+    await connection.fire_and_forget(Payload(await whole(ask.data), ask.content), route=ask.route)
     await _hear_of_refusal(connection)
 
 
-async def push(connection: Connection, wish: Wish, output: Output) -> None:
+async def push(connection: Connection, ask: Ask, output: Output) -> None:
     """Send metadata that concerns the connection as a whole."""
-    metadata = wish.metadata
-    if wish.data:
-        if metadata is not None or wish.route is not None:
+    metadata = ask.content
+    if ask.data:
+        if metadata is not None or ask.route is not None:
             raise ValueError("a push is metadata and nothing else: data cannot go with it")
-        metadata = await whole(wish.data)
-    if wish.route is not None:
-        metadata = with_route(wish.route, metadata, connection.setup.metadata_mime)
+        metadata = await whole(ask.data)
+    if ask.route is not None:
+        metadata = with_route(ask.route, metadata, connection.setup.metadata_mime)
     if metadata is None:
         raise ValueError("a push needs metadata")
     await connection.metadata_push(metadata)
@@ -118,8 +111,8 @@ async def _hear_of_refusal(connection: Connection) -> None:
             return
 
 
-async def _write_item(connection: Connection, item: Payload, wish: Wish, output: Output) -> None:
-    if wish.as_json:
+async def _write_item(connection: Connection, item: Payload, ask: Ask, output: Output) -> None:
+    if ask.as_json:
         from rsocket_trio.cli.item_json import item_json
 
         await output.write_line(item_json(item, connection.setup))
@@ -127,46 +120,33 @@ async def _write_item(connection: Connection, item: Payload, wish: Wish, output:
         await output.write_line(item.data)
 
 
-async def _show(connection: Connection, items: Incoming, wish: Wish, output: Output) -> bool:
+async def _show(connection: Connection, items: Incoming, ask: Ask, output: Output) -> bool:
     """Write items as they come. Return whether it stopped because enough items came."""
-    left = wish.take
     async for item in items:
-        await _write_item(connection, item, wish, output)
-        if left is not None:
-            left -= 1
-            if not left:
-                return True
+        await _write_item(connection, item, ask, output)
+        if output.lines == ask.take:
+            return True
     return False
 
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-AS_JSON: Final[Decorator] = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Show each item as a JSON object: data, encoding (text, json or base64) and metadata; of credentials, **.",
-)
-OPENING: Final[Decorator] = click.option(
-    "--first-opens/--empty-opening",
-    "first_opens",
-    help="Whether the first payload travels in the frame that opens the channel; by default that one is empty.",
-)
-
-
-def _command(perform: Performer, options: Sequence[Decorator], examples: Sequence[str]) -> click.Command:
-    """Return the command that has the name and the help of a function, and the options of all such commands."""
+def _command(perform: Performer, *examples: str, without: Collection[str] = ("first_opens",)) -> click.Command:
+    """Return the command that has the name and the help of a function, and the options of requests."""
     name = perform.__name__
 
+    @click.command(
+        name,
+        cls=Command,
+        help=perform.__doc__,
+        examples=[f"{name} tcp://127.0.0.1:7878 {words}" for words in examples],
+        codes=MEANINGS,
+    )
+    @click.argument("uri", type=uri)
+    @partial(our_options, without=without)
     @click.pass_context
     def run(ctx: click.Context, /, **parameters: Any) -> None:
         ctx.exit(Ask(**parameters).run(perform, is_push=perform is push))
 
-    decorators: list[Decorator] = [our_options, *options, click.argument("uri", type=uri)]
-    for decorate in decorators:
-        run = decorate(run)
-    examples = [f"{name} tcp://127.0.0.1:7878 {words}" for words in examples]
-    return click.command(name, cls=Command, help=perform.__doc__, examples=examples, codes=MEANINGS)(run)
+    return run
 
 
 # ping
@@ -227,22 +207,20 @@ def ping(ctx: click.Context, /, count: int, interval: float, timeout: float, **p
     Shows a line for each ping, then the minimum, the median and the maximum. ReactiveSocket 0.0 has no pings.
     """
 
-    async def show(connection: Connection, wish: Wish, output: Output) -> None:
+    async def show(connection: Connection, ask: Ask, output: Output) -> None:
         await measure(connection, output, count, interval, timeout)
 
     ctx.exit(Ask(**parameters).run(show))
 
 
 COMMANDS: Final = {
-    "request": _command(request, (AS_JSON,), ("--route greet --data Ada", "--route whoami --auth-bearer TOKEN --json")),
-    "stream": _command(
-        stream, (AS_JSON,), ("--route prices --data ACME --take 10", "--route prices --json --limit-rate 16")
-    ),
+    "request": _command(request, "--route greet --data Ada", "--route whoami --auth-bearer TOKEN --json"),
+    "stream": _command(stream, "--route prices --data ACME --take 10", "--route prices --json --limit-rate 16"),
     "channel": _command(
-        channel, (OPENING, AS_JSON), ("--route chat --data hello --data bye", "--route chat --data - < lines.txt")
+        channel, "--route chat --data hello --data bye", "--route chat --data - < lines.txt", without=()
     ),
-    "fnf": _command(fnf, (), ("--route log --data 'it works'",)),
-    "push": _command(push, (), ("--metadata reload",)),
+    "fnf": _command(fnf, "--route log --data 'it works'", without=ONE_WAY),
+    "push": _command(push, "--metadata reload", without=ONE_WAY),
     "ping": ping,
 }
 """The commands by their names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials
@@ -44,51 +45,41 @@ def item_json(item: Payload, setup: Setup) -> bytes:
         {"mime": entry.mime, **({"data": MASK, "encoding": "text"} if is_secret else entry_content(entry))}
         for entry, is_secret in entries
     ]
-    mime = data_mime(item, setup, [entry for entry, _ in entries])
-    return json.dumps({**content_of(item.data, mime), "metadata": shown}).encode()
+    named = next((decoded(entry) for entry, _ in entries if entry.mime == MIME_TYPE), None)
+    mime = named or mime_name(setup.data_mime if item.data_mime in NO_MIME else item.data_mime)
+    return json.dumps({**content_of(item.data, str(mime)), "metadata": shown}).encode()
 
 
 def entries_of(item: Payload, setup: Setup) -> list[tuple[Entry, bool]]:
     """Return the entries of the metadata, and whether each may hold credentials.
 
-    Metadata that is not composite is one entry.
+    Metadata that is not composite is one entry, also where the connection says that it is.
     """
     metadata = item.metadata
     if metadata is None:
         return []
     mime = mime_name(setup.metadata_mime if item.metadata_mime in NO_MIME else item.metadata_mime)
     if mime == COMPOSITE_METADATA:
-        try:
+        with suppress(RemoteProtocolError):
             return [(entry, entry.mime in SECRET) for entry in decode_composite(metadata)]
-        except RemoteProtocolError:
-            # The peer's metadata is not what the connection says.
-            pass
     return [(Entry(mime, metadata), may_hold_credentials(metadata, mime))]
 
 
-def data_mime(item: Payload, setup: Setup, entries: list[Entry]) -> str | int:
-    """Return the MIME type of the data: that of the metadata, of the payload, or of the connection."""
-    for entry in entries:
-        if entry.mime == MIME_TYPE:
-            try:
-                return decode_data_mime(entry.content)
-            except RemoteProtocolError:
-                break
-    return mime_name(setup.data_mime if item.data_mime in NO_MIME else item.data_mime)
+def decoded(entry: Entry) -> object:
+    """Return the content of an entry about routes or MIME types, ``None`` of another, or if it is malformed."""
+    try:
+        return DECODERS[entry.mime](entry.content)
+    except (KeyError, RemoteProtocolError):
+        return None
 
 
 def entry_content(entry: Entry) -> dict[str, object]:
     """Return the content of an entry as members of a JSON object; routes and MIME types are decoded."""
-    decode = DECODERS.get(entry.mime)
-    if decode is not None:
-        try:
-            return {"data": decode(entry.content), "encoding": "json"}
-        except RemoteProtocolError:
-            pass
-    return content_of(entry.content, entry.mime)
+    value = decoded(entry)
+    return content_of(entry.content, str(entry.mime)) if value is None else {"data": value, "encoding": "json"}
 
 
-def content_of(data: bytes, mime: str | int) -> dict[str, object]:
+def content_of(data: bytes, mime: str) -> dict[str, object]:
     """Return data as members of a JSON object: as JSON if it is, as text if it is UTF-8, else in base64.
 
     Data of a JSON type is JSON; data of no special type is, if it is an object or an array.
@@ -97,7 +88,7 @@ def content_of(data: bytes, mime: str | int) -> dict[str, object]:
         text = data.decode()
     except UnicodeDecodeError:
         return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
-    name = str(mime).partition(";")[0].strip().lower()
+    name = mime.partition(";")[0].strip().lower()
     is_json = name == APPLICATION_JSON or name.endswith("+json")
     if is_json or (mime in (OCTET_STREAM, "") and text.lstrip()[:1] in ("{", "[")):
         try:

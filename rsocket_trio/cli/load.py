@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 import trio
 
@@ -17,19 +18,30 @@ from rsocket_trio.cli.client_command import Ask
 from rsocket_trio.cli.data import read_data
 from rsocket_trio.cli.exit_codes import (
     CANNOT_CONNECT,
-    CODES,
     FAILED,
     MEANINGS,
     NAME,
     TIMED_OUT,
     Failure,
+    code_of,
     complain,
     public_name,
-    report,
 )
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interrupts import INTERRUPTED
-from rsocket_trio.cli.options import COUNT, FLAG, SECONDS, Row, Settings, add_rows, rows_of, set_up_logging, uri
+from rsocket_trio.cli.options import (
+    FLAG,
+    NUMBER,
+    OF_ONE_RUN,
+    SECONDS,
+    Row,
+    Settings,
+    add_rows,
+    our_options,
+    set_up_logging,
+    uri,
+)
+from rsocket_trio.cli.options import ROWS as CLIENT_ROWS
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import SETTINGS, running_spark
 from rsocket_trio.extras import install_command
@@ -40,17 +52,8 @@ if TYPE_CHECKING:
     from rsocket_trio.loadgen.summary import Summary
 
 NO_SPARK = f"a load from Spark needs pyspark: {install_command('spark')}, or leave out --master"
-SHARED = (
-    *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "peer", "mimes", "setup_data", "setup_metadata"),
-    *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),
-    *("headers", "log", "stacktrace", "connect_timeout", "data_mime"),
-)
-"""Options that mean the same as in the other commands of a client, by their parameters."""
-SAME = (
-    *("uri", "rate", "seconds", "requests", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
-    *("timeout", "connect_timeout", "warm_up", "seed", "sizes", "trust", "untrusted", "cert", "key"),
-)
-"""Options that are fields of a plan as they are, where they are given."""
+NOT_HERE = ({*OF_ONE_RUN} | {"data", "resume"}) - {"log"}
+"""Options of the other commands of a client that this command has not, or with another meaning."""
 OF_CONNECTION = ("dialect", "quirks", "peer", "setup", "data_mime", "metadata_mime", "keepalive", "lease", "headers")
 """Options of a connection that a load has as well."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
@@ -65,7 +68,7 @@ def sizes(text: str) -> tuple[int, ...]:
         raise click.BadParameter(f"{text!r}: numbers of bytes, as in 100 or 16,100,4000") from None
 
 
-N: Settings = {"type": COUNT, "metavar": "N"}
+N = NUMBER
 S: Settings = {"type": SECONDS, "metavar": "S"}
 R: Settings = {"type": click.FloatRange(min=0, min_open=True), "metavar": "R"}
 # fmt: off
@@ -117,7 +120,8 @@ ROWS = (
     },
 )
 @click.argument("uri", type=uri)
-@partial(add_rows, rows=(*ROWS, *rows_of(*SHARED)))
+@partial(add_rows, rows=ROWS)
+@partial(our_options, without=NOT_HERE)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Make a load on the server at URI, and show latencies and errors of each second.
@@ -126,18 +130,14 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     ends the load in order and shows the counts.
     """
     set_up_logging(options["log"])
-    try:
-        check_engine(options)
-        code = make_load(options)
-    except (Exception, KeyboardInterrupt) as error:
-        code = report(error, stacktrace=options["stacktrace"])
-    ctx.exit(code)
+    ctx.exit(make_load(options))
 
 
 def make_load(options: Settings) -> int:
     """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
     from rsocket_trio.loadgen import LoadError, Plan, SlotsError, WorkerError
 
+    check_engine(options)
     plan = Plan(**terms_of(options))
     try:
         summary = summary_of(plan, options)
@@ -195,8 +195,7 @@ def failure_of(problem: str) -> Failure:
     kind = trio.TooSlowError if name == trio.TooSlowError.__name__ else getattr(errors, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return Failure(problem)
-    code = next((code for base, code in CODES if issubclass(kind, base)), FAILED)
-    return Failure(text, code, name=public_name(kind))
+    return Failure(text, code_of(kind) or FAILED, name=public_name(kind))
 
 
 def show(summary: Summary, options: Settings) -> None:
@@ -208,16 +207,20 @@ def show(summary: Summary, options: Settings) -> None:
 
 def terms_of(options: Settings) -> Settings:
     """Return the fields of a plan that the options stand for. Raise ``ValueError``."""
-    dial, wish = Ask(**{name: options[name] for name in ("uri", *SHARED)}).planned()
-    terms = {name: options[name] for name in SAME if options[name] is not None}
-    terms["connection"] = {name: dict(dial.options)[name] for name in OF_CONNECTION}
-    if wish.limit_rate is not None:
-        terms["credit"] = wish.limit_rate
+    from rsocket_trio.loadgen import Plan
+
+    shared = {row.parameter for row in CLIENT_ROWS} - NOT_HERE
+    connection, ask = Ask(uri=options["uri"], **{name: options[name] for name in shared}).planned()
+    terms = {field.name: options.get(field.name) for field in attrs.fields(Plan)}
+    terms = {name: term for name, term in terms.items() if term is not None}
+    terms["connection"] = {name: dict(connection)[name] for name in OF_CONNECTION}
+    if ask.limit_rate is not None:
+        terms["credit"] = ask.limit_rate
     return {
         **terms,
         "tasks": options["tasks"] or options["workers"] or 1,
-        "route": wish.route,
-        "metadata": wish.metadata,
+        "route": ask.route,
+        "metadata": ask.content,
         "data": read_data(options["data"] or ""),
         "probe": not options["no_probe"],
     }

@@ -41,6 +41,15 @@ class Commands(CommandGroup):
         command: click.Command = module.COMMANDS[name] if name in MODULES else module.command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command. An error of it is a line on stderr, and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except BaseException as error:
+            ctx.exit(report(error, stacktrace=ctx.meta.get("stacktrace", False)))
+
 
 @click.group(
     cls=Commands,

@@ -1,4 +1,4 @@
-"""Holds the table of options that the commands of a client share, and the types of their values."""
+"""The options that the commands of a client share, the fields of one class; and the types of their values."""
 
 from __future__ import annotations
 
@@ -72,6 +72,8 @@ Settings: TypeAlias = dict[str, Any]
 FLAG: Settings = {"is_flag": True}
 MANY: Settings = {"multiple": True}
 IN_SECONDS: Settings = {"type": SECONDS, "metavar": "SECONDS"}
+NUMBER: Settings = {"type": COUNT, "metavar": "N"}
+PEM: Settings = {"type": FILE}
 
 
 @attrs.frozen
@@ -88,62 +90,96 @@ class Row:
         return click.option(*self.names.split(), self.parameter, help=self.help, **self.settings)(command)
 
 
-# fmt: off
-ROWS = (
-    Row("route",    "-r --route", "The route of the handler.", {}),
-    Row("data",     "-d --data", "The data; @FILE is a file's content, - is standard input, in a channel a payload a "
-                    "line.", {**MANY, "metavar": "TEXT|@FILE|-"}),
-    Row("metadata", "-m --metadata", "Metadata; several make composite metadata.", MANY),
-    Row("take",     "--take", "Stop after so many items.", {"type": COUNT, "metavar": "N"}),
-    Row("limit_rate", "--limit-rate", "Ask for so many items first, topped up at half.",
-                    {"type": COUNT, "metavar": "N"}),
-    Row("timeout",  "--timeout", "Seconds for all of it.", IN_SECONDS),
-    Row("connect_timeout", "--connect-timeout", "Seconds until a connection is open, with all handshakes.",
-                    IN_SECONDS),
-    Row("dialect",  "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
-                    {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
-    Row("quirks",   "--quirk", "A deviation of the peer to accept.", MANY),
-    Row("peer",     "--peer", f"A peer by name, which sets all that it needs: {', '.join(PEERS)}.",
-                    {"type": peer, "metavar": "NAME"}),
-    Row("mimes",    "--metadata-mime", "MIME type of the metadata; of several one for each.",
-                    {**MANY, "type": mime, "metavar": "MIME"}),
-    Row("setup_data", "--setup-data", "Data of the SETUP.", {}),
-    Row("setup_metadata", "--setup-metadata", "Metadata of the SETUP.", {}),
-    Row("setup_mime", "--setup-metadata-mime", "MIME type of that metadata.", {"type": mime, "metavar": "MIME"}),
-    Row("simple",   "-u --auth-simple", "Credentials, sent with the SETUP and each request.",
-                    {"metavar": "USER:PASSWORD"}),
-    Row("bearer",   "--auth-bearer", "A token, sent with the SETUP and each request.", {"metavar": "TOKEN"}),
-    Row("keepalive", "--keepalive", "Seconds between keepalives (20).", IN_SECONDS),
-    Row("lifetime", "--lifetime", "Seconds of silence that end the connection (90).", IN_SECONDS),
-    Row("lease",    "--lease", "Agree on leases: requests wait for a permit.", FLAG),
-    Row("trust",    "--trust-cert", "Certificates to trust, PEM.", {"type": FILE}),
-    Row("untrusted", "--allow-untrusted", "Trust every certificate.", FLAG),
-    Row("cert",     "--cert", "The certificate of this client, PEM.", {"type": FILE}),
-    Row("key",      "--key", "The key of that certificate, PEM.", {"type": FILE}),
-    Row("headers",  "-H --header", "A header for the WebSocket handshake.",
-                    {**MANY, "type": header, "metavar": "'NAME: TEXT'"}),
-    Row("retries",  "--retry", "Further tries to connect, a second apart.",
-                    {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
-    Row("resume",   "--resume", "Go on over a new connection when one breaks, within so many seconds; the server must "
-                    "allow it.", IN_SECONDS),
-    Row("capture",  "--capture", "Record the frames in this directory.", {"metavar": "DIR"}),
-    Row("debug",    "--debug", "Show frames on stderr, a line each.", FLAG),
-    Row("hexadecimal", "--hex", "Show frames with all their bytes; of credentials, **.", FLAG),
-    Row("quiet",    "-q --quiet", "Show no items.", FLAG),
-    Row("log",      "--log", "Show log lines on stderr, from this level on.",
-                    {"type": click.Choice(LEVELS), "metavar": "LEVEL"}),
-    Row("stacktrace", "--stacktrace", "Show where an error came from.", FLAG),
-    Row("data_mime", "--data-mime", "MIME type of the data (application/octet-stream).",
-                    {"type": mime, "metavar": "MIME"}),
+def option(names: str, help: str, *, is_secret: bool = False, **settings: object) -> Any:
+    """Return the field of an option, with its settings for click. A secret one is in no ``repr``."""
+    empty = False if "is_flag" in settings else () if "multiple" in settings else None
+    return attrs.field(
+        default=settings.get("default", empty), repr=not is_secret, metadata={"row": (names, help, settings)}
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions:
+    """The parameters of a command of a client: its URI and its options, with defaults for those that it has not."""
+
+    # fmt: off
+    uri: str
+    route: str | None = option("-r --route", "The route of the handler.")
+    data: tuple[str, ...] = option("-d --data", "The data; @FILE is a file's content, - is standard input, in a "
+        "channel a payload a line.", **MANY, metavar="TEXT|@FILE|-")
+    metadata: tuple[str, ...] = option("-m --metadata", "Metadata; several make composite metadata.", **MANY,
+        is_secret=True)
+    take: int | None = option("--take", "Stop after so many items.", **NUMBER)
+    limit_rate: int | None = option("--limit-rate", "Ask for so many items first, topped up at half.", **NUMBER)
+    timeout: float | None = option("--timeout", "Seconds for all of it.", **IN_SECONDS)
+    connect_timeout: float | None = option("--connect-timeout", "Seconds until a connection is open, with all "
+        "handshakes.", **IN_SECONDS)
+    dialect: str = option("--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
+        type=dialect, metavar="NAME", default=DIALECT, show_default=True)
+    quirks: tuple[str, ...] = option("--quirk", "A deviation of the peer to accept.", **MANY)
+    peer: str | None = option("--peer", f"A peer by name, which sets all that it needs: {', '.join(PEERS)}.",
+        type=peer, metavar="NAME")
+    mimes: tuple[str, ...] = option("--metadata-mime", "MIME type of the metadata; of several one for each.",
+        **MANY, type=mime, metavar="MIME")
+    setup_data: str | None = option("--setup-data", "Data of the SETUP.")
+    setup_metadata: str | None = option("--setup-metadata", "Metadata of the SETUP.", is_secret=True)
+    setup_mime: str | None = option("--setup-metadata-mime", "MIME type of that metadata.", type=mime, metavar="MIME")
+    simple: str | None = option("-u --auth-simple", "Credentials, sent with the SETUP and each request.",
+        metavar="USER:PASSWORD", is_secret=True)
+    bearer: str | None = option("--auth-bearer", "A token, sent with the SETUP and each request.",
+        metavar="TOKEN", is_secret=True)
+    keepalive: float | None = option("--keepalive", "Seconds between keepalives (20).", **IN_SECONDS)
+    lifetime: float | None = option("--lifetime", "Seconds of silence that end the connection (90).", **IN_SECONDS)
+    lease: bool = option("--lease", "Agree on leases: requests wait for a permit.", **FLAG)
+    trust: str | None = option("--trust-cert", "Certificates to trust, PEM.", **PEM)
+    untrusted: bool = option("--allow-untrusted", "Trust every certificate.", **FLAG)
+    cert: str | None = option("--cert", "The certificate of this client, PEM.", **PEM)
+    key: str | None = option("--key", "The key of that certificate, PEM.", **PEM)
+    headers: tuple[tuple[str, str], ...] = option("-H --header", "A header for the WebSocket handshake.", **MANY,
+        type=header, metavar="'NAME: TEXT'", is_secret=True)
+    retries: int = option("--retry", "Further tries to connect, a second apart.",
+        type=click.IntRange(min=0), default=0, metavar="N")
+    resume: float | None = option("--resume", "Go on over a new connection when one breaks, within so many seconds; "
+        "the server must allow it.", **IN_SECONDS)
+    capture: str | None = option("--capture", "Record the frames in this directory.", metavar="DIR")
+    debug: bool = option("--debug", "Show frames on stderr, a line each.", **FLAG)
+    hexadecimal: bool = option("--hex", "Show frames with all their bytes; of credentials, **.", **FLAG)
+    quiet: bool = option("-q --quiet", "Show no items.", **FLAG)
+    log: str | None = option("--log", "Show log lines on stderr, from this level on.",
+        type=click.Choice(LEVELS), metavar="LEVEL")
+    data_mime: str | None = option("--data-mime", "MIME type of the data (application/octet-stream).",
+        type=mime, metavar="MIME")
+    first_opens: bool = option("--first-opens/--empty-opening", "Whether the first payload travels in the frame that "
+        "opens the channel; by default that one is empty.", default=False)
+    as_json: bool = option("--json", "Show each item as a JSON object: data, encoding (text, json or base64) and "
+        "metadata; of credentials, **.", **FLAG)
+    # fmt: on
+
+
+def noted(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Note the value of an option in the context, for whoever reports an error of the command."""
+    ctx.meta[str(param.name)] = value
+
+
+STACKTRACE = Row(
+    *("stacktrace", "--stacktrace", "Show where an error came from."),
+    {**FLAG, "expose_value": False, "callback": noted},
 )
-# fmt: on
-OF_REQUESTS = ("route", "data", "metadata", "take", "limit_rate", "mimes", "quiet", "data_mime")
+ROWS = [Row(field.name, *field.metadata["row"]) for field in attrs.fields(ClientOptions) if field.metadata]
+OF_REQUESTS = (
+    *("route", "data", "metadata", "take", "limit_rate"),
+    *("mimes", "quiet", "data_mime", "first_opens", "as_json"),
+)
 """Parameters of the request, and not of the connection."""
+
+
+OF_ONE_RUN = ("timeout", "retries", "capture", "debug", "hexadecimal", "quiet", "log", "first_opens", "as_json")
+"""Parameters of a command that makes one request, and ends with it."""
 
 
 def our_options(command: Callback, *, without: Collection[str] = ()) -> Callback:
     """Add every option, ``without`` those that are not for the command."""
-    return add_rows(command, (row for row in ROWS if row.parameter not in without))
+    return add_rows(command, (*(row for row in ROWS if row.parameter not in without), STACKTRACE))
 
 
 def connection_options(command: Callback, *, without: Collection[str] = ()) -> Callback:

@@ -14,28 +14,16 @@ import click
 import trio
 
 from rsocket_trio import Responder, ResumeOptions, serve
-from rsocket_trio.cli.connections import FORMATS, captured, server_tls
-from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.connections import FORMATS, captured, tls_maker
+from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interrupts import INTERRUPTED
-from rsocket_trio.cli.options import (
-    FILE,
-    IN_SECONDS,
-    LEVELS,
-    MANY,
-    Row,
-    add_rows,
-    checked,
-    dialect,
-    rows_of,
-    uri,
-)
+from rsocket_trio.cli.options import IN_SECONDS, LEVELS, MANY, PEM, STACKTRACE, Row, add_rows, checked, dialect, uri
 from rsocket_trio.cli.output import ReaderGone, show_log, write_text
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
 from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, serve_options
-from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder, split_name
-from rsocket_trio.server.processes.messages import Run
+from rsocket_trio.server.processes.import_responder import find_responder, split_name
 from rsocket_trio.server.serve import serve_inherited
 from rsocket_trio.server.signals import Stop
 from rsocket_trio.transports.listen import Inherited
@@ -66,10 +54,10 @@ ROWS = (
     Row("dialects",  "--dialect", f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
                      {**MANY, "type": dialect, "metavar": "NAME"}),
     Row("quirks",    "--quirk", "A deviation of peers to accept.", MANY),
-    Row("cert",      "--cert", "The certificate for tls, wss and h2s, PEM.", {"type": FILE}),
-    Row("key",       "--key", "Its key, PEM, if not in the same file.", {"type": FILE}),
+    Row("cert",      "--cert", "The certificate for tls, wss and h2s, PEM.", PEM),
+    Row("key",       "--key", "Its key, PEM, if not in the same file.", PEM),
     Row("client_ca", "--client-ca", "Clients of tls, wss and h2s must show a certificate of one of these authorities, "
-                     "PEM.", {"type": FILE}),
+                     "PEM.", PEM),
     Row("origins",   "--origin", "An origin whose pages may open a WebSocket, as https://app.example, beside the own "
                      "host; '*' for all.", {**MANY, "type": origin, "metavar": "ORIGIN"}),
     Row("unix_mode", "--unix-mode", "Permissions of a Unix socket, as in 660.", {"type": mode, "metavar": "MODE"}),
@@ -84,7 +72,7 @@ ROWS = (
                      {"type": click.Choice(FORMATS), "default": FORMATS[0], "show_default": True}),
     Row("log",       "--log", "Show log lines from this level on.",
                      {"type": click.Choice(LEVELS), "default": "warning"}),
-    *rows_of("stacktrace"),
+    STACKTRACE,
 )
 # fmt: on
 
@@ -118,74 +106,33 @@ def command(ctx: click.Context, /, target: str, more: tuple[str, ...], **paramet
     given = SimpleNamespace(**parameters)
     split_name(target)
     uris = [*given.listen, *more]
-    with_tls = [uri for uri in uris if parse_uri(uri).uses_tls]
     if not uris:
         raise click.UsageError("where to listen is missing, as in --listen tcp://127.0.0.1:7878", ctx)
-    if given.cert is None and with_tls:
-        raise click.UsageError(f"{with_tls[0]} needs a certificate: --cert", ctx)
-    if given.client_ca is not None and not with_tls:
+    make_context = tls_maker(ctx, uris, given.cert, given.key, given.client_ca, option="--cert")
+    if given.client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
         raise click.UsageError("--client-ca asks for certificates, which only clients of TLS can show", ctx)
     show_log(given.log)
-    has_cert = given.cert is not None
-    try:
-        options = serve_options(
-            dialects=given.dialects or ALL,
-            quirks=given.quirks,
-            ssl_context=partial(server_tls, given.cert, given.key, given.client_ca) if has_cert else None,
-            unix_mode=given.unix_mode,
-            grace=given.grace,
-            origins=given.origins,
-            resume=ResumeOptions(session_seconds=given.resume) if given.resume is not None else None,
-            workers=given.workers,
-        )
-        capture = given.capture, given.capture_format
-        if given.workers is not None:
-            worker = partial(serve_as_worker, options, given.log, capture)
-            counted: list[int] = []
-            serve_until_stopped(partial(_supervise, target, uris, worker, options, counted.append), counted.pop)
-        else:
-            responder = load_responder(target)
-            with captured(*capture) as recording:
-                options["capture"] = recording
-                serve_until_stopped(partial(serve, responder, uris, **options), lambda: len(responder.routes))
-    except BaseException as error:
-        ctx.exit(report(error, stacktrace=given.stacktrace))
+    options = serve_options(
+        dialects=given.dialects or ALL,
+        ssl_context=make_context,
+        resume=ResumeOptions(session_seconds=given.resume) if given.resume is not None else None,
+        **{name: getattr(given, name) for name in ("quirks", "unix_mode", "grace", "origins", "workers")},
+    )
+    capture = given.capture, given.capture_format
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if given.workers is not None:
+        from rsocket_trio.server.processes.supervisor import serve_in_processes
 
-
-def load_responder(target: str) -> Responder:
-    """Return the responder. Raise ``Failure`` that names the step that failed, and the reason."""
-    look_here_first()
-    try:
-        return find_responder(target)
-    except NoSuchName as error:
-        raise Failure(str(error), MISUSED) from None
-    except BrokenModule as error:
-        raise Failure(str(error), FAILED) from error
-
-
-def look_here_first() -> None:
-    """Put the current directory on the module path, unless it is there."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-
-
-async def _supervise(
-    target: str,
-    uris: list[str],
-    worker: Run,
-    options: ServeOptions,
-    on_routes: Callable[[int], object],
-    *,
-    task_status: trio.TaskStatus[list[str]],
-) -> None:
-    from rsocket_trio.server.processes.supervisor import serve_in_processes
-
-    look_here_first()
-    try:
-        await serve_in_processes(target, uris, worker, options, on_routes=on_routes, task_status=task_status)
-    except ImportError as error:
-        raise Failure(str(error), FAILED) from error
+        worker = partial(serve_as_worker, options, given.log, capture)
+        counted: list[int] = []
+        supervise = partial(serve_in_processes, target, uris, worker, options, on_routes=counted.append)
+        serve_until_stopped(supervise, counted.pop)
+    else:
+        responder = find_responder(target)
+        with captured(*capture) as recording:
+            options["capture"] = recording
+            serve_until_stopped(partial(serve, responder, uris, **options), lambda: len(responder.routes))
 
 
 async def serve_as_worker(

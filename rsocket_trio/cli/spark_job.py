@@ -1,12 +1,10 @@
-"""Helpers of the commands that run Spark: its settings, Java's output kept aside, and the reason of a failure."""
+"""Helpers of the commands that run Spark: its settings, and the reason of a failure."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
 
 import click
 
@@ -16,7 +14,7 @@ from rsocket_trio.cli.options import MANY, Row
 from rsocket_trio.errors import readable
 
 MAX_REASON = 500
-"""Characters of Java's output that an error repeats."""
+"""Characters of an error of Spark that a line repeats."""
 STDERR = 2
 
 
@@ -35,7 +33,7 @@ SETTINGS = Row(
 
 @contextmanager
 def running_spark(missing: str) -> Iterator[None]:
-    """Let the block start a Spark and use it, with stderr kept aside: Java begins there with warnings of no use.
+    """Let the block start a Spark and use it, without stderr: Java begins there with warnings of no use.
 
     Raise ``Failure`` if Java is missing or Spark fails; with the text ``missing`` if one of its packages is.
     """
@@ -53,17 +51,17 @@ def running_spark(missing: str) -> Iterator[None]:
     except JavaNotFoundError as error:
         raise Failure(str(error), FAILED) from error
     interrupts.work_begins()
-    with tempfile.TemporaryFile() as output:
-        stderr = os.dup(STDERR)
-        try:
-            # Java inherits it, and keeps it for its life.
-            os.dup2(output.fileno(), STDERR)
-            yield
-        except (PySparkException, Py4JError) as error:
-            raise Failure(f"Spark failed: {reason(str(error)) or last_line(output)}", FAILED) from error
-        finally:
-            os.dup2(stderr, STDERR)
-            os.close(stderr)
+    stderr, nowhere = os.dup(STDERR), os.open(os.devnull, os.O_WRONLY)
+    try:
+        # Java inherits it, and keeps it for its life.
+        os.dup2(nowhere, STDERR)
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise Failure(f"Spark failed: {reason(str(error))}", FAILED) from error
+    finally:
+        os.dup2(stderr, STDERR)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def reason(text: str) -> str:
@@ -74,10 +72,3 @@ def reason(text: str) -> str:
     # A wait for a result says nothing of what was waited for.
     chain = [line for line in dict.fromkeys(thrown[:1] + causes) if "Exception thrown in awaitResult" not in line]
     return "; caused by ".join(readable(line)[:MAX_REASON] for line in chain[:2])
-
-
-def last_line(file: IO[bytes]) -> str:
-    """Return the last line of Java's output."""
-    file.seek(0)
-    lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return readable(lines[-1])[:MAX_REASON] if lines else "no reason was given"

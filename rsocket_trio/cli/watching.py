@@ -1,4 +1,4 @@
-"""Wraps a transport so that every frame is shown on stderr, one line each way.
+"""Shows every frame of a connection on stderr, one line each way.
 
 Metadata that may hold credentials is masked in the bytes as well; a line shows no metadata at all.
 """
@@ -11,16 +11,14 @@ from typing import Any
 import attrs
 
 from rsocket_trio.cli.exit_codes import complain
-from rsocket_trio.connection.recording import RecordedTransport
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.masking import may_hold_credentials, names_credentials
 from rsocket_trio.metadata.mime import NO_MIME
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.recording import Facts, Recorder, Recording
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame
-from rsocket_trio.transports.base import Transport
 
 SHOWN = 64
 """Bytes of data that a line shows."""
@@ -29,66 +27,6 @@ RECEIVED = "<-"
 MASK = "**"
 """A byte that is not shown."""
 NOTHING = range(0)
-
-
-@attrs.frozen
-class Watch:
-    """Selects the output for each frame: a line, or the line with its bytes."""
-
-    frames: bool = False
-    hex: bool = False
-
-    def __bool__(self) -> bool:
-        return self.frames or self.hex
-
-
-class Watcher:
-    """A recorder that shows each frame as it passes; each comes behind ``length`` bytes that do not belong to it.
-
-    A resumed session shares the ``secrets`` of its transports: a payload may go over several of them.
-    """
-
-    def __init__(self, dialect: Dialect | None, watch: Watch, secrets: Secrets, length: int = 0) -> None:
-        self._dialect = dialect
-        self._watch = watch
-        self._secrets = secrets
-        self._length = length
-
-    def received(self, frames: Sequence[bytes]) -> None:
-        """Show received frames."""
-        for frame in frames:
-            self._show(RECEIVED, frame)
-
-    def sent(self, frames: Sequence[EncodedFrame]) -> None:
-        """Show frames before they are written."""
-        for frame in frames:
-            self._show(SENT, whole(frame))
-
-    def closed(self, reason: str) -> None:
-        """Show nothing: the command reports the end."""
-
-    def over(self, reason: str) -> None:
-        """Show nothing."""
-
-    def _opened(self, facts: Facts) -> Watcher:
-        """Return itself: one watcher is for one transport."""
-        return self
-
-    def _show(self, arrow: str, frame: bytes) -> None:
-        length = self._length
-        line = f"{arrow} {described(self._dialect, frame[length:])}"
-        if self._watch.hex:
-            secret = self._secrets.find(self._dialect, arrow, frame[length:])
-            line += f" {hexed(frame, range(length + secret.start, length + secret.stop))}"
-        complain(line)
-
-
-def watched(
-    transport: Transport, dialect: Dialect | None, watch: Watch, secrets: Secrets, length: int = 0
-) -> RecordedTransport:
-    """Return a transport around another one that shows each frame as it passes."""
-    name = dialect.name if dialect is not None else ""
-    return RecordedTransport(transport, Watcher(dialect, watch, secrets, length), "client", name)
 
 
 class Secrets:
@@ -127,12 +65,61 @@ class Secrets:
     def _is_part(self, arrow: str, frame: RequestFrame | PayloadFrame) -> bool:
         """Return whether a frame holds a fragment, also the last one of its payload."""
         place = arrow, frame.stream_id
-        began = place in self._fragmented
         if frame.follows:
             self._fragmented.add(place)
-        else:
-            self._fragmented.discard(place)
-        return began or frame.follows
+        elif place in self._fragmented:
+            self._fragmented.remove(place)
+            return True
+        return frame.follows
+
+
+@attrs.frozen
+class Watcher:
+    """A recording that shows each frame as it passes, with its bytes if ``in_hex``, and passes it on to ``capture``.
+
+    A resumed session shares the ``secrets`` of its transports: a payload may go over several of them.
+    """
+
+    dialect: Dialect | None
+    in_hex: bool = False
+    capture: Recording | None = None
+    secrets: Secrets = attrs.field(factory=Secrets)
+    beside: Recorder | None = None
+    """The recorder of ``capture`` for this transport."""
+
+    def _opened(self, facts: Facts) -> Watcher:
+        """Return the watcher of a transport."""
+        return self if self.capture is None else attrs.evolve(self, beside=self.capture._opened(facts))
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Show received frames."""
+        if self.beside is not None:
+            self.beside.received(frames)
+        for frame in frames:
+            self._show(RECEIVED, frame)
+
+    def sent(self, frames: Sequence[EncodedFrame]) -> None:
+        """Show frames before they are written."""
+        if self.beside is not None:
+            self.beside.sent(frames)
+        for frame in frames:
+            self._show(SENT, whole(frame))
+
+    def closed(self, reason: str) -> None:
+        """Show nothing: the command reports the end."""
+        if self.beside is not None:
+            self.beside.closed(reason)
+
+    def over(self, reason: str) -> None:
+        """Show nothing."""
+        if self.beside is not None:
+            self.beside.over(reason)
+
+    def _show(self, arrow: str, frame: bytes) -> None:
+        line = f"{arrow} {described(self.dialect, frame)}"
+        if self.in_hex:
+            line += f" {hexed(frame, self.secrets.find(self.dialect, arrow, frame))}"
+        complain(line)
 
 
 def described(dialect: Dialect | None, data: bytes) -> str:

@@ -25,7 +25,6 @@ from rsocket_trio.connection.recording import (
     dial_with_lengths,
     recorded_dial,
     recording_into,
-    wrapped_dial,
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
@@ -111,15 +110,9 @@ def open_connection(
 
 
 def open_uri(
-    uri: str,
-    terms: ConnectionOptions[PayloadLike, HeadersLike],
-    time_limit: ConnectTimeout | None = None,
-    wrap: Callable[[Transport], Transport] | None = None,
+    uri: str, terms: ConnectionOptions[PayloadLike, HeadersLike], time_limit: ConnectTimeout | None = None
 ) -> AbstractAsyncContextManager[Connection]:
-    """Connect as ``open_connection`` does, with all options.
-
-    With ``time_limit`` the time of connecting began before. ``wrap`` returns a transport around each new one.
-    """
+    """Connect as ``open_connection`` does, with all options; the time of ``time_limit`` has begun before."""
 
     def prepare(credentials: Credentials | None) -> tuple[ProtocolFactory, Dial]:
         factory = _factory(terms, credentials)
@@ -133,7 +126,7 @@ def open_uri(
             limits=terms["limits"],
             over=terms["over"],
         )
-        return factory, dial if wrap is None else wrapped_dial(dial, wrap)
+        return factory, dial
 
     return _run_client(prepare, terms, uri, time_limit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -54,8 +55,8 @@ def checked_connect_timeout(seconds: object) -> float:
     """Return the seconds. Raise ``ValueError`` unless they are above 0, ``TypeError`` for a value that is no number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"connect_timeout is a number of seconds, not {type(seconds).__name__}")
-    if not seconds > 0:
-        raise ValueError(f"connect_timeout of {seconds}: must be above 0; math.inf is no limit")
+    if not seconds > 0 or sys.float_info.max < seconds < math.inf:
+        raise ValueError(f"connect_timeout of {seconds!s:.20}: must be above 0, below 1e308; math.inf is no limit")
     return seconds
 
 

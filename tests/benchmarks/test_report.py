@@ -31,24 +31,12 @@ def results(ratio: float, workload: Workload = WORKLOADS[1]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 @pytest.mark.parametrize(
-    ("share", "says"),
-    [(1.01, "| aim |"), (0.99, "| must |")],
-    ids=["above what it should be", "below it"],
+    ("share", "says"), [(1.01, "| aim |"), (0.99, "| must |")], ids=["above what it should be", "below it"]
 )
 def test_a_ratio_is_held_against_what_it_should_be(workload: Workload, share: float, says: str) -> None:
     row = row_of(report.page(results(workload.aim * share, workload)), workload)
 
     assert says in row
-
-
-def test_a_library_that_is_missing_is_named_with_its_reason() -> None:
-    figures = results(4)
-    figures["workloads"]["libraries"]["purerpc"] |= {"version": None, "missing": "it is not installed"}
-
-    text = report.page(figures)
-
-    assert "Missing: purerpc, because it is not installed." in text
-    assert "purerpc 1" not in text
 
 
 def test_the_page_in_the_documentation_is_the_one_of_the_results_beside_it() -> None:

@@ -20,13 +20,6 @@ FIGURE = re.compile(r"\d[\d.,]*( million)?( small| raw)*( rows)?( a second|/s\b|
 """The form of a rate or a cost."""
 
 
-def results(**more: Any) -> dict[str, Any]:
-    """Results with one job."""
-    job = {"job": "read raw", "of": "2 partitions", "rows": 1000, "seconds": [1.0, 2.0, 4.0], "cpu": [0.001] * 3}
-    spark = {"jobs": [job | more], "floor_ms": {}, "cores": 2, "load": [0.5, 0.6], "repeat": 3}
-    return {"machine": {"date": "2026-01-02"}, "spark": spark}
-
-
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
     """The published results."""
@@ -46,8 +39,3 @@ def test_no_figure_stands_outside_of_the_parts_that_are_compared(page: Path) -> 
     text = spark_pages.PART.sub("", page.read_text())
 
     assert [found[0] for found in FIGURE.finditer(text)] == []
-
-
-def test_a_part_that_no_results_have_is_an_error() -> None:
-    with pytest.raises(KeyError, match="nothing"):
-        spark_pages.filled("<!-- measured: nothing -->\n<!-- end -->\n", results())

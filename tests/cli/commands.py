@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,19 @@ from rsocket_trio import Channel, Payload, Responder, Setup, current_connection,
 from rsocket_trio.metadata import COMPOSITE_METADATA, decode_composite
 from tests.programs import PATIENCE, Result, Running, program, run_program
 
-__all__ = ["COMMAND", "MAIN", "PATIENCE", "Result", "Running", "Served", "hosting", "run", "serving", "started"]
+__all__ = [
+    "COMMAND",
+    "MAIN",
+    "PATIENCE",
+    "Result",
+    "Running",
+    "Served",
+    "app_served",
+    "hosting",
+    "run",
+    "serving",
+    "started",
+]
 
 MAIN = ("-c", "from rsocket_trio.cli.entry import main; main()")
 LISTEN = "tcp://127.0.0.1:0"
@@ -32,6 +45,16 @@ async def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> R
 def started(*arguments: str, cwd: Path | None = None) -> AbstractAsyncContextManager[Running]:
     """A command that runs for as long as the block, its three streams ours."""
     return program(*MAIN, *arguments, cwd=cwd)
+
+
+@asynccontextmanager
+async def app_served(folder: Path, *arguments: str) -> AsyncIterator[tuple[Running, list[str]]]:
+    """Serve ``app:responder`` of this folder by the command line: the process, and the URIs that it prints."""
+    async with started("serve", "app:responder", *arguments, cwd=folder) as server:
+        count = sum("://" in each and before != "--origin" for before, each in pairwise(("", *arguments)))
+        lines = [await server.line() for _ in range(count)]
+        assert all(line.startswith("listening ") for line in lines), f"{lines}: {await server.line('stderr')}"
+        yield server, [line.removeprefix("listening ") for line in lines]
 
 
 @attrs.define(eq=False)

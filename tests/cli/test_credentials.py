@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
-import trio
-
-from rsocket_trio import Channel, Payload, Responder, serve
+from rsocket_trio import Channel, Payload, Responder
 from rsocket_trio.services import Bearer, Simple, current_user
-from tests.cli.commands import run
+from tests.cli.commands import hosting, run
 from tests.rows import Rows
 
 AUTHENTICATION = "message/x.rsocket.authentication.v0"
@@ -62,10 +59,8 @@ async def guarded() -> AsyncIterator[tuple[str, list[bytes]]]:
     def pushed(metadata: bytes) -> None:
         sent.append(metadata)
 
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
+    async with hosting(responder) as uri:
         yield uri, sent
-        nursery.cancel_scope.cancel()
 
 
 async def test_every_command_of_a_client_is_admitted_with_credentials_and_refused_without() -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import trio
 
-from rsocket_trio import (
-    ApplicationError,
-    Canceled,
-    Invalid,
-    Payload,
-    Rejected,
-    RejectedSetup,
-    Responder,
-    Setup,
-)
+from rsocket_trio import ApplicationError, Canceled, Invalid, Payload, Rejected, RejectedSetup, Responder, Setup
 from tests.cli.commands import hosting, run
 from tests.rows import Rows
 
@@ -78,3 +71,14 @@ async def test_a_refused_setup_is_4_and_a_server_that_is_not_there_3() -> None:
             with row(f"{command}, not there"):
                 absent = await run(command, uri, "-m", "x")
                 assert (absent.code, absent.stderr) == (3, f"ConnectionLost: {uri}: connection refused\n")
+
+
+async def test_a_server_that_says_nothing_is_waited_for_up_to_the_connect_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        uri = f"ws://127.0.0.1:{listening.getsockname()[1]}"
+        with Rows() as row:
+            for command in ("request", "routes"):
+                with row(command):
+                    silent = await run(command, uri, "--connect-timeout", "0.05")
+                    said = f"ConnectionLost: {uri}: the WebSocket upgrade was not answered within 0.05 s\n"
+                    assert (silent.code, silent.stderr) == (3, said)

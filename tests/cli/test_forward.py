@@ -43,9 +43,7 @@ async def forwarding(*listen: str, behind: str, more: tuple[str, ...] = ()) -> A
 
 
 @pytest.mark.parametrize(
-    ("near", "behind"),
-    [("tcp", "ws"), ("ws", "tcp"), ("h2", "h2")],
-    ids=["tcp to ws", "ws to tcp", "h2 to h2"],
+    ("near", "behind"), [("tcp", "ws"), ("ws", "tcp"), ("h2", "h2")], ids=["tcp to ws", "ws to tcp", "h2 to h2"]
 )
 async def test_requests_pass_between_transports(near: str, behind: str) -> None:
     async with (

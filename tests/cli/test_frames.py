@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.cli.frames import decode_lines, detect_lines, encode_lines
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.rsocket.dialect import (
-    DIALECTS,
-    REACTIVESOCKET_0_0,
-    REACTIVESOCKET_0_1,
-    RSOCKET_1_0,
-    Dialect,
-)
+from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_0, REACTIVESOCKET_0_1, RSOCKET_1_0, Dialect
 from tests.each_row import each_row
 
 CANCEL = "00000005 2400"

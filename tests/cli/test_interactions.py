@@ -91,10 +91,7 @@ async def test_tls_needs_a_certificate_that_is_trusted(uri: str, certificates: t
 
 OPTIONS: list[tuple[list[str], dict[str, object]]] = [
     (["--data-mime", "json"], {"data_mime": "application/json"}),
-    (
-        ["--setup-data", "hi", "--setup-metadata", "m"],
-        {"setup_data": "hi", "setup_metadata": [["text/plain", "m"]]},
-    ),
+    (["--setup-data", "hi", "--setup-metadata", "m"], {"setup_data": "hi", "setup_metadata": [["text/plain", "m"]]}),
     (["--keepalive", "2.5", "--lifetime", "7"], {"keepalive": 2.5, "lifetime": 7}),
     (["-H", "X-One: two"], {"x_one": "two"}),
     (["-d", "@file.txt"], {"data": "from a file\n"}),
@@ -104,10 +101,7 @@ OPTIONS: list[tuple[list[str], dict[str, object]]] = [
         {"metadata": [[ROUTING, "\5facts"], ["text/css", "1"], ["text/csv", "2"]]},
     ),
     (["--metadata-mime", "routing"], {"metadata_mime": ROUTING, "metadata": "\5facts"}),
-    (
-        ["--metadata", "m"],
-        {"metadata": [[ROUTING, "\5facts"], ["text/plain", "m"]]},
-    ),
+    (["--metadata", "m"], {"metadata": [[ROUTING, "\5facts"], ["text/plain", "m"]]}),
 ]
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rsocket_trio import Keepalive
-from rsocket_trio.cli import client_command
-from rsocket_trio.cli.client_command import Wish
-from rsocket_trio.cli.connections import Dial
+from rsocket_trio.cli.client_command import Ask
+from rsocket_trio.cli.connections import Options
 from rsocket_trio.cli.main import commands
-from rsocket_trio.cli.output import Output
 from rsocket_trio.rsocket.peers import PEERS
 from tests.cli.commands import run
 from tests.each_row import each_row
@@ -23,52 +20,47 @@ URI = "tcp://127.0.0.1:1"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dial, Wish]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Options, Ask]]:
     """Return what a command line would do, if it did it."""
-    seen: list[tuple[Dial, Wish]] = []
+    seen: list[tuple[Options, Ask]] = []
 
-    async def note(dial: Dial, wish: Wish, *_: object) -> None:
-        seen.append((dial, wish))
-
-    def run_at_once(work: Callable[[Output], Awaitable[None]], **_: Any) -> int:
-        with pytest.raises(StopIteration):
-            work(Output(quiet=True)).__await__().send(None)
+    def note(ask: Ask, perform: object, *, is_push: bool) -> int:
+        seen.append(ask.planned(is_push=is_push))
         return 0
 
-    def ask(*words: str) -> tuple[Dial, Wish]:
+    def ask(*words: str) -> tuple[Options, Ask]:
         with pytest.raises(SystemExit) as left:
             commands.main(list(words))
         assert left.value.code == 0
         return seen.pop()
 
-    monkeypatch.setattr(client_command, "ask", note)
-    monkeypatch.setattr(client_command, "run_client", run_at_once)
+    monkeypatch.setattr(Ask, "run", note)
     return ask
 
 
 @each_row("command", CLIENTS)
 @each_row("name", PEERS)
-def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], command: str, name: str) -> None:
-    dial, wish = asked(command, URI, "--peer", name)
+def test_every_client_command_has_it(asked: Callable[..., tuple[Options, Ask]], command: str, name: str) -> None:
+    options, ask = asked(command, URI, "--peer", name)
     peer = PEERS[name]
 
-    assert (dial.options["peer"], dial.options["dialect"], dial.options["quirks"]) == (name, peer.dialect, ())
+    assert (options["peer"], options["dialect"], options["quirks"]) == (name, peer.dialect, ())
     if peer.mime is not None:
-        assert (dial.options["data_mime"], dial.options["metadata_mime"]) == ("utf-8", "utf-8")
-    assert dial.options["keepalive"] == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))
-    assert wish.credit == (2 if name == "java-0.5.2" else 256)
+        assert (options["data_mime"], options["metadata_mime"]) == ("utf-8", "utf-8")
+    assert options["keepalive"] == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))
+    assert ask.credit == (2 if name == "java-0.5.2" else 256)
 
 
-def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
+def test_what_is_said_wins(asked: Callable[..., tuple[Options, Ask]]) -> None:
     terms = "--data-mime json --metadata-mime a/b --keepalive 7 --dialect 0.1 --quirk version_0_0"
-    dial, _ = asked("request", URI, "--peer", "js-1", *terms.split())
+    options, _ = asked("request", URI, "--peer", "js-1", *terms.split())
 
-    assert (dial.options["data_mime"], dial.options["metadata_mime"]) == ("application/json", "a/b")
-    assert dial.options["keepalive"] == Keepalive(7, 900)
-    assert dial.options["quirks"] == ("version_0_0",)
-    dial, wish = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
-    assert dial.options["keepalive"] == Keepalive(5 / 3, 5)
-    assert wish.credit == 9
+    assert (options["data_mime"], options["metadata_mime"]) == ("application/json", "a/b")
+    assert options["keepalive"] == Keepalive(7, 900)
+    assert options["quirks"] == ("version_0_0",)
+    options, ask = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
+    assert options["keepalive"] == Keepalive(5 / 3, 5)
+    assert ask.credit == 9
 
 
 async def test_a_name_that_nobody_has_is_wrong_usage(tmp_path: Path) -> None:

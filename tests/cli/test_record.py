@@ -13,16 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import (
-    ApplicationError,
-    Channel,
-    Outgoing,
-    Payload,
-    Responder,
-    connect_forever,
-    open_connection,
-)
-from rsocket_trio.cli.client_command import Wish
+from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Responder, connect_forever, open_connection
+from rsocket_trio.cli.client_command import Ask
 from rsocket_trio.cli.record import StreamRecorder
 from rsocket_trio.replay import Log, Record, read_source_payload
 from tests.cli.commands import Running, hosting, run, started
@@ -34,7 +26,7 @@ class Feed:
     """A server whose stream sends the items that it is given, each once, and then what ``then`` says."""
 
     def __init__(self) -> None:
-        self.sends, self._items = self._new()
+        self.sends, self._items = trio.open_memory_channel[object](1000)
         self.requests: list[bytes] = []
         self.responder = Responder()
 
@@ -49,9 +41,6 @@ class Feed:
         @self.responder.request_stream("broken")
         async def broken(request: Payload, out: Outgoing) -> None:
             raise ApplicationError("out of order")
-
-    def _new(self) -> tuple[trio.MemorySendChannel[object], trio.MemoryReceiveChannel[object]]:
-        return trio.open_memory_channel[object](1000)
 
     async def _pass_on(self, request: Payload, out: Outgoing | Channel) -> None:
         self.requests.append(request.data)
@@ -206,9 +195,9 @@ async def test_a_mistake_is_one_line(words: tuple[str, ...], code: int, text: st
 @asynccontextmanager
 async def recorder_of(feed: Feed, log: Log, credit: int, uri: str) -> AsyncIterator[trio.Nursery]:
     """Record the feed for as long as the block."""
-    wish = Wish(route="ticks", limit_rate=credit)
+    ask = Ask(uri=uri, route="ticks", limit_rate=credit)
     async with log, feed.serving(uri), trio.open_nursery() as nursery:
-        recorder = StreamRecorder(log, Payload(b""), wish, uri, is_channel=False)
+        recorder = StreamRecorder(log, Payload(b""), ask, uri, is_channel=False)
         async with connect_forever(uri, on_state=recorder.on_state) as client:
             nursery.start_soon(recorder.run, client)
             yield nursery

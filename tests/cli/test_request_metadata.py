@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rsocket_trio.cli.request_metadata import Metadata, compose, simple
+from rsocket_trio.cli.client_command import Metadata, compose, simple
 from rsocket_trio.metadata import (
     APPLICATION_JSON,
     AUTHENTICATION,
@@ -26,10 +26,10 @@ TOKEN_ENTRY = encode_composite([Entry(AUTHENTICATION, encode_authentication(TOKE
 
 
 def test_one_text_alone_stands_as_it_is() -> None:
-    assert compose(["a"], [], default_mime=TEXT_PLAIN) == Metadata(TEXT_PLAIN, None, b"a", None)
-    assert compose(["a"], [APPLICATION_JSON], default_mime=TEXT_PLAIN) == Metadata(APPLICATION_JSON, None, b"a", None)
+    assert compose(["a"], [], default_mime=TEXT_PLAIN) == Metadata(TEXT_PLAIN, b"a", None)
+    assert compose(["a"], [APPLICATION_JSON], default_mime=TEXT_PLAIN) == Metadata(APPLICATION_JSON, b"a", None)
     assert compose([], [APPLICATION_JSON], default_mime=TEXT_PLAIN, setup_text="s") == Metadata(
-        APPLICATION_JSON, None, None, b"s"
+        APPLICATION_JSON, None, b"s"
     )
 
 
@@ -51,7 +51,7 @@ def test_credentials_are_in_the_setup_as_well() -> None:
         for name, terms, content, setup in SETUPS:
             with row(name):
                 composed = compose([], [], default_mime=TEXT_PLAIN, credentials=TOKEN, **terms)
-                assert composed == Metadata(COMPOSITE_METADATA, None, content, setup)
+                assert composed == Metadata(COMPOSITE_METADATA, content, setup)
 
 
 def test_a_password_may_have_colons_and_is_not_shown() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import Payload, Responder
-from rsocket_trio.cli.connections import Dial, connected
-from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, hexed
+from rsocket_trio import Payload, Responder, open_connection
+from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watcher, hexed
 from rsocket_trio.metadata import (
     APPLICATION_JSON,
     AUTHENTICATION,
@@ -23,13 +22,7 @@ from rsocket_trio.metadata import (
 )
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.frames import (
-    Frame,
-    PayloadFrame,
-    RequestFrame,
-    RequestNFrame,
-    SetupFrame,
-)
+from rsocket_trio.rsocket.frames import Frame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
 from tests.cli.commands import PATIENCE, hosting, run
 from tests.each_row import each_row
 from tests.secret import SECRET, by_text, shows
@@ -79,18 +72,17 @@ async def test_what_both_sides_send_is_masked_whole_and_in_fragments(
 ) -> None:
     metadata = ANSWERS[form]
     with trio.fail_after(PATIENCE):
-        async with serving(uri, fragment_size) as bound:
-            dial = Dial(
-                uri=bound,
-                options={
-                    "setup": Payload(b"", metadata),
-                    "metadata_mime": COMPOSITE_METADATA,
-                    "fragment_size": fragment_size,
-                },
-                watch=Watch(frames=True, hex=True),
-            )
-            async with connected(dial) as connection:
-                answer = await connection.request_response(Payload(b"question", metadata), route=form)
+        async with (
+            serving(uri, fragment_size) as bound,
+            open_connection(
+                bound,
+                setup=Payload(b"", metadata),
+                metadata_mime=COMPOSITE_METADATA,
+                fragment_size=fragment_size,
+                capture=Watcher(RSOCKET_1_0, in_hex=True),
+            ) as connection,
+        ):
+            answer = await connection.request_response(Payload(b"question", metadata), route=form)
 
     assert answer == Payload(b"answer", metadata)
     shown = capfd.readouterr().err

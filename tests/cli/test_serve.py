@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import pytest
 import trustme
 
 from rsocket_trio import Connection, Rejected, open_connection
-from tests.cli.commands import Running, run, started
+from tests.cli.commands import app_served, run
 from tests.each_row import ALL_CASES, each_row
 
 OVER_TLS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"]
@@ -50,16 +48,6 @@ def app(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@asynccontextmanager
-async def serve(directory: Path, *arguments: str) -> AsyncIterator[tuple[Running, list[str]]]:
-    """The process, and the URIs that it prints."""
-    async with started("serve", "app:responder", *arguments, cwd=directory) as server:
-        count = sum("://" in each and before != "--origin" for before, each in pairwise(("", *arguments)))
-        lines = [await server.line() for _ in range(count)]
-        assert all(line.startswith("listening ") for line in lines), lines
-        yield server, [line.removeprefix("listening ") for line in lines]
-
-
 async def until_it_drains(connection: Connection) -> None:
     """Ask until the server takes no more requests: so it has got its signal."""
     try:
@@ -72,7 +60,7 @@ async def until_it_drains(connection: Connection) -> None:
 @pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "in a worker"])
 async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -> None:
     allowed = ["--origin", "https://a.example:8443", "--origin", "https://b.example"]
-    async with serve(app, "--listen", "ws://127.0.0.1:0/", *allowed, *workers) as (_, [uri]):
+    async with app_served(app, "--listen", "ws://127.0.0.1:0/", *allowed, *workers) as (_, [uri]):
         for origin, allowed_here in {
             "https://a.example:8443": True,
             "https://b.example": True,
@@ -88,7 +76,7 @@ async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -
 async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path) -> None:
     wanted = ["--listen", "tcp://127.0.0.1:0", "--listen", "ws://127.0.0.1:0/rsocket", f"unix://{app}/socket"]
     wanted += ["--listen", "h2://127.0.0.1:0/rsocket"]
-    async with serve(app, *wanted) as (_, uris):
+    async with app_served(app, *wanted) as (_, uris):
         assert [uri.partition(":")[0] for uri in uris] == ["tcp", "ws", "h2", "unix"]
         for uri in uris:
             assert not uri.endswith(":0")
@@ -111,7 +99,7 @@ async def test_all_schemes_of_tls_are_served_with_a_certificate(split: bool, app
         files = ["--cert", "both.pem"]
     context = ssl.create_default_context(cafile=app / "ca.pem")
 
-    async with serve(app, *OVER_TLS, *files) as (_, uris):
+    async with app_served(app, *OVER_TLS, *files) as (_, uris):
         assert len(uris) == len(OVER_TLS)
         for uri in uris:
             async with open_connection(uri, ssl_context=context) as connection:
@@ -138,7 +126,7 @@ async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority
     strangers.issue_cert("eve@example.org").private_key_and_cert_chain_pem.write_to_path(app / "eve.pem")
     listen = ("--listen", uri, "--cert", "both.pem", "--client-ca", "theirs.pem")
 
-    async with serve(app, *listen, *workers) as (_, (bound,)):
+    async with app_served(app, *listen, *workers) as (_, (bound,)):
         ask = ("request", bound, "--trust-cert", "ours.pem")
         known = await run(*ask, "--cert", "ada.pem", cwd=app)
         stranger = await run(*ask, "--cert", "eve.pem", cwd=app)
@@ -152,7 +140,8 @@ async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority
 
 WRONG = {
     "no module named 'absent', here or among the installed ones": (2, ["absent:responder"]),
-    "module 'app' has no 'nothing'": (2, ["app:nothing"]),
+    "module 'app' has no 'respnder': did you mean 'responder'?": (2, ["app:respnder"]),
+    "module 'app' has no 'nothing'\n": (2, ["app:nothing"]),
     "app:number is an int, not a Responder": (2, ["app:number"]),
     "'app': MODULE:RESPONDER is needed": (2, ["app"]),
     "'app.py:responder' names a file: write app:responder\n": (2, ["app.py:responder"]),
@@ -164,16 +153,21 @@ WRONG = {
     "--client-ca asks for certificates": (2, ["app:responder", "--client-ca", "typo.py"]),
     "origin 'app.example' is no scheme, host and port": (2, ["app:responder", "--origin", "app.example"]),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
+    "0 is not in the range x>=1": (2, ["app:responder", "--workers", "0"]),
+    "resume needs one process": (2, ["app:responder", "--workers", "2", "--resume", "60"]),
+    "cannot listen on unix:///nowhere/of/workers": (
+        *(1, ["app:responder", "--workers", "2", "--listen", "unix:///nowhere/of/workers"]),
+    ),
+    "failing.py line 2: ZeroDivisionError: division": (1, ["failing:responder", "--workers", "1"]),
+    "ended before it served: exit code 3": (1, ["leaving:responder", "--workers", "1"]),
 }
 
 
 @each_row(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
 async def test_what_cannot_be_served_is_one_line(said: str, code: int, arguments: list[str], app: Path) -> None:
     (app / "failing.py").write_text("import os\n1 / 0\n")
-    (app / "refused.py").write_text("import rsocket_trio\nrsocket_trio.Responder().request_response(lambda: 1)\n")
     (app / "typo.py").write_text("def f(:\n")
-    (app / "needy.py").write_text("import missing\n")
-    (app / "leaving.py").write_text("raise SystemExit(3)\n")
+    (app / "leaving.py").write_text("import os\nos._exit(3)\n")
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
     if not {"--listen", "--grace"} & set(arguments):
         arguments = [*arguments, "--listen", "tcp://127.0.0.1:0"]

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, open_connection
-from tests.cli.commands import Running, run, started
-from tests.each_row import ALL_CASES, each_row, some
+from tests.cli.commands import Running, app_served, started
+from tests.each_row import ALL_CASES, some
 
 APP = """
 import os
@@ -61,17 +61,6 @@ def app(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "generation").write_text("1")
     return tmp_path
-
-
-@asynccontextmanager
-async def serve(directory: Path, *arguments: str) -> AsyncIterator[tuple[Running, list[str]]]:
-    """The supervisor's process, and the URIs that it prints."""
-    async with started("serve", "app:responder", *arguments, cwd=directory) as server:
-        count = sum("://" in each for each in arguments)
-        lines = [await server.line() for _ in range(count)]
-        if not all(line.startswith("listening ") for line in lines):
-            pytest.fail(f"{lines}: {await server.line('stderr')}")
-        yield server, [line.removeprefix("listening ") for line in lines]
 
 
 def become(app: Path, generation: str) -> None:
@@ -158,7 +147,7 @@ class Crowd:
 @pytest.mark.parametrize("scheme", ["tcp", "unix"] if ALL_CASES else ["tcp"])
 async def test_no_connection_is_refused_or_cut_while_workers_are_replaced(scheme: str, app: Path) -> None:
     listen = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{app}/socket"
-    async with serve(app, "--listen", listen, "--workers", "2", "--grace", "60") as (server, (uri,)):
+    async with app_served(app, "--listen", listen, "--workers", "2", "--grace", "60") as (server, (uri,)):
         crowd = Crowd(uri)
         async with open_connection(uri) as old, old.request_channel() as channel, trio.open_nursery() as nursery:
             await channel.send(b"before")
@@ -185,7 +174,7 @@ async def test_no_connection_is_refused_or_cut_while_workers_are_replaced(scheme
 
 
 async def test_new_workers_that_do_not_start_leave_the_old_ones_in_place(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
+    async with app_served(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
         before = await ask(uri)
         error = "ZeroDivisionError: division by zero"
         (app / "app.py").write_text("1 / 0\n")
@@ -200,7 +189,7 @@ async def test_new_workers_that_do_not_start_leave_the_old_ones_in_place(app: Pa
 
 
 async def test_a_worker_that_is_killed_is_replaced(app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "2") as (server, (uri,)):
+    async with app_served(app, "--listen", "tcp://127.0.0.1:0", "--workers", "2") as (server, (uri,)):
         known = await ask_until(uri, 2)
         victim = min(known)
         os.kill(victim, signal.SIGKILL)
@@ -219,7 +208,7 @@ async def test_a_worker_that_is_killed_is_replaced(app: Path) -> None:
 async def test_a_signal_lets_an_open_stream_finish_and_leaves_no_process(number: signal.Signals, app: Path) -> None:
     path = app / "socket"
     listen = ("--listen", f"unix://{path}", "--unix-mode", "600")
-    async with serve(app, *listen, "--workers", "2") as (server, (uri,)):
+    async with app_served(app, *listen, "--workers", "2") as (server, (uri,)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         workers = await ask_until(uri, 2)
         async with open_connection(uri) as connection, connection.request_channel() as channel:
@@ -237,7 +226,7 @@ async def test_a_signal_lets_an_open_stream_finish_and_leaves_no_process(number:
 
 async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path) -> None:
     listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "1", "--grace", "0")
-    async with serve(app, *listen) as (server, (uri,)), blocked(server, uri):
+    async with app_served(app, *listen) as (server, (uri,)), blocked(server, uri):
         server.process.send_signal(signal.SIGTERM)
         assert await server.end() == (0, "")
 
@@ -245,7 +234,7 @@ async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path
 @pytest.mark.parametrize("stuck", some([True, False], 1), ids=lambda stuck: "stuck in a handler" if stuck else "idle")
 async def test_workers_go_when_their_supervisor_is_killed(stuck: bool, app: Path) -> None:
     listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--grace", "0")
-    async with serve(app, *listen) as (server, (uri,)), AsyncExitStack() as stack:
+    async with app_served(app, *listen) as (server, (uri,)), AsyncExitStack() as stack:
         workers = [os.pidfd_open(pid) for pid in await ask_until(uri, 2)]
         if stuck:
             await stack.enter_async_context(blocked(server, uri))
@@ -262,30 +251,3 @@ async def test_workers_that_still_import_go_at_once(number: signal.Signals, app:
         server.process.send_signal(number)
         assert await server.end() == (0 if number == signal.SIGTERM else -number, "")
         await gone(worker)
-
-
-# Serving
-
-
-WRONG = {
-    "0 is not in the range x>=1": (2, ["--workers", "0"]),
-    "resume needs one process": (2, ["--workers", "2", "--resume", "60"]),
-    "cannot listen on unix:///nowhere/at/all": (1, ["--workers", "2", "--listen", "unix:///nowhere/at/all"]),
-    "failing.py line 1: ZeroDivisionError: division by zero": (1, ["failing:responder", "--workers", "1"]),
-    "ended before it served: exit code 3": (1, ["leaving:responder", "--workers", "1"]),
-}
-
-
-@each_row(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
-async def test_what_workers_cannot_serve_is_one_line(said: str, code: int, arguments: list[str], app: Path) -> None:
-    (app / "failing.py").write_text("1 / 0\n")
-    (app / "leaving.py").write_text("import os\nos._exit(3)\n")
-    if arguments[0].startswith("-"):
-        arguments = ["app:responder", *arguments]
-    if "--listen" not in arguments:
-        arguments = [*arguments, "--listen", "tcp://127.0.0.1:0"]
-
-    result = await run("serve", *arguments, cwd=app)
-
-    assert said in result.stderr
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)

@@ -135,6 +135,7 @@ WRONG: tuple[tuple[Any, type[Exception], str], ...] = (
     (-1,           ValueError, "connect_timeout of -1: must be above 0"),
     (-math.inf,    ValueError, "connect_timeout of -inf: must be above 0"),
     (math.nan,     ValueError, "connect_timeout of nan: must be above 0"),
+    (10**400,      ValueError, "connect_timeout of 10000000000000000000: must be above 0, below 1e308"),
     (True,         TypeError,  "connect_timeout is a number of seconds, not bool"),
     ("10",         TypeError,  "connect_timeout is a number of seconds, not str"),
     (None,         TypeError,  "connect_timeout is a number of seconds, not NoneType"),

@@ -14,14 +14,7 @@ import attrs
 import pytest
 import trio
 
-from rsocket_trio import (
-    ConnectionLost,
-    Keepalive,
-    ResumeOptions,
-    open_connection,
-    open_shared,
-    serve,
-)
+from rsocket_trio import ConnectionLost, Keepalive, ResumeOptions, open_connection, open_shared, serve
 from tests.blocks import page
 from tests.interop.ours import OurClient, Seen, our_responder
 from tests.interop.peers import Kind, client_peer, pattern

@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import (
-    Keepalive,
-    Lease,
-    Payload,
-    RejectedSetup,
-    Responder,
-    Setup,
-    open_connection,
-)
+from rsocket_trio import Keepalive, Lease, Payload, RejectedSetup, Responder, Setup, open_connection
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, TEXT_PLAIN, Entry, encode_composite, with_route
 from tests.interop.both_ways import Asker, Setting, asking, eventually, serving, told
 from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, server_peer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -44,7 +45,8 @@ def find_responder(name: str) -> Responder:
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            raise NoSuchName(f"{owner} has no {attribute!r}") from None
+            hint = "".join(f": did you mean {name!r}?" for name in get_close_matches(attribute, dir(found), n=1))
+            raise NoSuchName(f"{owner} has no {attribute!r}{hint}") from None
         owner = name
     if not isinstance(found, Responder):
         raise NoSuchName(f"{name} is {_kind(found)}, not a Responder")

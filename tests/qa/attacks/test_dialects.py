@@ -55,12 +55,6 @@ async def test_a_setup_byte_by_byte_ends_at_its_deadline(autojump_clock: object)
         assert trio.current_time() == pytest.approx(3, abs=0.1)
 
 
-async def test_a_setup_above_its_limit_is_refused(autojump_clock: object) -> None:
-    async with raw.bare_server(OLD, Responder()) as peer:
-        await peer.send(OLD.setup(data=bytes(65536)))
-        await peer.expect_failure(old_frames.INVALID_SETUP)
-
-
 async def test_the_largest_length_is_refused_as_soon_as_it_is_announced(autojump_clock: object) -> None:
     async with raw.server(OLD, Responder(), limits=Limits(frame_size=2**20)) as peer:
         await settle()
@@ -95,40 +89,12 @@ async def test_fragments_without_end_are_cancelled_and_their_rest_is_skipped(aut
         assert "1024 fragments below 32 bytes" in told[0]
 
 
-async def test_unfinished_payloads_are_bounded_together(autojump_clock: object) -> None:
-    limits = Limits(reassembly_size=MIB)
-    async with raw.client(OLD, limits=limits) as (connection, peer), trio.open_nursery() as nursery:
-        told: list[str] = []
-        for _ in range(40):
-            nursery.start_soon(tell, connection, told)
-        for _ in range(40):
-            await peer.receive()
-        with bounded(2 * MIB):
-            for number in range(40):
-                await peer.send(OLD.item(FIRST + 2 * number, bytes(64 * KIB), follows=True))
-                await settle()
-        assert len(told) == 24
-        assert all(f"more than {MIB} bytes in unfinished payloads" in text for text in told)
-        nursery.cancel_scope.cancel()
-
-
 async def tell(connection: Connection, told: list[str]) -> None:
     """Ask, and tell how that failed."""
     try:
         await connection.request_response(b"?")
     except RSocketError as error:
         told.append(str(error))
-
-
-async def test_an_error_of_a_megabyte_of_text_is_a_line_for_its_caller(autojump_clock: object) -> None:
-    async with raw.client(OLD) as (connection, peer), trio.open_nursery() as nursery:
-        told: list[str] = []
-        nursery.start_soon(tell, connection, told)
-        await peer.receive()
-        await peer.send(OLD.error(FIRST, text=b"\x1b[31m\n\xff" * 150_000))
-        await settle()
-        assert len(told[0]) <= 1100
-        assert told[0].isprintable()
 
 
 # Streams
@@ -145,39 +111,6 @@ async def test_requests_that_are_taken_back_at_once_end_the_connection(autojump_
         await peer.send(OLD.ask(one, b"wait"), OLD.cancel(one))
         await peer.expect_failure()
     assert log.seen.count("cancelled") == sum(type(one) is tuple for one in log.seen)
-
-
-async def test_streams_above_the_limit_are_rejected_and_the_others_go_on(autojump_clock: object) -> None:
-    log = old_frames.OldLog()
-    async with raw.server(OLD, log.responder, limits=Limits(streams=10)) as peer:
-        ids = [FIRST + 2 * number for number in range(200)]
-        await peer.send(*[OLD.ask(one, b"wait") for one in ids])
-        for one in ids[10:]:
-            await peer.expect_error(one, raw.REJECTED)
-        await settle()
-        assert len(log.seen) == 10
-        await peer.send(OLD.cancel(ids[0]))
-        await settle()
-        await peer.send(OLD.stream(ids[-1] + 2, 1))
-        got = await peer.receive()
-        assert (got.stream_id, got.body) == (ids[-1] + 2, b"tick 0")
-
-
-async def test_frames_for_streams_that_never_were_are_ignored_without_a_word(autojump_clock: object) -> None:
-    log = old_frames.OldLog()
-    async with raw.server(OLD, log.responder) as peer:
-        for one in (1, 2, 77, 78, 10_001):
-            frames = [OLD.item(one, b"x"), OLD.cancel(one), OLD.request_n(one, 9), OLD.error(one, text=b"?")]
-            await peer.send(*frames * 50)
-        await peer.expect_alive()
-        assert log.seen == []
-
-
-async def test_the_largest_credit_three_times_over_lets_items_flow(autojump_clock: object) -> None:
-    async with raw.server(OLD, old_frames.OldLog().responder, limits=Limits(outbox_size=2000)) as peer:
-        await peer.send(OLD.stream(FIRST, MOST), *[OLD.request_n(FIRST, MOST)] * 3)
-        for number in range(1000):
-            assert (await peer.receive()).body == b"tick %d" % number
 
 
 async def test_items_beyond_the_credit_end_their_stream_at_the_second(autojump_clock: object) -> None:

@@ -132,11 +132,7 @@ async def test_the_ledger_notices_one_frame_of_many(tamper: Tamper, found: str) 
 
 @pytest.mark.parametrize(
     "planted",
-    [
-        lambda frames: frames[1:],
-        lambda frames: frames[:1] + frames,
-        lambda frames: frames[::-1],
-    ],
+    [lambda frames: frames[1:], lambda frames: frames[:1] + frames, lambda frames: frames[::-1]],
     ids=["drop", "duplicate", "swap"],
 )
 async def test_what_is_sent_again_wrongly_is_noticed(

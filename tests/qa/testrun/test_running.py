@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from qa.testrun import parts
-from qa.testrun.record import Result
-from qa.testrun.table import ended, results
 from tests.blocks import ROOT
 from tests.qa.testrun.planted import outcomes, run
 
@@ -127,13 +124,3 @@ def test_all_that_descends_from_a_process_is_ended() -> None:
     states, left = done.stdout.splitlines()
     assert states in ("['S']", "['R']")
     assert left == "[]"
-
-
-def test_a_run_ends_with_its_last_part_and_a_part_that_left_nothing_has_failed(tmp_path: Path) -> None:
-    for name, end in (("pure", 1120.0), ("spark", 1311.0), ("other", 9999.0)):
-        Result(name).write(tmp_path / f"{name}.json")
-        os.utime(tmp_path / f"{name}.json", (end, end))
-    names = ["pure", "spark", "a part that left nothing"]
-
-    assert ended(tmp_path, names) == 1311.0
-    assert [len(result.failures) for result in results(tmp_path, names)] == [0, 0, 1]

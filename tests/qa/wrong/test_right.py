@@ -73,8 +73,7 @@ async def answering(answer: bytes, *, patience: float = PATIENCE) -> AsyncIterat
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
-    [("says nothing", "took no SETUP of"), ("talks nonsense", "HTTP/1.1 without TLS answered")],
+    ("what", "reason"), [("says nothing", "took no SETUP of"), ("talks nonsense", "HTTP/1.1 without TLS answered")]
 )
 async def test_a_server_that_speaks_nothing_known_is_told_apart(
     what: str, reason: str, clock: trio.testing.MockClock
