@@ -1,4 +1,4 @@
-"""``python -m qa.resume [--cuts N] [--dialect D] [--seed S] [--scheme S] [--replays] [--aimed] [--sessions]``: do it.
+"""``python -m qa.resume [--cuts N] [--dialect D] [--seed S] [--scheme S] [--replays] [--aimed]``: do it.
 
 Cuts connections in mid-work and reports items that were lost, duplicated, reordered or restarted; exits 1 if any was.
 """
@@ -11,7 +11,6 @@ import logging
 
 import trio
 
-from qa.resume.abuse import everything
 from qa.resume.aimed import misses
 from qa.resume.load import DIALECTS, Outcome, run_load
 
@@ -29,12 +28,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what chance begins with (1)")
     parser.add_argument("--replays", action="store_true", help="behind every cut somebody says recorded RESUMEs again")
     parser.add_argument("--aimed", action="store_true", help="cut at each byte of a beginning instead, and at pairs")
-    parser.add_argument("--sessions", action="store_true", help="sessions left behind and guessed tokens instead")
     asked = parser.parse_args()
     logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)
     dialects = DIALECTS if asked.dialect is None else (asked.dialect,)
-    if asked.sessions:
-        return 0 if trio.run(everything) else 1
     good = True
     for dialect in dialects:
         if asked.aimed:
@@ -42,15 +38,8 @@ def main() -> int:
             print(f"{dialect}: aimed cuts {shots}, wrong {len(wrong)}", *wrong[:20], sep="\n  ", flush=True)
             good = good and not wrong
         else:
-            run = functools.partial(
-                run_load,
-                dialect,
-                asked.cuts,
-                asked.seed,
-                patience=PATIENCE,
-                overheard=asked.replays,
-                scheme=asked.scheme,
-            )
+            options = {"patience": PATIENCE, "overheard": asked.replays, "scheme": asked.scheme}
+            run = functools.partial(run_load, dialect, asked.cuts, asked.seed, **options)
             good = report(dialect, trio.run(run)) and good
     return 0 if good else 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import secrets
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +12,7 @@ import attrs
 import trio
 import trio.testing
 
-from qa.processes import MIB, resident
+from qa.processes import resident
 from rsocket_trio import Keepalive, Payload, RejectedResume, Responder, ResumeOptions, serve
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
@@ -21,14 +20,13 @@ from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, Reque
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
 from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE, ResumeRequest
 from rsocket_trio.server.session_registry import SessionRegistry
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 HOST = "127.0.0.1"
 KEPT = 4_096
 """Bytes that a session keeps whose client has vanished."""
-A_SESSION = 32 * 1024
-"""Bytes of a session beside what it keeps: a connection, and the handler's task that waits in it."""
 TERMS = ClientTerms(Payload(), "application/octet-stream", "", Keepalive(), lease=False, strict=False)
 PATIENCE = 10.0
 
@@ -106,22 +104,14 @@ def responder() -> Responder:
 @asynccontextmanager
 async def resuming_server(options: ResumeOptions) -> AsyncIterator[tuple[int, SessionRegistry]]:
     """A server's port, and its sessions."""
-    before = {id(one) for one in every_sessions()}
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    before = {id(registry) for registry in every_sessions()}
+    async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
         [uri] = await nursery.start(partial(serve, resume=options, grace=0), responder(), ["tcp://127.0.0.1:0"])
-        [sessions] = [one for one in every_sessions() if id(one) not in before]
+        [sessions] = [registry for registry in every_sessions() if id(registry) not in before]
         try:
             yield int(uri.rpartition(":")[2]), sessions
-        except BaseException as exc:
-            error = exc
-        del sessions
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        try:
-            raise error
         finally:
-            del error  # its traceback refers to this frame
+            del sessions
 
 
 def every_sessions() -> list[SessionRegistry]:
@@ -142,13 +132,11 @@ class LeftBehind:
     most_bytes: int
     growth: int
     left: int
-    seconds: float
 
 
 async def leave_behind(count: int, options: ResumeOptions) -> LeftBehind:
     """So many clients begin a session, receive an item, and vanish."""
     most_waiting = most_bytes = 0
-    began = time.monotonic()
     async with resuming_server(options) as (port, sessions):
         await _vanish(port)
         before = resident()
@@ -161,7 +149,7 @@ async def leave_behind(count: int, options: ResumeOptions) -> LeftBehind:
         with trio.move_on_after(options.session_seconds + PATIENCE):
             while len(sessions):  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        return LeftBehind(most_waiting, most_bytes, growth, len(sessions), time.monotonic() - began)
+        return LeftBehind(most_waiting, most_bytes, growth, len(sessions))
 
 
 async def _vanish(port: int) -> None:
@@ -189,39 +177,6 @@ async def refusal(port: int, token: bytes, position: int = 0, first: int = 0) ->
         answer = await client.come_back(token, position, first)
         assert isinstance(answer, ErrorFrame)
         return answer.code, answer.data
-
-
-VANISHING, GUESSES, GUESSES_BY_WIRE = 5_000, 1_000_000, 2_000
-FULL = ResumeOptions(sessions=1_000, sessions_bytes=2 * MIB, session_seconds=10)
-
-
-async def everything() -> bool:
-    """The full sizes, printed. Return whether all is as it should be."""
-    came = await leave_behind(VANISHING, FULL)
-    print(
-        f"{VANISHING:,} sessions left behind: at most {came.most_waiting} waiting (limit {FULL.sessions}), "
-        f"{came.most_bytes} bytes (limit {FULL.sessions_bytes}), memory +{came.growth / MIB:.1f} MiB, "
-        f"{came.left} left after {came.seconds:.0f} s",
-        flush=True,
-    )
-    began = time.monotonic()
-    async with resuming_server(FULL) as (port, sessions):
-        async with dialled(port) as rightful:
-            await rightful.begin(secrets.token_bytes(TOKEN_SIZE))
-            await rightful.is_alive()
-            found = guess(sessions, GUESSES, nowhere())
-            answers = {await refusal(port, secrets.token_bytes(TOKEN_SIZE)) for _ in range(GUESSES_BY_WIRE)}
-            alive = await rightful.is_alive()
-        del sessions
-    print(
-        f"{GUESSES:,} guessed tokens, {GUESSES_BY_WIRE:,} of them more by wire: {found} found, "
-        f"{len(answers)} kind of answer, rightful session {'unharmed' if alive else 'harmed'}, "
-        f"{time.monotonic() - began:.0f} s",
-        flush=True,
-    )
-    within = came.most_waiting <= FULL.sessions and came.most_bytes <= FULL.sessions_bytes and not came.left
-    bound = FULL.sessions_bytes + came.most_waiting * A_SESSION + 16 * MIB
-    return within and came.growth <= bound and not found and len(answers) == 1 and alive
 
 
 def nowhere() -> Transport:

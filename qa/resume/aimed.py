@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -41,16 +42,6 @@ class Shot:
     cuts: tuple[Cut, ...]
 
 
-@attrs.frozen
-class Sizes:
-    """Bytes of the first frames, prefix included."""
-
-    setup: int
-    setup_ok: int
-    resume: int
-    resume_ok: int
-
-
 class Range:
     """A server whose one client is cut off again and again, each time in a new session."""
 
@@ -61,33 +52,20 @@ class Range:
         self._runs = 0
         self._cuts_made = 0
 
-    async def measure(self) -> Sizes:
-        """Return the length of the first frames in bytes."""
-        recorder = await self._run((Cut(CLIENT, 1_500, FIN),))
-        assert recorder.complaints == []
-        assert recorder.resumed == 1
-        firsts = recorder.firsts
-        return Sizes(
-            firsts[0, CLIENT],
-            firsts[0, SERVER] if dialect_named(self._dialect).entries else 0,
-            firsts[1, CLIENT],
-            firsts[1, SERVER],
-        )
-
     async def shots(self) -> list[Shot]:
         """Each byte once."""
-        sizes = await self.measure()
-        behind_setup = Cut(CLIENT, sizes.setup + 10, FIN)
-        behind_item = Cut(SERVER, sizes.setup_ok + 10, FIN)
-        shots = [Shot(f"byte {at} of SETUP", (cut(CLIENT, at),)) for at in range(1, sizes.setup + 1)]
-        shots += [
-            Shot(f"client's byte {at} of the second connection", (behind_setup, cut(CLIENT, at)))
-            for at in range(1, sizes.resume + AGAIN + 1)
-        ]
-        shots += [
-            Shot(f"server's byte {at} of the second connection", (behind_item, cut(SERVER, at)))
-            for at in range(1, sizes.resume_ok + AGAIN + 1)
-        ]
+        recorder = await self._run((Cut(CLIENT, 1_500, FIN),))
+        assert (recorder.complaints, recorder.resumed) == ([], 1)
+        # Bytes of the first frames, prefix included.
+        firsts = recorder.firsts
+        setup = firsts[0, CLIENT]
+        setup_ok = firsts[0, SERVER] if dialect_named(self._dialect).entries else 0
+        shots = [Shot(f"byte {at} of SETUP", (cut(CLIENT, at),)) for at in range(1, setup + 1)]
+        for side, begun in ((CLIENT, setup), (SERVER, setup_ok)):
+            shots += [
+                Shot(f"{side}'s byte {at} of the second connection", (Cut(side, begun + 10, FIN), cut(side, at)))
+                for at in range(1, firsts[1, side] + AGAIN + 1)
+            ]
         return shots
 
     async def fire(self, shot: Shot) -> str | None:
@@ -122,10 +100,7 @@ class Range:
                 open_connection(proxy.uri, dialect=self._dialect, resume=OPTIONS) as client,
             ):
                 opening = OPENING + b"%d" % number
-                async with (
-                    client.request_stream(opening) as items,
-                    client.request_channel(opening) as channel,
-                ):
+                async with client.request_stream(opening) as items, client.request_channel(opening) as channel:
                     for _ in range(ITEMS):
                         await channel.send(ledger.offer(number, ASKING))
                     async for item in items:
@@ -173,7 +148,9 @@ async def misses(
     ledgers: dict[int, Ledger] = {}
     wrong: list[str] = []
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(_serve, responder_for(ledgers))
+        [uri] = await nursery.start(
+            partial(serve, resume=OPTIONS, grace=0), responder_for(ledgers), "tcp://127.0.0.1:0"
+        )
         aim = Range(dialect, int(uri.rpartition(":")[2]), ledgers)
         singles = await aim.shots()
         double = [shot for shot in singles if len(shot.cuts) > 1]
@@ -189,7 +166,3 @@ async def misses(
                 ledgers.clear()
         nursery.cancel_scope.cancel()
     return len(shots), wrong
-
-
-async def _serve(responder: Responder, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-    await serve(responder, "tcp://127.0.0.1:0", resume=OPTIONS, grace=0, task_status=task_status)

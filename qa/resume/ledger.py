@@ -12,16 +12,16 @@ from rsocket_trio import Payload
 Key = tuple[int, int]
 
 
-@attrs.frozen
+@attrs.define
 class Verdict:
     """Counts of faults by kind."""
 
     items: int
-    lost: int
-    duplicated: int
-    reordered: int
     damaged: int
     restarted: int
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
 
     @property
     def is_clean(self) -> bool:
@@ -73,27 +73,18 @@ class Ledger:
 
     def verdict(self) -> Verdict:
         """Return the verdict once nothing is under way any more."""
-        lost = duplicated = reordered = 0
-        damaged = self.damaged
+        verdict = Verdict(self.offered, self.damaged, self._started.total() - len(self._started))
         for key in self._offered.keys() | self._received.keys():
-            numbers = self._received.get(key, [])
+            due = set(range(self._offered[key]))
             seen: set[int] = set()
             latest = -1
-            for number in numbers:
+            for number in self._received.get(key, []):
                 if number in seen:
-                    duplicated += 1
+                    verdict.duplicated += 1
                 elif number < latest:
-                    reordered += 1
+                    verdict.reordered += 1
                 seen.add(number)
                 latest = max(latest, number)
-            offered = self._offered[key]
-            lost += len(set(range(offered)) - seen)
-            damaged += len(seen - set(range(offered)))
-        return Verdict(
-            items=sum(self._offered.values()),
-            lost=lost,
-            duplicated=duplicated,
-            reordered=reordered,
-            damaged=damaged,
-            restarted=sum(count - 1 for count in self._started.values()),
-        )
+            verdict.lost += len(due - seen)
+            verdict.damaged += len(seen - due)
+        return verdict

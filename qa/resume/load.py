@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import attrs
 import trio
@@ -186,7 +187,8 @@ async def run_load(
     load = Load(ledger, credit)
     began = time.monotonic()
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(_serve, load.server(), options, scheme)
+        serving = partial(serve, resume=options, fragment_size=FRAGMENT, grace=0)
+        [uri] = await nursery.start(serving, load.server(), f"{scheme}://127.0.0.1:0")
         port = int(uri.rpartition(":")[2])
         async with cutting_proxy(port, plan or random_cuts(chance), recorder=looking, tamper=tamper) as proxy:
             proxy.limit = cuts
@@ -227,17 +229,6 @@ async def run_load(
         seconds=time.monotonic() - began,
         complaints=recorder.complaints,
         replays=(eavesdropper.refused, eavesdropper.taken),
-    )
-
-
-async def _serve(
-    responder: Responder,
-    options: ResumeOptions,
-    scheme: str,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    await serve(
-        responder, f"{scheme}://127.0.0.1:0", resume=options, fragment_size=FRAGMENT, grace=0, task_status=task_status
     )
 
 

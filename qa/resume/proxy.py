@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from qa.resume.recorder import CLIENT, SERVER, Recorder, other
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.byte_stream import cut_prompt
 from rsocket_trio.transports.socket_stream import SocketStream
 
@@ -232,16 +233,6 @@ async def cutting_proxy(
     proxy = Proxy(target, cuts, recorder, tamper)
     [listener] = await trio.open_tcp_listeners(0, host=HOST)
     proxy.port = listener.socket.getsockname()[1]
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
         nursery.start_soon(trio.serve_listeners, proxy.handle, [listener])
-        try:
-            yield proxy
-        except BaseException as exc:
-            error = exc
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
+        yield proxy

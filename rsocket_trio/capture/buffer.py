@@ -27,7 +27,7 @@ class BufferEntry(NamedTuple):
     source: Recorded
     kind: int
     now: int
-    frames: list[CapturedFrame]
+    frames: Sequence[CapturedFrame]
     size: int
     dropped: int
     text: str = ""
@@ -36,7 +36,7 @@ class BufferEntry(NamedTuple):
         return f"<capture entry of {len(self.frames)} frames>"
 
 
-class Buffer:
+class FrameBuffer:
     """A queue of entries, bounded by frames and bytes. All connections append in one thread; another thread takes.
 
     No lock is needed: each counter is changed by one thread only, and a ``deque`` is safe to use from both ends.
@@ -64,31 +64,26 @@ class Buffer:
         """Return the number of frames that wait."""
         return self._put_frames - self._taken_frames
 
-    def put(self, source: Recorded, kind: int, frames: list[CapturedFrame], size: int) -> None:
-        """Append frames if there is room, else count them as dropped."""
+    def put(
+        self, source: Recorded, kind: int, frames: Sequence[CapturedFrame] = (), size: int = 0, text: str = ""
+    ) -> None:
+        """Append an event of a connection; where there is no room, drop its frames, or a connection that starts."""
         number = len(frames)
         waiting, held = self._put_frames - self._taken_frames, self._put_bytes - self._taken_bytes
-        if self.is_shut or waiting >= self._most_frames or held >= self._most_bytes or source.is_lost:
+        if kind == OPENED and len(self._entries) >= self._most_frames:
+            source.is_lost = True
+        is_full = waiting >= self._most_frames or held >= self._most_bytes
+        if self.is_shut or source.is_lost or (is_full and number):
             self.dropped += number
             source.dropped += number
             return
         self._put_frames += number
         self._put_bytes += size
         dropped, source.dropped = source.dropped, 0
-        self._entries.append(BufferEntry(source, kind, time.monotonic_ns(), frames, size, dropped))
+        self._entries.append(BufferEntry(source, kind, time.monotonic_ns(), frames, size, dropped, text))
         # Wakes the writing thread early, so that a burst need not wait for its next look.
-        if waiting + number >= self._half[0] or held + size >= self._half[1]:
+        if number and (waiting + number >= self._half[0] or held + size >= self._half[1]):
             self._wake()
-
-    def notify(self, source: Recorded, kind: int, text: str = "") -> None:
-        """Append an event of a connection; drop the start of a connection if the buffer is full."""
-        if self.is_shut or source.is_lost:
-            return
-        if kind == OPENED and len(self._entries) >= self._most_frames:
-            source.is_lost = True
-            return
-        dropped, source.dropped = source.dropped, 0
-        self._entries.append(BufferEntry(source, kind, time.monotonic_ns(), [], 0, dropped, text))
 
     def take(self) -> BufferEntry | None:
         """Remove and return the oldest entry, or ``None`` if the buffer is empty."""
@@ -106,18 +101,17 @@ class Recorded:
 
     __slots__ = ("_buffer", "dropped", "facts", "is_lost")
 
-    def __init__(self, buffer: Buffer, facts: Facts) -> None:
+    def __init__(self, buffer: FrameBuffer, facts: Facts) -> None:
         self._buffer = buffer
         self.facts = facts
         self.dropped = 0
         self.is_lost = False
         """True if the capture does not know the connection, because the buffer was full at its start."""
-        buffer.notify(self, OPENED)
+        buffer.put(self, OPENED)
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Record received frames; in Streamux, received bytes."""
-        kept: list[CapturedFrame] = list(frames)
-        self._buffer.put(self, RECEIVED, kept, sum(map(len, frames)))
+        self._buffer.put(self, RECEIVED, list(frames), sum(map(len, frames)))
 
     def sent(self, frames: Sequence[EncodedFrame]) -> None:
         """Record the frames of one write. Of a frame in pieces only the first is kept: the others are user data."""
@@ -135,8 +129,8 @@ class Recorded:
 
     def closed(self, reason: str) -> None:
         """Record that the transport is closed or lost."""
-        self._buffer.notify(self, CLOSED, reason)
+        self._buffer.put(self, CLOSED, text=reason)
 
     def over(self, reason: str) -> None:
         """Record the end of the session that began on this connection."""
-        self._buffer.notify(self, OVER, reason)
+        self._buffer.put(self, OVER, text=reason)

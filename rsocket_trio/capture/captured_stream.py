@@ -6,9 +6,9 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.capture.rows import Origin, Row
-from rsocket_trio.capture.rows import route_id as id_of_route
-from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
+from rsocket_trio.capture.rows import CaptureOrigin, Row
+from rsocket_trio.capture.schema import Outcome
+from rsocket_trio.mux.stream_state import BOTH, RECEIVING, SENDING, Interaction
 
 REQUESTER: Final = SENDING
 RESPONDER: Final = RECEIVING
@@ -59,20 +59,9 @@ class CapturedStream:
     stalls: int = 0
     retries: int = 0
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether both directions are closed."""
-        return self.open == NEITHER
-
     def half(self, by_requester: bool) -> Half:
         """Return the direction in which the requester or the responder sends."""
         return self.asked if by_requester else self.responses
-
-    def name_route(self, route: str | None) -> None:
-        """Set the route, if it is known."""
-        if route is not None:
-            self.route = route
-            self.route_id = id_of_route(route)
 
     def start_credit(self, amount: int | None, now: int) -> None:
         """Set the credit that the request grants the responder."""
@@ -120,7 +109,9 @@ class CapturedStream:
         if not self.open & RESPONDER:
             self._end_stall(now)
 
-    def row(self, origin: Origin, session_id: str, side: str, now: int, outcome: str, code: int | None) -> Row:
+    def row(
+        self, origin: CaptureOrigin, session_id: str, side: str, now: int, outcome: Outcome, code: int | None
+    ) -> Row:
         """Return the row of ``interactions`` of the stream, which ends now."""
         self._end_stall(now)
         sent, received = (self.asked, self.responses) if self.ours else (self.responses, self.asked)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TypeAlias
 
 import attrs
 
 from rsocket_trio.capture.captured_stream import CapturedStream
-from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Origin, Row, Rows
-from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
+from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Row, WaitingRows, cells_of
+from rsocket_trio.capture.schema import RTT_BUCKETS, Outcome
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
@@ -19,13 +18,8 @@ MOST_STREAMS = 1_000_000
 """Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
 CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
-MOST_PINGS = 1024
-"""Keepalives that await an answer; older ones have no round-trip time."""
 LONGEST = 2**31 - 1
 """The largest value of an unsigned number on the wire that a column of 32 bits holds."""
-
-
-# Sessions
 
 
 class CapturedSession:
@@ -36,7 +30,7 @@ class CapturedSession:
     resumption counts it.
     """
 
-    def __init__(self, origin: Origin, rows: Rows, founder: ConnectionDecoder) -> None:
+    def __init__(self, rows: WaitingRows, founder: ConnectionDecoder) -> None:
         self.id = founder.conn_id
         self.founder = founder
         self.current = founder
@@ -47,37 +41,30 @@ class CapturedSession:
         self.sent = 0
         self.to_repeat = 0
         self.is_over = False
-        self._origin = origin
+        self.ended: dict[int, int] = {}
+        """The route ids of streams that have ended, by stream id, for late frames."""
         self._rows = rows
-        self._ended: dict[int, int] = {}
-
-    # Streams
 
     def begin(self, stream: CapturedStream, now: int) -> None:
         """Add a stream. An open stream with the same id ends as ``unknown``: its end was not seen."""
         former = self.streams.get(stream.id)
         if former is not None:
-            self.end(former, now, UNKNOWN)
+            self.end(former, now, "unknown")
         elif len(self.streams) >= MOST_STREAMS:
-            self.end(next(iter(self.streams.values())), now, UNKNOWN)
-        self._ended.pop(stream.id, None)
+            self.end(next(iter(self.streams.values())), now, "unknown")
+        self.ended.pop(stream.id, None)
         self.streams[stream.id] = stream
 
-    def end(self, stream: CapturedStream, now: int, outcome: str, code: int | None = None) -> None:
-        """End a stream and append its row. Its route is remembered for late frames."""
+    def end(self, stream: CapturedStream, now: int, outcome: Outcome, code: int | None = None) -> None:
+        """End a stream and append its row."""
         stream.close(now, BOTH)
         self.streams.pop(stream.id, None)
         if stream.route_id is not None:
-            if len(self._ended) >= REMEMBERED:
-                del self._ended[next(iter(self._ended))]
-            self._ended[stream.id] = stream.route_id
-        self._rows.interactions.append(stream.row(self._origin, self.id, self.side, now, outcome, code))
-
-    def late_route(self, stream_id: int) -> int | None:
-        """Return the route id of a stream that has ended, or ``None``."""
-        return self._ended.get(stream_id)
-
-    # Transports
+            if len(self.ended) >= REMEMBERED:
+                del self.ended[next(iter(self.ended))]
+            self.ended[stream.id] = stream.route_id
+        row = stream.row(self._rows.origin, self.id, self.side, now, outcome, code)
+        self._rows.tables["interactions"].append(row)
 
     def go_on(self, decoder: ConnectionDecoder, position: int | None, now: int) -> None:
         """Continue on another transport; frames from ``position`` on, which the peer lacks, are sent again."""
@@ -99,14 +86,11 @@ class CapturedSession:
         """End the session: open streams end as ``conn_lost``, or as ``unknown`` if frames were dropped meanwhile."""
         self.is_over = True
         for stream in list(self.streams.values()):
-            self.end(stream, now, UNKNOWN if self.drops > stream.drops else CONN_LOST)
+            self.end(stream, now, "unknown" if self.drops > stream.drops else "conn_lost")
 
 
 Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
 """Sessions that may be resumed, by side and id: one capture may see both ends of a session."""
-
-
-# Connections
 
 
 @attrs.define(eq=False)
@@ -147,10 +131,10 @@ class ConnectionDecoder:
     Of Streamux received frames are the reads: only its session can cut them into chunks.
     """
 
-    def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
+    def __init__(self, rows: WaitingRows, facts: Facts, conn_id: str, now: int) -> None:
         self.facts = facts
         self.conn_id = conn_id
-        self.session = CapturedSession(origin, rows, self)
+        self.session = CapturedSession(rows, self)
         self.is_resuming = False
         """True if it began with a request to resume a session."""
         self.is_orphan = False
@@ -158,30 +142,22 @@ class ConnectionDecoder:
         self.resumes = 0
         """The number of resumptions of its session, this one included."""
         self.drops = 0
-        self._origin = origin
         self._rows = rows
         self._since = now
         self._until = now
-        self._reason: str | None = None
+        self.reason: str | None = None
+        """The reason why its transport ended, once it has."""
         self._written = False
         self._seq = 0
         self._unreported_drops = 0
         self._counts = {True: [0, 0], False: [0, 0]}
         self._streams = 0
-        self._pings: dict[bool, deque[int]] = {True: deque(maxlen=MOST_PINGS), False: deque(maxlen=MOST_PINGS)}
         self._rtt = [0] * RTT_BUCKETS
         self._leases = {True: LeaseCounter(), False: LeaseCounter()}
         self._setup: Row = (None,) * 6
         """Cells of the SETUP."""
         self._metadata_mime: str | int = COMPOSITE_METADATA
         self._leased = False
-
-    def frames(self, now: int, inward: bool, frames: list[CapturedFrame], dropped: int) -> None:
-        """Handle frames that passed at this time; ``dropped`` counts the frames not kept since the last call."""
-        self.drop(dropped)
-        take = self._take
-        for frame in frames:
-            take(now, inward, frame)
 
     def drop(self, dropped: int) -> None:
         """Count frames that were not kept."""
@@ -192,8 +168,8 @@ class ConnectionDecoder:
 
     def closed(self, now: int, reason: str) -> None:
         """Handle the end of the transport; write the row now if no later event can belong to this connection."""
-        if self._reason is None:
-            self._until, self._reason = now, reason
+        if self.reason is None:
+            self._until, self.reason = now, reason
         if self.is_resuming or self.is_orphan:
             self.session.finish(now)
         if self.session.current is not self or self.session.is_over:
@@ -207,34 +183,27 @@ class ConnectionDecoder:
         last = session.current
         session.finish(now)
         for decoder in {self, last}:
-            if decoder._reason is None:
-                decoder._until, decoder._reason = now, reason
+            if decoder.reason is None:
+                decoder._until, decoder.reason = now, reason
             elif decoder is last:
-                decoder._reason = reason
+                decoder.reason = reason
             decoder.write_row()
 
     def give_up(self, now: int, reason: str) -> None:
         """Write the row of a connection that outlives the capture."""
         if not self.session.is_over:
             self.session.finish(now)
-        if self._reason is None:
-            self._until, self._reason = now, reason
+        if self.reason is None:
+            self._until, self.reason = now, reason
         self.write_row()
 
     @property
     def is_done(self) -> bool:
-        """Return whether its row is written and its recorder has no session end left to report for another
-        connection."""
+        """Return whether its row is written, and its recorder has no end of a session left to report."""
         return self._written and (self.session.founder is not self or self.session.is_over)
 
-    @property
-    def is_closed(self) -> bool:
-        """Return whether its transport has ended."""
-        return self._reason is not None
-
-    # For subclasses
-
-    def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
+    def take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
+        """Handle a frame that passed at this time."""
         size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + frame[1]
         self._count(inward, size)
         self._row(FrameCells(now, inward, size))
@@ -246,39 +215,31 @@ class ConnectionDecoder:
 
     def _row(self, seen: FrameCells) -> None:
         """Append the row of one frame."""
-        origin, facts = self._origin, self.facts
+        origin, facts = self._rows.origin, self.facts
         seq, dropped = self._seq, self._unreported_drops
         self._seq += 1
         self._unreported_drops = 0
-        self._rows.frames.append(
+        self._rows.tables["frames"].append(
             (
                 *(origin.capture_id, origin.host, self.conn_id, self.session.id),
                 *(seq, origin.micros(seen.now), seen.now),
                 *(facts.side, "in" if seen.inward else "out", facts.transport, facts.peer_address),
-                *seen.cells(),
+                *cells_of(seen),
                 dropped,
             )
         )
-
-    def _beat(self, now: int, inward: bool, *, asks: bool) -> None:
-        """Handle a keepalive request or its answer."""
-        if asks:
-            self._pings[inward].append(now)
-        elif self._pings[not inward]:
-            micros = (now - self._pings[not inward].popleft()) // 1000
-            self._rtt[min(micros.bit_length(), RTT_BUCKETS - 1)] += 1
 
     def write_row(self) -> None:
         """Write the connection's row, once."""
         if self._written:
             return
         self._written = True
-        origin, facts = self._origin, self.facts
+        origin, facts = self._rows.origin, self.facts
         leases = tuple(self._leases.values())
         for lease in leases:
             lease.expire(self._until)
         (frames_in, bytes_in), (frames_out, bytes_out) = self._counts[True], self._counts[False]
-        self._rows.connections.append(
+        self._rows.tables["connections"].append(
             (
                 *(origin.capture_id, origin.host, self.conn_id, self.session.id, facts.side, facts.dialect),
                 *(facts.transport, facts.peer_address, origin.micros(self._since), origin.micros(self._until)),
@@ -287,6 +248,6 @@ class ConnectionDecoder:
                 *(frames_in, frames_out, bytes_in, bytes_out, self._streams, self._rtt),
                 *(sum(lease.grants for lease in leases), sum(lease.granted for lease in leases)),
                 *(sum(lease.used for lease in leases), sum(lease.expired for lease in leases)),
-                *(self.drops, self._reason),
+                *(self.drops, self.reason),
             )
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from rsocket_trio.capture.schema import FRAMES
+from rsocket_trio.capture.schema import FRAMES, TABLES
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.routes import read_request, route_of
 from rsocket_trio.metadata.tracing import decode_trace
@@ -27,7 +27,7 @@ REMEMBERED = 4096
 
 
 @attrs.define(eq=False)
-class Origin:
+class CaptureOrigin:
     """The run and host of a capture, and the offset of its clock from the time of day."""
 
     capture_id: str
@@ -41,18 +41,16 @@ class Origin:
         return self.wall_us + (ns - self.mono_ns) // 1000
 
 
-class Rows:
-    """Rows that wait to be written, one list for each table."""
+class WaitingRows:
+    """Rows that wait to be written, one list for each table, and their origin."""
 
-    def __init__(self) -> None:
-        self.frames: list[Row] = []
-        self.interactions: list[Row] = []
-        self.connections: list[Row] = []
+    def __init__(self, origin: CaptureOrigin) -> None:
+        self.origin = origin
+        self.tables: dict[str, list[Row]] = {table: [] for table in TABLES}
 
     def take(self) -> dict[str, list[Row]]:
         """Remove and return all rows, by table."""
-        taken = {"frames": self.frames, "interactions": self.interactions, "connections": self.connections}
-        self.frames, self.interactions, self.connections = [], [], []
+        taken, self.tables = self.tables, {table: [] for table in TABLES}
         return taken
 
 
@@ -71,7 +69,9 @@ class FrameCells:
     is_repeated = False
     """True if it was sent before, on a transport that was lost."""
     stream: CapturedStream | None = None
-    """Its stream, if that is open."""
+    """Its stream, if that is open, and the frame was not sent before."""
+    by_requester = False
+    """True if the requester of its stream sent it."""
 
     stream_id: int | None = None
     frame_type: int | None = None
@@ -102,14 +102,11 @@ class FrameCells:
         if metadata is not None:
             self.metadata_bytes = len(metadata) + (self.beyond if data is None else 0)
 
-    def cells(self) -> Row:
-        """Return the cells from ``stream_id`` to ``trace_id``."""
-        return _cells(self)
 
-
-_cells: Callable[[FrameCells], Row] = attrgetter(
+cells_of: Callable[[FrameCells], Row] = attrgetter(
     *(column.name for column in FRAMES if hasattr(FrameCells, column.name))
 )
+"""Returns the cells from ``stream_id`` to ``trace_id``."""
 
 
 @lru_cache(maxsize=REMEMBERED)

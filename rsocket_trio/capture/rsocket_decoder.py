@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, BufferEntry, Recorded
 from rsocket_trio.capture.captured_stream import LONGEST_METADATA, REQUESTER, RESPONDER, CapturedStream
 from rsocket_trio.capture.connection_decoder import LONGEST, CapturedFrame, ConnectionDecoder, Sessions
-from rsocket_trio.capture.rows import FrameCells, Origin, Rows, readable_route, session_id, trace_of
-from rsocket_trio.capture.schema import (
-    CANCEL,
-    COMPLETE,
-    ERROR,
-    ERROR_TEXT,
-    LEASE_DENIED,
-    REJECTED,
-    as_int8,
-    as_int16,
-    as_int32,
+from rsocket_trio.capture.rows import (
+    CaptureOrigin,
+    FrameCells,
+    Row,
+    WaitingRows,
+    readable_route,
+    route_id,
+    session_id,
+    trace_of,
 )
+from rsocket_trio.capture.schema import ERROR_TEXT, RTT_BUCKETS, Outcome, as_int8, as_int16, as_int32
 from rsocket_trio.errors import DRAIN_SIGN, Rejected, RemoteProtocolError
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.recording import Facts
-from rsocket_trio.mux.stream_state import BOTH, Interaction
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import dialect_named
+from rsocket_trio.rsocket.dialect import DIALECTS, dialect_named
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import (
@@ -46,21 +47,24 @@ from rsocket_trio.rsocket.handshake import stated
 from rsocket_trio.rsocket.resume_protocol import resume_request
 
 NS_PER_MS = 1_000_000
+MOST_PINGS = 1024
+"""Keepalives that await an answer; older ones have no round-trip time."""
 
 
 class RSocketDecoder(ConnectionDecoder):
     """A captured connection of one of the five dialects."""
 
-    def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int, sessions: Sessions) -> None:
-        super().__init__(origin, rows, facts, conn_id, now)
+    def __init__(self, rows: WaitingRows, facts: Facts, conn_id: str, now: int, sessions: Sessions) -> None:
+        super().__init__(rows, facts, conn_id, now)
         self._dialect = dialect_named(facts.dialect)
         self._token: str | None = None
         """The id of a session that may be resumed."""
         self._sessions = sessions
+        self._pings: dict[bool, deque[int]] = {True: deque(maxlen=MOST_PINGS), False: deque(maxlen=MOST_PINGS)}
         self._position: int | None = None
         """The position up to which the peer has received, as its resume request states."""
 
-    def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
+    def take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
         data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
         seen = FrameCells(now, inward, len(data) + beyond, beyond)
         self._count(inward, seen.frame_bytes)
@@ -77,15 +81,22 @@ class RSocketDecoder(ConnectionDecoder):
         seen.stream_id = decoded.stream_id & LONGEST
         self._look_at_begin(decoded, data, inward)
         seen.is_repeated = self._token is not None and not inward and self.session.repeats(data, seen.frame_bytes)
-        seen.stream = stream = self.session.streams.get(decoded.stream_id)
-        if seen.is_repeated and stream is not None:
-            stream.retries += 1
+        stream = self.session.streams.get(decoded.stream_id)
+        if stream is not None:
+            seen.by_requester = stream.ours != inward
+            if seen.is_repeated:
+                stream.retries += 1
+            else:
+                seen.stream = stream
+                if not isinstance(decoded, RequestFrame):
+                    stream.half(seen.by_requester).size += seen.frame_bytes
         seen.measure(decoded)
         read = READERS.get(type(decoded))
         if read is not None:
             read(self, decoded, seen)
+        stream = seen.stream or stream
         if seen.route_id is None and decoded.stream_id:
-            seen.route_id = stream.route_id if stream is not None else self.session.late_route(decoded.stream_id)
+            seen.route_id = stream.route_id if stream is not None else self.session.ended.get(decoded.stream_id)
         self._row(seen)
 
     def _look_at_begin(self, frame: Frame, data: bytes, inward: bool) -> None:
@@ -122,11 +133,9 @@ class RSocketDecoder(ConnectionDecoder):
             former.drops += self.drops
             former.go_on(self, position if self.facts.side == "client" else self._position, now)
             self.resumes = former.resumes
-            if replaced.is_closed:
+            if replaced.reason is not None:
                 replaced.write_row()
         self.is_resuming = False
-
-    # One method for each kind of frame
 
     def _read_setup(self, frame: SetupFrame, seen: FrameCells) -> None:
         frame = stated(self._dialect, frame)
@@ -153,8 +162,15 @@ class RSocketDecoder(ConnectionDecoder):
 
     def _read_keepalive(self, frame: KeepaliveFrame, seen: FrameCells) -> None:
         seen.keepalive_pos = frame.last_received_position
-        if frame.respond or frame.data != DRAIN_SIGN:  # which answers nothing
-            self._beat(seen.now, seen.inward, asks=frame.respond)
+        self._beat(frame, seen)
+
+    def _beat(self, beat: KeepaliveFrame | Beat, seen: FrameCells) -> None:
+        """Handle a keepalive request or its answer."""
+        if beat.respond:
+            self._pings[seen.inward].append(seen.now)
+        elif beat.data != DRAIN_SIGN and self._pings[not seen.inward]:  # which answers nothing
+            micros = (seen.now - self._pings[not seen.inward].popleft()) // 1000
+            self._rtt[min(micros.bit_length(), RTT_BUCKETS - 1)] += 1
 
     def _read_lease(self, frame: LeaseFrame, seen: FrameCells) -> None:
         self._grant(frame.number_of_requests, frame.time_to_live_ns, seen)
@@ -163,8 +179,7 @@ class RSocketDecoder(ConnectionDecoder):
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
             if isinstance(content, Beat):
-                if content.respond or content.data != DRAIN_SIGN:
-                    self._beat(seen.now, seen.inward, asks=content.respond)
+                self._beat(content, seen)
             elif isinstance(content, ResumePosition):
                 seen.keepalive_pos = content.last_received_position
             elif isinstance(content, Permits):
@@ -176,11 +191,8 @@ class RSocketDecoder(ConnectionDecoder):
         # A received lease is for requests sent.
         self._leases[not seen.inward].grant(number, ttl_ns, seen.now)
 
-    # Frames of a stream
-
     def _read_request(self, frame: RequestFrame, seen: FrameCells) -> None:
-        now, ours, stream = seen.now, not seen.inward, seen.stream
-        dialect = self._dialect
+        now, ours, stream, dialect = seen.now, not seen.inward, seen.stream, self._dialect
         seen.interaction = frame.interaction.value
         if seen.is_repeated:
             return
@@ -188,9 +200,9 @@ class RSocketDecoder(ConnectionDecoder):
             goes_on = stream.asked.pieces and (dialect.request_repeats or dialect.request_continues)
             if goes_on or (dialect.channel_items_are_requests and frame.interaction is Interaction.REQUEST_CHANNEL):
                 ends = frame.complete and not seen.beyond and not stream.asked.pieces
-                self._payload(
-                    stream, frame, seen, is_item=not (ends and dialect.only_completes(frame.payload, frame.initial_n))
-                )
+                is_item = not (ends and dialect.only_completes(frame.payload, frame.initial_n))
+                stream.asked.size += seen.frame_bytes
+                self._payload(stream, frame, seen, is_item=is_item)
                 return
         seen.request_n = frame.initial_n
         stream = CapturedStream(frame.stream_id, frame.interaction, now, self.conn_id, self.session.drops, ours)
@@ -202,56 +214,46 @@ class RSocketDecoder(ConnectionDecoder):
             for _ in range(dialect.extensions.cost_of(frame.extensions) if dialect.entries else 1):
                 lease.use(now)
         self.session.begin(stream, now)
+        seen.stream, seen.by_requester = stream, True
+        stream.asked.size += seen.frame_bytes
         self._payload(stream, frame, seen, is_item=True)
 
     def _read_payload(self, frame: PayloadFrame, seen: FrameCells) -> None:
-        if seen.stream is not None and not seen.is_repeated:
+        if seen.stream is not None:
             carries = bool(seen.data_bytes) or seen.metadata_bytes is not None
             is_item = frame.next or (self._dialect.bare_payload_is_item and carries)
             self._payload(seen.stream, frame, seen, is_item=is_item)
 
     def _read_request_n(self, frame: RequestNFrame, seen: FrameCells) -> None:
-        stream = seen.stream
         seen.request_n = frame.request_n
-        if stream is not None and not seen.is_repeated:
-            by_requester = stream.ours != seen.inward
-            stream.half(by_requester).size += seen.frame_bytes
-            seen.credit_after = stream.grant(frame.request_n, seen.now, by_requester=by_requester)
+        if seen.stream is not None:
+            seen.credit_after = seen.stream.grant(frame.request_n, seen.now, by_requester=seen.by_requester)
 
     def _read_cancel(self, frame: CancelFrame, seen: FrameCells) -> None:
-        stream = seen.stream
-        if stream is None or seen.is_repeated:
+        if seen.stream is None:
             return
-        by_requester = stream.ours != seen.inward
-        stream.half(by_requester).size += seen.frame_bytes
-        seen.route_id = stream.route_id
-        if not by_requester and self._dialect.half_close:
-            self._close(seen.now, stream, REQUESTER)
+        if not seen.by_requester and self._dialect.half_close:
+            self._close(seen.now, seen.stream, REQUESTER)
         else:
-            self.session.end(stream, seen.now, CANCEL)
+            self.session.end(seen.stream, seen.now, "cancel")
 
     def _read_error(self, frame: ErrorFrame, seen: FrameCells) -> None:
-        stream = seen.stream
         code = as_int32(frame.code)
         seen.error_code = code
         seen.error_text = frame.data[: 4 * ERROR_TEXT].decode("utf-8", "replace")[:ERROR_TEXT]
-        if stream is None or seen.is_repeated:
+        if seen.stream is None:
             return
-        stream.half(stream.ours != seen.inward).size += seen.frame_bytes
-        seen.route_id = stream.route_id
-        outcome = ERROR
+        outcome: Outcome = "error"
         if frame.code == Rejected.default_code:
-            outcome = LEASE_DENIED if self._leased and "lease" in seen.error_text.lower() else REJECTED
-        self.session.end(stream, seen.now, outcome, code)
+            outcome = "lease_denied" if self._leased and "lease" in seen.error_text.lower() else "rejected"
+        self.session.end(seen.stream, seen.now, outcome, code)
 
     def _payload(
         self, stream: CapturedStream, frame: RequestFrame | PayloadFrame, seen: FrameCells, *, is_item: bool
     ) -> None:
         """Handle a payload of a stream, or a fragment of one."""
-        now, payload = seen.now, frame.payload
-        by_requester = stream.ours != seen.inward
+        now, payload, by_requester = seen.now, frame.payload, seen.by_requester
         half = stream.half(by_requester)
-        half.size += seen.frame_bytes
         half.pieces += 1
         half.has_item |= is_item
         opening = by_requester and not half.payloads
@@ -259,7 +261,6 @@ class RSocketDecoder(ConnectionDecoder):
             stream.metadata = (stream.metadata or b"") + payload.metadata
         if frame.follows:
             seen.fragments = 0
-            seen.route_id = stream.route_id
             return
         seen.fragments = min(half.pieces, 2**15 - 1)
         if opening:
@@ -270,9 +271,8 @@ class RSocketDecoder(ConnectionDecoder):
                 seen.credit_after = left
         ends = half.has_item and not by_requester and stream.interaction is Interaction.REQUEST_RESPONSE
         half.pieces, half.has_item = 0, False
-        seen.route_id = stream.route_id
         if stream.interaction is Interaction.FIRE_AND_FORGET or ends:
-            self.session.end(stream, now, COMPLETE)
+            self.session.end(stream, now, "complete")
         elif frame.complete:
             if by_requester:
                 self._close(now, stream, REQUESTER)
@@ -282,16 +282,16 @@ class RSocketDecoder(ConnectionDecoder):
 
     def _close(self, now: int, stream: CapturedStream, halves: int) -> None:
         stream.close(now, halves)
-        if stream.is_over:
-            self.session.end(stream, now, COMPLETE)
+        if stream.open == NEITHER:
+            self.session.end(stream, now, "complete")
 
     def _name_route(self, stream: CapturedStream, payload: Payload, seen: FrameCells) -> None:
         metadata, stream.metadata = stream.metadata, None
         if not metadata:
             return
         mime = mime_name(payload.metadata_mime) or self._metadata_mime
-        stream.name_route(readable_route(metadata, mime))
-        seen.route = stream.route
+        stream.route = seen.route = readable_route(metadata, mime)
+        stream.route_id = None if stream.route is None else route_id(stream.route)
         seen.trace_id = trace_of(metadata, mime)
 
 
@@ -309,3 +309,74 @@ READERS: Final[dict[type, Callable[..., None]]] = {
     CancelFrame: RSocketDecoder._read_cancel,
     ErrorFrame: RSocketDecoder._read_error,
 }
+
+
+class ConnectionTracker:
+    """Turns the entries of all connections into rows of the three tables, without a clock, thread or file.
+
+    ``new_id`` names connections.
+    """
+
+    def __init__(self, origin: CaptureOrigin, new_id: Callable[[], str]) -> None:
+        self._rows = WaitingRows(origin)
+        self._new_id = new_id
+        self._decoders: dict[Recorded, ConnectionDecoder] = {}
+        self._sessions: Sessions = {}
+
+    def __len__(self) -> int:
+        """Return the number of connections that are tracked."""
+        return len(self._decoders)
+
+    def take(self) -> dict[str, list[Row]]:
+        """Remove and return the rows so far, by table."""
+        return self._rows.take()
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of frame rows that have not been taken."""
+        return len(self._rows.tables["frames"])
+
+    def see(self, entry: BufferEntry) -> None:
+        """Handle one entry of the buffer."""
+        source, kind, now, frames, _, dropped, text = entry
+        if kind == OPENED:
+            rows, facts, conn_id = self._rows, source.facts, self._new_id()
+            self._decoders[source] = (
+                RSocketDecoder(rows, facts, conn_id, now, self._sessions)
+                if facts.dialect in DIALECTS
+                else ConnectionDecoder(rows, facts, conn_id, now)
+            )
+            return
+        decoder = self._decoders.get(source)
+        if decoder is None:
+            return
+        decoder.drop(dropped)
+        if kind == CLOSED:
+            decoder.closed(now, text)
+        elif kind == OVER:
+            self._over(decoder, now, text)
+        else:
+            for frame in frames:
+                decoder.take(now, kind == RECEIVED, frame)
+            return
+        if decoder.is_done:
+            self._decoders.pop(source, None)
+
+    def finish(self, now: int, reason: str) -> None:
+        """End the capture: end all connections and sessions that it tracks."""
+        for source, decoder in self._decoders.items():
+            decoder.drop(source.dropped)
+            decoder.give_up(now, reason)
+        self._decoders.clear()
+        self._sessions.clear()
+
+    def _over(self, decoder: ConnectionDecoder, now: int, reason: str) -> None:
+        decoder.over(now, reason)
+        session = decoder.session
+        name = session.side, session.id
+        if self._sessions.get(name) is session and session.is_over:
+            del self._sessions[name]
+        if session.resumes:
+            done = [source for source, other in self._decoders.items() if other.session is session and other.is_done]
+            for source in done:
+                del self._decoders[source]

@@ -1,8 +1,8 @@
-"""Declares the columns of the three tables of a capture, with their types and meanings."""
+"""Declares the columns of the three tables of a capture, with their types."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -22,15 +22,8 @@ ERROR_TEXT: Final = 256
 RTT_BUCKETS: Final = 32
 """Buckets of a keepalive histogram: bucket n counts round trips of less than 2**n microseconds, not below 2**(n-1)."""
 
-COMPLETE: Final = "complete"
-ERROR: Final = "error"
-CANCEL: Final = "cancel"
-CONN_LOST: Final = "conn_lost"
-REJECTED: Final = "rejected"
-LEASE_DENIED: Final = "lease_denied"
-UNKNOWN: Final = "unknown"
-"""The end of the stream may be among frames that were dropped."""
-OUTCOMES: Final = (COMPLETE, ERROR, CANCEL, CONN_LOST, REJECTED, LEASE_DENIED, UNKNOWN)
+Outcome: TypeAlias = Literal["complete", "error", "cancel", "conn_lost", "rejected", "lease_denied", "unknown"]
+"""How a stream ended: ``unknown`` if its end may be among frames that were dropped."""
 
 
 @attrs.frozen
@@ -39,118 +32,45 @@ class Column:
 
     name: str
     type: str
-    meaning: str
     required: bool = False
 
 
-# fmt: off
-FRAMES: Final = (
-    Column("capture_id",     STRING,    "one for each run of a capture", required=True),
-    Column("host",           STRING,    "where it ran", required=True),
-    Column("conn_id",        STRING,    "one for each transport connection, 128 bits in hex", required=True),
-    Column("session_id",     STRING,    "the same before and after a resumption, and on both sides of one that can be "
-                                        "resumed; else as conn_id", required=True),
-    Column("seq",            INT64,     "order of observation in this connection, from 0: the sort key", required=True),
-    Column("ts",             TIMESTAMP, "when it was seen", required=True),
-    Column("mono_ns",        INT64,     "the same on a clock that never jumps, ns: for durations in one capture",
-                                        required=True),
-    Column("side",           STRING,    "client or server: the side that captures", required=True),
-    Column("dir",            STRING,    "in or out, as that side sees it", required=True),
-    Column("transport",      STRING,    "tcp, tls, unix, ws, wss, h2, h2s, memory, aeron, stream", required=True),
-    Column("peer",           STRING,    "remote address", required=True),
-    Column("stream_id",      INT32,     "0 is the connection; null where the header is unreadable"),
-    Column("frame_type",     INT8,      "the number on the wire, by dialect"),
-    Column("flags",          INT16,     "the bits on the wire, by dialect"),
-    Column("interaction",    STRING,    "on request frames"),
-    Column("route",          STRING,    "on the frame that completes a request's payload"),
-    Column("route_id",       INT64,     "a stable hash of the route, on that and every later frame of the stream"),
-    Column("request_n",      INT64,     "credit that this frame grants: initial, or REQUEST_N"),
-    Column("frame_bytes",    INT32,     "size of the frame, without length prefix", required=True),
-    Column("data_bytes",     INT32,     "of which payload data"),
-    Column("metadata_bytes", INT32,     "of which metadata"),
-    Column("fragments",      INT16,     "on the last frame of a payload: how many it came in; 0 on those before it"),
-    Column("credit_after",   INT64,     "items that may still be sent after this frame, by its sender, or, where the "
-                                        "frame grants credit, by its receiver"),
-    Column("error_code",     INT32,     "on ERROR frames"),
-    Column("error_text",     STRING,    "their text, 256 characters at most"),
-    Column("lease_ttl_ms",   INT32,     "on leases: time to live"),
-    Column("lease_n",        INT32,     "on leases: requests"),
-    Column("keepalive_pos",  INT64,     "on KEEPALIVE: last received position"),
-    Column("resume_pos",     INT64,     "on RESUME and its answer: last received position"),
-    Column("trace_id",       BINARY,    "16 bytes, on requests with tracing metadata of W3C or Zipkin"),
-    Column("drop_count",     INT64,     "frames of this connection that were dropped since its last row",
-                                        required=True),
-)
+def columns(declared: str) -> tuple[Column, ...]:
+    """Return the columns of a declaration: names and types, with ``!`` behind those that are required."""
+    pairs = (column.split() for column in declared.split(","))
+    return tuple(Column(name, kind.rstrip("!"), kind.endswith("!")) for name, kind in pairs)
 
-INTERACTIONS: Final = (
-    Column("capture_id",     STRING,    "as in frames", required=True),
-    Column("host",           STRING,    "as in frames", required=True),
-    Column("conn_id",        STRING,    "where the stream began", required=True),
-    Column("session_id",     STRING,    "as in frames", required=True),
-    Column("stream_id",      INT32,     "as in frames", required=True),
-    Column("side",           STRING,    "the side that captures", required=True),
-    Column("role",           STRING,    "requester or responder: what that side is in this stream", required=True),
-    Column("route",          STRING,    "null where there is none"),
-    Column("route_id",       INT64,     "as in frames"),
-    Column("interaction",    STRING,    "request_response, fire_and_forget, request_stream, request_subscription or "
-                                        "request_channel", required=True),
-    Column("t_start",        TIMESTAMP, "the first frame", required=True),
-    Column("t_first",        TIMESTAMP, "the first payload of the responder; null if none came"),
-    Column("t_end",          TIMESTAMP, "the last frame, or the end of the connection", required=True),
-    Column("first_us",       INT64,     "from t_start to t_first"),
-    Column("total_us",       INT64,     "from t_start to t_end", required=True),
-    Column("n_in",           INT64,     "payloads received, the request's among them", required=True),
-    Column("n_out",          INT64,     "payloads sent, the request's among them", required=True),
-    Column("bytes_in",       INT64,     "bytes of all frames received", required=True),
-    Column("bytes_out",      INT64,     "bytes of all frames sent", required=True),
-    Column("requested_n",    INT64,     "credit that the requester granted; null where there is none"),
-    Column("stall_us",       INT64,     "how long the responder had no credit", required=True),
-    Column("stalls",         INT32,     "how often that happened", required=True),
-    Column("max_gap_us",     INT64,     "the longest time between two payloads of the responder; null below two"),
-    Column("outcome",        STRING,    "complete, error, cancel, conn_lost, rejected, lease_denied; unknown where "
-                                        "frames were dropped", required=True),
-    Column("error_code",     INT32,     "of the ERROR that ended it"),
-    Column("retries",        INT32,     "frames that were sent again after a resumption", required=True),
-)
 
-CONNECTIONS: Final = (
-    Column("capture_id",     STRING,    "as in frames", required=True),
-    Column("host",           STRING,    "as in frames", required=True),
-    Column("conn_id",        STRING,    "as in frames", required=True),
-    Column("session_id",     STRING,    "as in frames", required=True),
-    Column("side",           STRING,    "the side that captures", required=True),
-    Column("dialect",        STRING,    "as in rsocket/1.0", required=True),
-    Column("transport",      STRING,    "as in frames", required=True),
-    Column("peer",           STRING,    "as in frames", required=True),
-    Column("t_start",        TIMESTAMP, "when frames could pass", required=True),
-    Column("t_end",          TIMESTAMP, "when the transport was closed", required=True),
-    Column("metadata_mime",  STRING,    "of the SETUP"),
-    Column("data_mime",      STRING,    "of the SETUP"),
-    Column("keepalive_interval_ms", INT64, "of the SETUP"),
-    Column("max_lifetime_ms", INT64,    "of the SETUP"),
-    Column("lease",          BOOL,      "whether the SETUP asks for leases"),
-    Column("resume",         BOOL,      "whether the SETUP asks for resumption"),
-    Column("resume_count",   INT32,     "how often its session had been resumed, this time included", required=True),
-    Column("frames_in",      INT64,     "frames received", required=True),
-    Column("frames_out",     INT64,     "frames sent", required=True),
-    Column("bytes_in",       INT64,     "their bytes", required=True),
-    Column("bytes_out",      INT64,     "their bytes", required=True),
-    Column("streams",        INT64,     "streams that began here", required=True),
-    Column("keepalive_rtt",  COUNTS,    "32 counts: entry n those below 2**n us and not below 2**(n-1)", required=True),
-    Column("lease_grants",   INT64,     "LEASE frames, of both directions", required=True),
-    Column("lease_granted",  INT64,     "requests that they allowed", required=True),
-    Column("lease_used",     INT64,     "of which were made", required=True),
-    Column("lease_expired",  INT64,     "of which were not made in time, or before the next lease", required=True),
-    Column("drop_count",     INT64,     "frames that were dropped", required=True),
-    Column("close_reason",   STRING,    "why it ended", required=True),
+# The meaning of each column is in docs/reference/capture.md.
+FRAMES: Final = columns(
+    """
+    capture_id string!, host string!, conn_id string!, session_id string!, seq int64!, ts timestamp!, mono_ns int64!,
+    side string!, dir string!, transport string!, peer string!, stream_id int32, frame_type int8, flags int16,
+    interaction string, route string, route_id int64, request_n int64, frame_bytes int32!, data_bytes int32,
+    metadata_bytes int32, fragments int16, credit_after int64, error_code int32, error_text string,
+    lease_ttl_ms int32, lease_n int32, keepalive_pos int64, resume_pos int64, trace_id binary, drop_count int64!
+    """
 )
-# fmt: on
-
-TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    "frames": FRAMES,
-    "interactions": INTERACTIONS,
-    "connections": CONNECTIONS,
-}
+INTERACTIONS: Final = columns(
+    """
+    capture_id string!, host string!, conn_id string!, session_id string!, stream_id int32!, side string!,
+    role string!, route string, route_id int64, interaction string!, t_start timestamp!, t_first timestamp,
+    t_end timestamp!, first_us int64, total_us int64!, n_in int64!, n_out int64!, bytes_in int64!, bytes_out int64!,
+    requested_n int64, stall_us int64!, stalls int32!, max_gap_us int64, outcome string!, error_code int32,
+    retries int32!
+    """
+)
+CONNECTIONS: Final = columns(
+    """
+    capture_id string!, host string!, conn_id string!, session_id string!, side string!, dialect string!,
+    transport string!, peer string!, t_start timestamp!, t_end timestamp!, metadata_mime string, data_mime string,
+    keepalive_interval_ms int64, max_lifetime_ms int64, lease bool, resume bool, resume_count int32!,
+    frames_in int64!, frames_out int64!, bytes_in int64!, bytes_out int64!, streams int64!,
+    keepalive_rtt list<int64>!, lease_grants int64!, lease_granted int64!, lease_used int64!, lease_expired int64!,
+    drop_count int64!, close_reason string!
+    """
+)
+TABLES: Final = {"frames": FRAMES, "interactions": INTERACTIONS, "connections": CONNECTIONS}
 
 
 def type_names(dialect: str) -> dict[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -158,27 +159,17 @@ class TableWriter:
         self._write()
         self._finish()
 
-    def save(self) -> None:
-        """Complete the file after a failure elsewhere. Its rows are lost if that fails, too. Never raises."""
-        try:
-            self.complete()
-        except Exception:
-            # The first failure is the one that is reported.
-            self.abandon()
-
     def abandon(self) -> None:
         """Discard the rows that are in no whole file, and remove the temporary file if possible. Never raises."""
         part, self._part = self._part, None
         self._rows = []
         self._in_part = 0
-        if part is None:
-            return
-        for end in (part.close, self._paths[0].unlink):
-            try:
-                end()
-            except (OSError, ValueError):
-                # It could not be written before, either; and no reader takes a leftover for a file of the capture.
-                continue
+        if part is not None:
+            # It could not be written before, either; and no reader takes a leftover for a file of the capture.
+            with suppress(OSError, ValueError):
+                part.close()
+            with suppress(OSError):
+                self._paths[0].unlink()
 
     def _finish(self) -> None:
         """Complete the file and give it its final name, if there is one."""
@@ -195,20 +186,19 @@ class TableWriter:
         self._in_part = 0
 
     def _write(self) -> None:
-        rows, self._rows = self._rows, []
-        while rows:
-            day = rows[0][self._when] // DAY
-            same = [row for row in rows if row[self._when] // DAY == day]
-            rest = [] if len(same) == len(rows) else [row for row in rows if row[self._when] // DAY != day]
+        by_day: dict[int, list[Row]] = {}
+        for row in self._rows:
+            by_day.setdefault(row[self._when] // DAY, []).append(row)
+        self._rows = []
+        for day, rows in by_day.items():
             part = self._part_for(day)
-            self._in_part += len(same)
+            self._in_part += len(rows)
             try:
-                part.write(same)
+                part.write(rows)
             except BaseException:
                 # The state of the file is unknown.
                 self.abandon()
                 raise
-            rows = rest
 
     def _part_for(self, day: int) -> Part:
         date = (EPOCH + timedelta(days=day)).date().isoformat()

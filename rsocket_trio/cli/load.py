@@ -57,7 +57,7 @@ NOT_HERE = ({*OF_ONE_RUN} | {"data", "resume"}) - {"log"}
 OF_CONNECTION = ("dialect", "quirks", "peer", "setup", "data_mime", "metadata_mime", "keepalive", "lease", "headers")
 """Options of a connection that a load has as well."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
-ARRIVALS = ("constant", "poisson", "closed")
+ARRIVALS = ("constant", "poisson")
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ S: Settings = {"type": SECONDS, "metavar": "S"}
 R: Settings = {"type": click.FloatRange(min=0, min_open=True), "metavar": "R"}
 # fmt: off
 ROWS = (
-    Row("rate",         "--rate", "Requests per second of all workers together.", R),
+    Row("rate",         "--rate", "Requests per second of all workers together.", {**R, "required": True}),
     Row("seconds",      "--seconds", "Seconds that are measured (10).", S),
     Row("requests",     "-n --requests", "Requests of all workers together, instead of --seconds.", N),
     Row("workers",      "--workers", "Worker processes on this machine (1).", N),
@@ -86,8 +86,7 @@ ROWS = (
     Row("sizes",        "--size", "Random data of one of these sizes, instead of --data.",
                         {"type": sizes, "metavar": "BYTES[,...]"}),
     Row("items",        "--items", "Payloads that a channel sends (1).", N),
-    Row("arrivals",     "--arrivals", "When requests are due: at equal distances, at random, as from many users, or "
-                        "each after an answer (closed, without --rate).",
+    Row("arrivals",     "--arrivals", "When requests are due: at equal distances, or at random, as from many users.",
                         {"type": click.Choice(ARRIVALS), "default": ARRIVALS[0], "show_default": True}),
     Row("in_flight",    "--in-flight", "Requests of a worker that may wait for answers (1024).", N),
     Row("timeout",      "--timeout", "Seconds that a request may take.",
@@ -143,10 +142,7 @@ def make_load(options: Settings) -> int:
         summary = summary_of(plan, options)
     except LoadError as error:
         raise failure_of(str(error)) from error
-    except WorkerError as error:
-        show(error.summary, options)
-        raise Failure(str(error), FAILED) from error
-    except SlotsError as error:
+    except (WorkerError, SlotsError) as error:
         raise Failure(str(error), FAILED) from error
     if summary.interrupted and not summary.measured and not options["as_json"]:
         complain(interrupts.INTERRUPTED_TEXT)

@@ -8,6 +8,7 @@ their counts, in Spark by a ``groupBy`` over the index.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
@@ -36,28 +37,29 @@ class Histogram:
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""
-        self._counts: dict[int, int] = {}
-        self.total = 0
-        """Return the count of all numbers."""
+        self._counts = Counter[int]()
         for bucket, count in counts:
-            self._add(bucket, count)
+            self._counts[bucket] += count
+
+    @property
+    def total(self) -> int:
+        """Return the count of all numbers."""
+        return self._counts.total()
 
     def record(self, number: int, count: int = 1) -> None:
         """Count ``number`` so many times: ``count``. Raise ``ValueError`` for a number below 0."""
-        self._add(bucket_of(number), count)
+        self._counts[bucket_of(number)] += count
 
     def merge(self, other: Histogram) -> None:
         """Add all counts of ``other``."""
-        for bucket, count in other.counts():
-            self._add(bucket, count)
+        self._counts.update(other._counts)
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Yield each bucket that is not empty with its count, in the order of their numbers."""
-        yield from sorted(self._counts.items())
+        """Return each bucket that is not empty with its count, in the order of their numbers."""
+        return iter(sorted(self._counts.items()))
 
     def quantile(self, part: float) -> int | None:
-        """Return the number that ``part`` of all numbers do not exceed, ``part`` from 0 to 1; ``None`` if there are
-        none.
+        """Return the number that ``part`` of all numbers do not exceed; ``None`` if there are none.
 
         It is the highest one of its bucket: the exact one by nearest rank, or above it by ``RELATIVE_ERROR`` at most.
         Raise ``ValueError`` for a part outside of 0 to 1.
@@ -71,7 +73,3 @@ class Histogram:
             if rank <= 0:
                 return bounds_of(bucket)[1]
         return None
-
-    def _add(self, bucket: int, count: int) -> None:
-        self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.total += count

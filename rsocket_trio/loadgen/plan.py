@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import ssl
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs.validators import in_, optional
 
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import INITIAL_REQUEST_N
-from rsocket_trio.payload import PayloadLike
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.terms import MAX_REQUESTS
-from rsocket_trio.transports.connect import HeadersLike
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid, between
 
-CLOSED = "closed"
-"""Arrivals of a load without a rate."""
-ARRIVALS = ("constant", "poisson", CLOSED)
+if TYPE_CHECKING:
+    from rsocket_trio.client.reconnecting import ReconnectOptions
+
+ARRIVALS = ("constant", "poisson")
 INTERACTIONS = ("response", "stream", "fnf", "channel")
-IN_FLIGHT = 1024
-"""Requests of a task that may wait for their answers in an open loop, by default."""
 MAX_RATE = 1_000_000
 """Requests per second of a task at most: more than any can make, and few enough for the schedule to end."""
 MIN_NUMBER = 1e-6
@@ -40,8 +37,8 @@ class Plan:
     """
 
     uri: str
-    rate: float | None = attrs.field(default=None, validator=optional(between(MIN_NUMBER)))
-    """Requests per second of all tasks together; none for a closed loop."""
+    rate: float = attrs.field(validator=between(MIN_NUMBER))
+    """Requests per second of all tasks together."""
     seconds: float = attrs.field(default=10.0, validator=between(MIN_NUMBER))
     """Seconds that are measured, without ``requests``."""
     requests: int | None = attrs.field(default=None, validator=optional(COUNT))
@@ -65,9 +62,9 @@ class Plan:
     credit: int = attrs.field(default=INITIAL_REQUEST_N, validator=COUNT)
     """Initial credit of a stream or channel in items; topped up at half."""
     arrivals: str = attrs.field(default="constant", validator=in_(ARRIVALS))
-    """``constant`` or ``poisson`` distances between requests; or ``closed``: each after the answer before it."""
-    in_flight: int | None = attrs.field(default=None, validator=optional(COUNT))
-    """Requests of a task that may wait for their answers: 1024, and in a closed loop one for each connection."""
+    """``constant`` or ``poisson`` distances between requests."""
+    in_flight: int = attrs.field(default=1024, validator=COUNT)
+    """Requests of a task that may wait for their answers."""
     timeout: float = attrs.field(default=10.0, validator=between(MIN_NUMBER, MAX_SECONDS))
     """Seconds that a request may take. One that waits as long for its turn is dropped."""
     warm_up: float = attrs.field(default=0.0, validator=between(0, MAX_SECONDS))
@@ -78,9 +75,7 @@ class Plan:
     """True if each task makes one request beforehand; if that fails there is no load."""
     connect_timeout: float = attrs.field(default=10.0, validator=between(MIN_NUMBER, MAX_SECONDS))
     """Seconds within which all connections of a task must be made."""
-    connection: ConnectionOptions[PayloadLike, HeadersLike] = attrs.field(
-        factory=ConnectionOptions[PayloadLike, HeadersLike], repr=False
-    )
+    connection: ReconnectOptions = attrs.field(factory=ConnectionOptions[Any, Any], repr=False)
     """Options of ``open_connection``, of those that can be pickled: ``trust`` and those below make a TLS context."""
     trust: str | None = None
     """PEM file of certificates to trust. Each executor must have it, as well as ``cert`` and ``key``."""
@@ -91,11 +86,7 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         parse_uri(self.uri)
-        if self.arrivals == CLOSED and self.rate is not None:
-            raise ValueError("a closed loop has no rate: its requests wait for the answers before them")
-        if self.arrivals != CLOSED and self.rate is None:
-            raise ValueError("rate is missing: requests per second of all workers or tasks together")
-        if self.rate is not None and self.rate > MAX_RATE * self.tasks:
+        if self.rate > MAX_RATE * self.tasks:
             raise ValueError(f"rate of {self.rate:g}: at most {MAX_RATE:g} requests per second for each task")
         if any(size < 0 for size in self.sizes):
             raise ValueError(f"sizes of {self.sizes}: each is 0 or more bytes")
@@ -108,17 +99,8 @@ class Plan:
 
     @property
     def _length(self) -> float:
-        """Return the seconds that are measured: with ``requests`` those of the rate, in a closed loop without end."""
-        if self.requests is None:
-            return self.seconds
-        return math.inf if self.rate is None else self.requests / self.rate
-
-    @property
-    def _max_in_flight(self) -> int:
-        """Return how many requests of a task may wait for their answers."""
-        if self.in_flight is not None:
-            return self.in_flight
-        return self.connections if self.arrivals == CLOSED else IN_FLIGHT
+        """Return the seconds that are measured: with ``requests`` those of the rate."""
+        return self.seconds if self.requests is None else self.requests / self.rate
 
     @property
     def _first_credit(self) -> int:
@@ -127,7 +109,7 @@ class Plan:
         needed = None if peer is None else PEERS[peer].initial_request_n
         return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
 
-    def _connection_options(self) -> ConnectionOptions[PayloadLike, HeadersLike]:
+    def _connection_options(self) -> ReconnectOptions:
         """Return the options of ``open_connection``. Raise ``ValueError`` for unusable files."""
         return {**self.connection, "connect_timeout": self.connect_timeout, "ssl_context": self._ssl_context()}
 

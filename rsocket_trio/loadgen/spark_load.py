@@ -20,12 +20,11 @@ import trio
 
 from rsocket_trio import ConnectionClosed, Invalid, Payload, Rejected, Responder, open_connection, serve
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.load_task import LoadError, Part, perform
-from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.summary import Summary, summarize
+from rsocket_trio.loadgen.summary import Row, Summary, summarize
 from rsocket_trio.server.signals import until_interrupted
+from rsocket_trio.tools.exception_groups import nursery_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,10 +73,10 @@ def run(spark: SparkSession, plan: Plan) -> Result:
 async def run_plan(spark: SparkSession, plan: Plan, *, stop: trio.Event) -> Result:
     """Make the load of a plan, without checking for slots first. Setting ``stop`` ends it in order."""
     from pyspark import inheritable_thread_target
+    from pyspark.sql import functions
 
     seed = secrets.randbits(32) if plan.seed is None else plan.seed
-    rows = failure = None
-    async with trio.open_nursery() as nursery:
+    async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
         try:
             address = await serve_stop(nursery, spark, stop)
             # Reading the frame makes the load, and reading it twice would make it twice: keep its rows.
@@ -87,26 +86,14 @@ async def run_plan(spark: SparkSession, plan: Plan, *, stop: trio.Event) -> Resu
             # As Spark itself does for Ctrl-C: the thread ends with its job.
             spark.sparkContext.cancelAllJobs()
             raise
-        except Exception as error:
-            # Raised below: in the nursery it would leave it in a group.
-            failure = error
-        nursery.cancel_scope.cancel()
-    if rows is None:
-        assert failure is not None
-        raise failure
-    counts = added_up(rows)
+    groups = rows.groupBy("second", "measure", "name", "bucket").agg(functions.sum("count"))
+    counts: list[Row] = [
+        (second, measure, name, bucket, count) for second, measure, name, bucket, count in groups.collect()
+    ]
     for _, measure, name, _, _ in counts:
-        if measure == measures.FAILED:
+        if measure == "failed":
             raise LoadError(name)
     return Result(rows=rows, summary=summarize(plan, counts, seed=seed, interrupted=stop.is_set()))
-
-
-def added_up(rows: DataFrame) -> list[Row]:
-    """Return the rows of all tasks added up."""
-    from pyspark.sql import functions
-
-    groups = rows.groupBy("second", "measure", "name", "bucket").agg(functions.sum("count"))
-    return [(second, measure, name, bucket, count) for second, measure, name, bucket, count in groups.collect()]
 
 
 def load_frame(spark: SparkSession, plan: Plan, seed: int, address: Address) -> DataFrame:

@@ -109,7 +109,7 @@ class MessageTransport(ABC):
     __slots__ = ("_peeked", "_shown", "handshake")
 
     is_message_based = True
-    send_at_once = None
+    send_at_once: Callable[[Sequence[EncodedFrame]], bool] | None = None
     is_idle = False
 
     def __init__(self, handshake: Handshake) -> None:

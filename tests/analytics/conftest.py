@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +28,20 @@ def nothing_is_left() -> None:
     """In place of the one for all tests: the session keeps processes and sockets until the end of the run."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings that are not ours to mend."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            # py4j leaves its sockets to the collector.
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+def spare_java(file: str) -> Callable[[list[pytest.Item]], None]:
+    """Return a hook that ignores, in the tests beside a file, warnings that are not ours to mend."""
+
+    def modify(items: list[pytest.Item]) -> None:
+        for item in items:
+            if Path(file).parent in item.path.parents:
+                # py4j leaves its sockets to the collector.
+                item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+                item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+    return modify
+
+
+pytest_collection_modifyitems = spare_java(__file__)
 
 
 @pytest.fixture(scope="session")

@@ -25,10 +25,7 @@ TRACE = bytes(range(16))
 
 
 def test_both_formats_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    tables = {
-        **TABLES_BY_HAND,
-        "frames": [{**FRAMES[0], "trace_id": TRACE}, *FRAMES[1:]],
-    }
+    tables = {**TABLES_BY_HAND, "frames": [{**FRAMES[0], "trace_id": TRACE}, *FRAMES[1:]]}
     lines = read_capture(spark, write_jsonl(tmp_path / "lines", tables))
     columns = read_capture(spark, write_parquet(tmp_path / "columns", tables))
 
@@ -48,9 +45,8 @@ def test_frames_are_named_by_the_dialect_of_their_connection(spark: SparkSession
         frame(0, 0, "out", 1, 9, conn_id="open still"),
     ]
     connections = [connection(conn_id="new"), connection(conn_id="old", dialect="reactivesocket/0.1")]
-    capture = read_capture(
-        spark, write_jsonl(tmp_path, {"frames": frames, "interactions": [], "connections": connections})
-    )
+    tables = {"frames": frames, "interactions": [], "connections": connections}
+    capture = read_capture(spark, write_jsonl(tmp_path, tables))
 
     assert sorted((row.conn_id, row.seq, row.frame_name) for row in capture.frames.collect()) == [
         ("new", 0, "CANCEL"),
@@ -58,10 +54,6 @@ def test_frames_are_named_by_the_dialect_of_their_connection(spark: SparkSession
         ("old", 1, "UNKNOWN"),
         ("open still", 0, "CANCEL"),
     ]
-
-
-def drop_column(table: pa.Table, name: str) -> pa.Table:
-    return table.drop_columns([name])
 
 
 def cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
@@ -72,13 +64,12 @@ def cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda table: drop_column(table, "seq"), "the column seq is missing"),
+        (lambda table: table.drop_columns(["seq"]), "the column seq is missing"),
         (lambda table: cast(table, "stream_id", pa.int64()), "the column stream_id is BIGINT, not INTEGER"),
         (
             lambda table: cast(table, "ts", pa.timestamp("us")),
             "the column ts is TIMESTAMP, not TIMESTAMP WITH TIME ZONE",
         ),
-        (lambda table: cast(table, "seq", pa.string()), "the column seq is VARCHAR, not BIGINT"),
     ],
 )
 def test_a_foreign_schema_is_refused_by_file_and_column(

@@ -15,9 +15,9 @@ import pytest
 from qa.synthetic import write_capture
 from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.sql import OTHER_PEERS, OTHER_ROUTES
-from rsocket_trio.analytics.views import REPORT_TABLES, Answer, QueryEngine, open_duckdb
+from rsocket_trio.analytics.views import REPORT_TABLES, QueryEngine, open_duckdb
 from tests.analytics.handwritten import MINUTE
-from tests.analytics.test_tables import exactly
+from tests.analytics.reading import exactly, rows
 from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
 from tests.each_row import ALL_CASES, whole
 from tests.rows import Rows
@@ -38,14 +38,6 @@ def opened(request: pytest.FixtureRequest) -> Open:
     if request.param == "duckdb":
         return open_duckdb
     return partial(spark_engine, request.getfixturevalue("spark"))
-
-
-def rows_of(answer: Answer, *columns: str, **where: object) -> list[tuple[Any, ...]]:
-    return [
-        tuple(row[column] for column in columns)
-        for row in answer.dicts()
-        if all(row[column] == value for column, value in where.items())
-    ]
 
 
 def load(begins: int, rate: int, seconds: float, takes: int = 3_000) -> list[Cells]:
@@ -72,12 +64,8 @@ def capture_of(directory: Path, interactions: list[Cells], frames: list[Cells], 
     first = min(row["t_start"] for row in interactions)
     last = max(row["t_end"] for row in interactions)
     ends = {"t_start": first, "t_end": last, **about}
-    return write_parquet(
-        directory, {"frames": frames, "interactions": interactions, "connections": [connection(**ends)]}
-    )
-
-
-# Rates
+    tables = {"frames": frames, "interactions": interactions, "connections": [connection(**ends)]}
+    return write_parquet(directory, tables)
 
 
 def test_a_constant_load_is_level_in_whole_cells(opened: Open, tmp_path: Path) -> None:
@@ -87,11 +75,11 @@ def test_a_constant_load_is_level_in_whole_cells(opened: Open, tmp_path: Path) -
         red, rated = engine.ask("red"), engine.ask("rate_cells")
 
     by_cell: Counter[datetime] = Counter()
-    for t_from, per_second in rows_of(red, "t_from", "per_second", cut=False):
+    for t_from, per_second in rows(red, "t_from", "per_second", cut=False):
         by_cell[t_from] += per_second
     assert sorted(by_cell) == [MIDNIGHT + timedelta(seconds=90 + n) for n in range(LASTS - 1)]
     assert set(by_cell.values()) == {float(RATE)}
-    assert {rate for (rate,) in rows_of(rated, "per_second", cut=False)} == {RATE / 2}
+    assert {rate for (rate,) in rows(rated, "per_second", cut=False)} == {RATE / 2}
 
 
 def test_frames_alone_are_paired_and_tell_the_same(opened: Open, tmp_path: Path) -> None:
@@ -100,15 +88,12 @@ def test_frames_alone_are_paired_and_tell_the_same(opened: Open, tmp_path: Path)
     with opened(write_jsonl(tmp_path, {"frames": frames_of(made)}), paired=False) as engine:
         answers = {name: engine.ask(name) for name in ("red", "slow_requests", "connection_timeline")}
 
-    whole_cells = Counter(t_from for (t_from,) in rows_of(answers["red"], "t_from", per_second=20.0, cut=False))
+    whole_cells = Counter(t_from for (t_from,) in rows(answers["red"], "t_from", per_second=20.0, cut=False))
     assert set(whole_cells.values()) == {2}
     assert len(whole_cells) == 11
-    assert sum(requests for (requests,) in rows_of(answers["red"], "requests")) == len(made)
-    assert {us for (us,) in rows_of(answers["slow_requests"], "total_us")} == {3_000}
-    assert rows_of(answers["connection_timeline"], "peer", "close_reason") == [("192.0.2.1:7", "unknown")]
-
-
-# Names
+    assert sum(requests for (requests,) in rows(answers["red"], "requests")) == len(made)
+    assert {us for (us,) in rows(answers["slow_requests"], "total_us")} == {3_000}
+    assert rows(answers["connection_timeline"], "peer", "close_reason") == [("192.0.2.1:7", "unknown")]
 
 
 def test_routes_and_peers_beyond_the_busiest_share_a_name(opened: Open, tmp_path: Path) -> None:
@@ -123,14 +108,11 @@ def test_routes_and_peers_beyond_the_busiest_share_a_name(opened: Open, tmp_path
     with opened(write_parquet(tmp_path, tables)) as engine:
         rates, latencies = engine.ask("rate_cells"), engine.ask("latency_cells")
 
-    routes, peers = ({name for (name,) in rows_of(rates, column)} for column in ("route", "peer"))
+    routes, peers = ({name for (name,) in rows(rates, column)} for column in ("route", "peer"))
     assert routes == {*(f"route {n:02}" for n in range(24)), OTHER_ROUTES}
     assert peers == {*(f"192.0.2.{n}" for n in range(12)), OTHER_PEERS}
-    assert sum(n for (n,) in rows_of(rates, "requests")) == sum(n for (n,) in rows_of(latencies, "n", metric="total"))
-    assert sum(n for (n,) in rows_of(rates, "requests", route=OTHER_ROUTES)) == 6 + 5 + 4 + 3 + 2 + 1
-
-
-# The slowest
+    assert sum(n for (n,) in rows(rates, "requests")) == sum(n for (n,) in rows(latencies, "n", metric="total"))
+    assert sum(n for (n,) in rows(rates, "requests", route=OTHER_ROUTES)) == 6 + 5 + 4 + 3 + 2 + 1
 
 
 def test_the_slowest_requests_have_their_trace_and_their_frames(opened: Open, tmp_path: Path) -> None:
@@ -151,12 +133,10 @@ def test_the_slowest_requests_have_their_trace_and_their_frames(opened: Open, tm
         requests, found = engine.ask("slow_requests"), engine.ask("slow_frames")
 
     columns = ("place", "route", "total_us", "sent_us", "first_us", "last_item_us", "stall_us", "trace_id")
-    assert rows_of(requests, *columns, place=1) == [
-        (1, "slow", 900_000, 10_000, 100_000, 400_080, 300_000, TRACE.hex())
-    ]
+    assert rows(requests, *columns, place=1) == [(1, "slow", 900_000, 10_000, 100_000, 400_080, 300_000, TRACE.hex())]
     # Ten of each peer, and of each second two at least.
-    assert Counter(route for (route,) in rows_of(requests, "route")) == {"slow": 1, "one": 14, "two": 14}
-    seen = rows_of(found, "at_us", "dir", "frame_name", "credit_after", "is_item", place=1)
+    assert Counter(route for (route,) in rows(requests, "route")) == {"slow": 1, "one": 14, "two": 14}
+    seen = rows(found, "at_us", "dir", "frame_name", "credit_after", "is_item", place=1)
     assert seen[:4] == [
         (0, "out", "REQUEST_STREAM", None, False),
         (10_000, "out", "PAYLOAD", 1, True),
@@ -164,9 +144,6 @@ def test_the_slowest_requests_have_their_trace_and_their_frames(opened: Open, tm
         (400_000, "out", "REQUEST_N", 80, False),
     ]
     assert (len(seen), seen[-1][0]) == (61, 900_000)
-
-
-# Both
 
 
 FIVE = ("red", "route_latency", "errors", "connection_timeline", "capture_health")

@@ -17,6 +17,7 @@ import pytest
 from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.analytics.report import CHARTS, DRAWN, TITLES, as_script, cell, page_data, render
 from rsocket_trio.analytics.views import REPORT_TABLES, Answer
+from rsocket_trio.cli.analyze import make_report
 from rsocket_trio.cli.entry import main
 from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import HOSTILE, TABLES_BY_HAND
@@ -139,19 +140,6 @@ def test_the_command_writes_the_report_and_says_where(reported: Reported, by_han
     assert [path.name for path in reported.out.parent.iterdir()] == ["report.html"]
 
 
-def make(directory: Path, **changes: Any) -> str:
-    from rsocket_trio.cli.analyze import make_report
-
-    settings: dict[str, Any] = {
-        "server": None,
-        "frames_only": False,
-        "engine": "spark",
-        "master": "local[1]",
-        "settings": (),
-    }
-    return make_report(str(directory), SimpleNamespace(**{**settings, **changes}), "t")
-
-
 def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> None:
     with Rows() as row:
         for arguments, said in (
@@ -171,24 +159,20 @@ def test_wrong_words_are_one_line_and_no_spark_is_started(analyze: Analyze) -> N
 def test_the_command_needs_duckdb_and_no_java_whatever_its_directory_is_named(tmp_path: Path) -> None:
     directory = write_parquet(tmp_path / "cap [x]{y,z}*a?%41 '\\b", TABLES_BY_HAND)
     hidden = "import sys; sys.modules.update(pyspark=None, pyarrow=None, py4j=None, sqlglot=None)"
-    code = f"{hidden}\nfrom rsocket_trio.cli.entry import main; main()"
+    env = {"PATH": "", "JAVA_HOME": str(tmp_path)}
 
-    done = subprocess.run(
-        [sys.executable, "-c", code, "analyze", str(directory), "--out", str(tmp_path / "report.html")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        cwd=ROOT,
-        env={"PATH": "", "JAVA_HOME": str(tmp_path)},
-    )
+    done = command(hidden, str(directory), "--out", str(tmp_path / "report.html"), env=env)
 
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{tmp_path / 'report.html'}\n")
     assert "Rate, errors and duration" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_a_page_of_parquet_that_is_damaged_is_named_by_duckdb_too(analyze: Analyze, tmp_path: Path) -> None:
-    path = damaged(tmp_path)
+    """The footer is whole, and the pages are not."""
+    path = next(write_parquet(tmp_path, TABLES_BY_HAND).rglob("frames/*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
+    path.write_bytes(content)
 
     code, _, err = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
 
@@ -196,41 +180,29 @@ def test_a_page_of_parquet_that_is_damaged_is_named_by_duckdb_too(analyze: Analy
     assert err.startswith(f"rsocket-trio: {path}: it is damaged: ")
 
 
-def damaged(directory: Path) -> Path:
-    """A capture with a file of frames whose footer is whole and whose pages are not: that file."""
-    write_parquet(directory, dict(TABLES_BY_HAND))
-    path = next(directory.rglob("frames/*/*.parquet"))
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
-    path.write_bytes(content)
-    return path
-
-
 def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
     write_jsonl(tmp_path, TABLES_BY_HAND)
     path = next(tmp_path.rglob("connections/*/*.jsonl"))
     path.write_text('{"half": ')
 
+    settings = {"server": None, "frames_only": False, "engine": "spark", "master": "local[1]", "settings": ()}
     with pytest.raises(ValueError, match="line 1 is no JSON, it may be half written"):
-        make(tmp_path)
+        make_report(str(tmp_path), SimpleNamespace(**settings), "t")
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
-    [
-        ("pyspark", "pip install '.[spark,report]'"),
-        ("duckdb", "pip install '.[report]'"),
-    ],
+    ("missing", "engine", "said"),
+    [("pyspark", "spark", "pip install '.[spark,report]'"), ("duckdb", "duckdb", "pip install '.[report]'")],
 )
-def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None\nfrom rsocket_trio.cli.entry import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "analyze", str(by_hand), *(["--engine", "spark"] if "spark," in said else [])],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
+def test_a_missing_extra_is_named(by_hand: Path, missing: str, engine: str, said: str) -> None:
+    done = command(f"import sys; sys.modules[{missing!r}] = None", str(by_hand), "--engine", engine)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr
+
+
+def command(before: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, behind this code."""
+    code = f"{before}\nfrom rsocket_trio.cli.entry import main; main()"
+    words = [sys.executable, "-c", code, "analyze", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=ROOT, env=env)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +16,7 @@ from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import Answer
 from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import HOSTILE
+from tests.analytics.reading import exactly, rows
 from tests.rows import Rows
 
 if TYPE_CHECKING:
@@ -30,15 +31,6 @@ FIND, WATCH = "request_response", "request_stream"
 def capture(spark: SparkSession, by_hand: Path) -> CaptureTables:
     """The three tables."""
     return read_capture(spark, by_hand)
-
-
-def rows(answer: Answer, *columns: str, **where: object) -> list[tuple[Any, ...]]:
-    """These columns of the rows that have these values."""
-    return [
-        tuple(row[column] for column in columns)
-        for row in answer.dicts()
-        if all(row[column] == value for column, value in where.items())
-    ]
 
 
 def test_red_counts_requests_and_errors_and_knows_percentiles(told: Mapping[str, Answer]) -> None:
@@ -189,14 +181,3 @@ def test_a_table_is_derived_from_those_that_are_given(capture: CaptureTables) ->
 
 def at(seconds: int = 0, us: int = 0) -> datetime:
     return MIDNIGHT + timedelta(seconds=seconds, microseconds=us)
-
-
-def exactly(answer: Answer) -> tuple[str, tuple[str, ...], list[tuple[object, ...]]]:
-    """Rows in their order; floats as far as they agree."""
-    return answer.view, answer.columns, [tuple(map(comparable, row)) for row in answer.rows]
-
-
-def comparable(cell: object) -> object:
-    if isinstance(cell, float):
-        return float(f"{cell:.9g}")
-    return cell.astimezone(UTC).isoformat() if isinstance(cell, datetime) else cell

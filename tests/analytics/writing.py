@@ -10,86 +10,48 @@ from rsocket_trio.capture.rows import route_id
 from rsocket_trio.capture.schema import TABLES
 from rsocket_trio.capture.writers import JsonPart, ParquetPart
 
-Cells: TypeAlias = Mapping[str, Any]
+Cells: TypeAlias = dict[str, Any]
 
 START = 1_767_225_600_000_000
 """Midnight of 2026-01-01, in microseconds."""
 COMMON = {"capture_id": "capture", "host": "host", "conn_id": "c1", "session_id": "s1", "side": "client"}
+PEER = {"transport": "tcp", "peer": "192.0.2.1:7"}
+
+
+def filled(table: str, **cells: Any) -> Cells:
+    """A row with these cells; the other required ones are 0."""
+    zeros = {column.name: 0 for column in TABLES[table] if column.required}
+    return {**zeros, **COMMON, **cells}
 
 
 def frame(us: int, seq: int, dir: str, stream_id: int, frame_type: int, flags: int = 0, **more: Any) -> Cells:
-    """A row of ``frames``, so many microseconds after midnight."""
-    row = {
-        **COMMON,
-        "seq": seq,
-        "ts": START + us,
-        "mono_ns": us * 1000,
-        "dir": dir,
-        "transport": "tcp",
-        "peer": "192.0.2.1:7",
-        "stream_id": stream_id,
-        "frame_type": frame_type,
-        "flags": flags,
-        "frame_bytes": 6,
-        "drop_count": 0,
-        **more,
-    }
-    return _with_route_id(row)
+    """A row of ``frames``, so many microseconds after midnight; ``of`` is the route of its stream."""
+    when = {"seq": seq, "ts": START + us, "mono_ns": us * 1000, "dir": dir, "frame_bytes": 6}
+    if "of" in more:
+        # A later frame of a stream has its route's number alone.
+        more["route_id"] = route_id(more.pop("of"))
+    return _with_route_id(
+        filled("frames", **when, **PEER, stream_id=stream_id, frame_type=frame_type, flags=flags) | more
+    )
 
 
 def interaction(stream_id: int, kind: str, route: str | None, start: int, total: int, **more: Any) -> Cells:
     """A row of ``interactions`` that began so many microseconds after midnight, and took so many."""
     first = more.pop("first", None)
-    row = {
-        **COMMON,
-        "stream_id": stream_id,
-        "role": "requester",
-        "route": route,
-        "interaction": kind,
-        "t_start": START + start,
-        "t_first": None if first is None else START + start + first,
-        "t_end": START + start + total,
-        "first_us": first,
-        "total_us": total,
-        "n_in": 1,
-        "n_out": 1,
-        "bytes_in": 10,
-        "bytes_out": 10,
-        "stall_us": 0,
-        "stalls": 0,
-        "outcome": "complete",
-        "retries": 0,
-        **more,
-    }
-    return _with_route_id(row)
+    when = {"t_start": START + start, "t_end": START + start + total, "first_us": first, "total_us": total}
+    when["t_first"] = None if first is None else START + start + first
+    counts = {"n_in": 1, "n_out": 1, "bytes_in": 10, "bytes_out": 10, "outcome": "complete"}
+    row = filled("interactions", stream_id=stream_id, role="requester", route=route, interaction=kind, **when, **counts)
+    return _with_route_id(row | more)
 
 
 def connection(**more: Any) -> Cells:
     """A row of ``connections``."""
     rtts = more.pop("rtts", {})
-    return {
-        **COMMON,
-        "dialect": "rsocket/1.0",
-        "transport": "tcp",
-        "peer": "192.0.2.1:7",
-        "t_start": START,
-        "t_end": START + 120_000_000,
-        "resume_count": 0,
-        "frames_in": 5,
-        "frames_out": 6,
-        "bytes_in": 50,
-        "bytes_out": 60,
-        "streams": 7,
-        "lease": False,
-        "lease_grants": 0,
-        "lease_granted": 0,
-        "lease_used": 0,
-        "lease_expired": 0,
-        "drop_count": 0,
-        "close_reason": "closed",
-        "keepalive_rtt": [rtts.get(bucket, 0) for bucket in range(32)],
-        **more,
-    }
+    when = {"t_start": START, "t_end": START + 120_000_000, "close_reason": "closed", "dialect": "rsocket/1.0"}
+    counts = {"frames_in": 5, "frames_out": 6, "bytes_in": 50, "bytes_out": 60, "streams": 7, "lease": False}
+    trips = [rtts.get(bucket, 0) for bucket in range(32)]
+    return filled("connections", **PEER, **when, **counts, keepalive_rtt=trips) | more
 
 
 def write_jsonl(directory: Path, tables: Mapping[str, Sequence[Cells]]) -> Path:
@@ -113,10 +75,5 @@ def _write(directory: Path, tables: Mapping[str, Sequence[Cells]], kind: type[Js
     return directory
 
 
-def _with_route_id(row: dict[str, Any]) -> Cells:
-    if row.get("route") is not None:
-        row.setdefault("route_id", route_id(row["route"]))
-    elif "of" in row:
-        # A later frame of a stream has its route's number alone.
-        row["route_id"] = route_id(row.pop("of"))
-    return row
+def _with_route_id(row: Cells) -> Cells:
+    return row if row.get("route") is None else {"route_id": route_id(row["route"]), **row}

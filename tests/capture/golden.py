@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, BufferEntry, Recorded
+from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, BufferEntry, FrameBuffer, Recorded
 from rsocket_trio.capture.connection_decoder import CapturedFrame
-from rsocket_trio.capture.rows import Origin, Row
-from rsocket_trio.capture.writer_thread import Tracker
+from rsocket_trio.capture.rows import CaptureOrigin, Row
+from rsocket_trio.capture.rsocket_decoder import ConnectionTracker
 from rsocket_trio.capture.writers import FORMATS, TableWriter
 from rsocket_trio.mux.recording import Facts
 
@@ -101,35 +101,33 @@ CLIENT: tuple[tuple[int, str, int, object], ...] = (
     ( 43000, "b2", CLOSED,   "the connection was closed by this side"),
     ( 43000, "b1", OVER,     "the connection was closed by this side"),
 )
-SERVER: tuple[tuple[int, str, int, object], ...] = (
-    ( 30000 + LATENCY, "b1", OPENED,   Facts("server", "rsocket/1.0", "tcp", "127.0.0.1:50001")),
-    ( 30000 + LATENCY, "b1", RECEIVED, [SETUP_RESUME, FEED_1]),
-    ( 31000 - LATENCY, "b1", SENT,     [FEED_ITEM_1]),
-    ( 32000 + LATENCY, "b1", CLOSED,   "the transport broke: connection reset"),
-    ( 40000 + LATENCY, "b2", OPENED,   Facts("server", "rsocket/1.0", "tcp", "127.0.0.1:50002")),
-    ( 40000 + LATENCY, "b2", RECEIVED, [RESUME]),
-    ( 41000 - LATENCY, "b2", SENT,     [RESUME_OK]),
-    ( 41100 + LATENCY, "b2", RECEIVED, [FEED_MORE_1]),
-    ( 42000 - LATENCY, "b2", SENT,     [FEED_LAST_1]),
-    ( 43000 + LATENCY, "b2", CLOSED,   "the peer closed the connection"),
-    ( 43000 + LATENCY, "b1", OVER,     "the peer closed the connection"),
-)
 # fmt: on
+
+
+def at_the_server() -> Iterator[tuple[int, str, int, object]]:
+    """The other end of the second connection: what the client has sent or received there, but for what was lost."""
+    for us, name, kind, what in CLIENT:
+        if name != "a" and (us, kind) != (32000, SENT):
+            there = {SENT: RECEIVED, RECEIVED: SENT}.get(kind, kind)
+            facts = Facts("server", "rsocket/1.0", "tcp", f"127.0.0.1:5000{name[1]}")
+            yield us + (-LATENCY if kind == RECEIVED else LATENCY), name, there, facts if kind == OPENED else what
 
 
 def rows(name: str = "client") -> dict[str, list[Row]]:
     """The rows of one of the two runs, by table. Connections are named after the run: ``client-0``, ``client-1`` ..."""
     numbers = iter(range(100))
-    tracker = Tracker(Origin(f"{name}-capture", f"{name}-host", START_US, 0), lambda: f"{name}-{next(numbers)}")
-    for entry in entries(CLIENT if name == "client" else SERVER):
+    tracker = ConnectionTracker(
+        CaptureOrigin(f"{name}-capture", f"{name}-host", START_US, 0), lambda: f"{name}-{next(numbers)}"
+    )
+    for entry in entries(CLIENT if name == "client" else at_the_server()):
         tracker.see(entry)
     assert not len(tracker), "every connection has come to its end"
     return tracker.take()
 
 
-def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[BufferEntry]:
+def entries(conversation: Iterable[tuple[int, str, int, object]]) -> Iterator[BufferEntry]:
     """Return the bytes that recorders would have put into the buffer."""
-    buffer = Buffer(1000, 1_000_000, lambda: None)
+    buffer = FrameBuffer(1000, 1_000_000, lambda: None)
     sources: dict[str, Recorded] = {}
     for us, name, kind, what in conversation:
         if isinstance(what, Facts):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, BufferEntry, Recorded
+from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, BufferEntry, FrameBuffer, Recorded
 from rsocket_trio.capture.connection_decoder import CapturedFrame
-from rsocket_trio.capture.rows import Origin, Row
+from rsocket_trio.capture.rows import CaptureOrigin, Row
+from rsocket_trio.capture.rsocket_decoder import ConnectionTracker
 from rsocket_trio.capture.schema import TABLES
-from rsocket_trio.capture.writer_thread import Tracker
 from rsocket_trio.mux.recording import Facts
 
 Named = dict[str, Any]
@@ -43,8 +43,8 @@ class Script:
 
     def __init__(self, dialect: str = "rsocket/1.0", side: str = "client") -> None:
         numbers = iter(range(1000))
-        self.tracker = Tracker(Origin("capture", "host", 0, 0), lambda: f"conn-{next(numbers)}")
-        self.buffer = Buffer(10_000, 10_000_000, lambda: None)
+        self.tracker = ConnectionTracker(CaptureOrigin("capture", "host", 0, 0), lambda: f"conn-{next(numbers)}")
+        self.buffer = FrameBuffer(10_000, 10_000_000, lambda: None)
         self.dialect = dialect
         self.side = side
         self.now = 0
@@ -53,20 +53,18 @@ class Script:
     def open(self) -> Recorded:
         """Another connection."""
         source = Recorded(self.buffer, Facts(self.side, self.dialect, "memory", "peer"))
-        self.tell()
+        entry = self.buffer.take()
+        assert entry is not None
+        self.tracker.see(entry._replace(now=self.now * 1000))
         return source
 
-    def sent(
-        self, *frames: CapturedFrame, at: int | None = None, source: Recorded | None = None, dropped: int = 0
-    ) -> None:
+    def sent(self, *frames: CapturedFrame, **when: Any) -> None:
         """These went out."""
-        self._see(SENT, list(frames), at, source, dropped)
+        self._see(SENT, list(frames), **when)
 
-    def received(
-        self, *frames: CapturedFrame, at: int | None = None, source: Recorded | None = None, dropped: int = 0
-    ) -> None:
+    def received(self, *frames: CapturedFrame, **when: Any) -> None:
         """These came in."""
-        self._see(RECEIVED, list(frames), at, source, dropped)
+        self._see(RECEIVED, list(frames), **when)
 
     def closed(self, reason: str = "closed", *, over: bool = True, source: Recorded | None = None) -> None:
         """The transport is gone, and with ``over`` the session as well."""
@@ -81,13 +79,13 @@ class Script:
         return frames, interactions, connections
 
     def _see(
-        self, kind: int, frames: list[CapturedFrame], at: int | None, source: Recorded | None, dropped: int
+        self,
+        kind: int,
+        frames: list[CapturedFrame],
+        *,
+        at: int | None = None,
+        source: Recorded | None = None,
+        dropped: int = 0,
     ) -> None:
         self.now = self.now + 1 if at is None else at
         self.tracker.see(BufferEntry(source or self.source, kind, self.now * 1000, frames, 0, dropped))
-
-    def tell(self) -> None:
-        """The tracker hears of a connection that was opened."""
-        entry = self.buffer.take()
-        assert entry is not None
-        self.tracker.see(entry._replace(now=self.now * 1000))

@@ -156,7 +156,7 @@ def test_a_disk_that_does_not_answer_holds_up_close_no_longer_than_told(
     converse(capture)
     capture.close(timeout=0.05)
     free.set()
-    capture._worker._thread.join(60)
+    capture._thread.join(60)
 
     assert isinstance(capture.error, TimeoutError)
     assert len(caplog.records) == 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow.parquet as pq
 
-from rsocket_trio.capture.schema import OUTCOMES, TABLES, type_names
+from rsocket_trio.capture.schema import TABLES, Outcome, type_names
 from tests.capture import golden
 from tests.capture.golden import START_US
 
@@ -70,16 +71,8 @@ def table(name: str, run: str = "client") -> list[dict[str, Any]]:
 
 def test_every_frame_has_its_row() -> None:
     names = type_names("rsocket/1.0")
-    keys = (
-        "route",
-        "route_id",
-        "request_n",
-        "frame_bytes",
-        "data_bytes",
-        "metadata_bytes",
-        "fragments",
-        "credit_after",
-    )
+    sizes = ("frame_bytes", "data_bytes", "metadata_bytes", "fragments", "credit_after")
+    keys = ("route", "route_id", "request_n", *sizes)
     seen = [
         (row["mono_ns"] // 1000, row["dir"], row["stream_id"], names[row["frame_type"]], *(row[key] for key in keys))
         for row in table("frames")
@@ -101,7 +94,7 @@ def test_every_stream_has_its_row() -> None:
 
     assert seen == INTERACTIONS
     assert {row["role"] for row in table("interactions")} == {"requester"}
-    assert {row["outcome"] for row in table("interactions")} | {"unknown"} == set(OUTCOMES)
+    assert {row["outcome"] for row in table("interactions")} | {"unknown"} == set(get_args(Outcome))
 
 
 def test_every_connection_has_its_row() -> None:
@@ -162,11 +155,10 @@ def test_the_files_say_the_same_in_parquet_and_in_json(tmp_path: Path) -> None:
 
 def said(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON says it."""
-    return {
-        key: cell.hex()
-        if isinstance(cell, bytes)
-        else cell.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        if hasattr(cell, "isoformat")
-        else cell
-        for key, cell in row.items()
-    }
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return value.hex() if isinstance(value, bytes) else value
+
+    return {key: cell(value) for key, value in row.items()}

@@ -13,9 +13,9 @@ from tests.blocks import ROOT
 
 @pytest.fixture(scope="session")
 def uri() -> Iterator[str]:
-    """Where a server of ``server.py`` listens."""
+    """Where a server of ``loads.py`` listens."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.loadgen.server"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", "tests.loadgen.loads"], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         assert process.stdout is not None
         try:

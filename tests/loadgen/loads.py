@@ -11,10 +11,9 @@ import trio
 
 from rsocket_trio import ApplicationError, Channel, Payload, Responder, serve
 from rsocket_trio.loadgen.load_task import Part, perform
-from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.spark_load import Address, wait_for_stop
-from rsocket_trio.loadgen.summary import Summary, summarize
+from rsocket_trio.loadgen.summary import Row, Summary, summarize
 
 URI = "memory://load"
 
@@ -91,3 +90,14 @@ def usual() -> Responder:
             await channel.send(item)
 
     return responder
+
+
+async def main() -> None:
+    """Serve until killed, and print the URI."""
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, usual(), ["tcp://127.0.0.1:0"])
+        print(uri, flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(main)

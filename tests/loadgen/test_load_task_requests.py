@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import trio
 import trio.testing
@@ -77,14 +75,6 @@ async def test_waiting_for_a_place_is_latency_and_not_service(autojump_clock: tr
     assert highest(summary.total, "service") == pytest.approx(0.15, rel=CLOSE)
     assert highest(summary.total, "lag") == pytest.approx(19 * 0.15 - 1.9, rel=CLOSE)
     assert (summary.total.late, summary.total.dropped) == (19, 0)
-
-
-async def test_a_closed_loop_omits_the_wait(autojump_clock: trio.testing.MockClock) -> None:
-    async with served(one_after_the_other(0.15)):
-        summary = await load(route="work", arrivals="closed", rate=None)
-
-    assert highest(summary.total) == pytest.approx(0.15, rel=CLOSE)
-    assert summary.total.due == summary.total.ok == math.ceil(2 / 0.15)
 
 
 @pytest.mark.parametrize("kind", ["constant", "poisson"])

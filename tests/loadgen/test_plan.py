@@ -15,11 +15,9 @@ from tests.loadgen.loads import plan
 @each_row(
     ("terms", "said"),
     [
-        ({"rate": None}, "rate is missing"),
         ({"rate": float("nan")}, "Plan.rate of nan: must be at least"),
         ({"rate": 2e6 + 1, "tasks": 2}, "at most 1e\\+06 requests per second for each task"),
         ({"in_flight": 0}, "Plan.in_flight of 0: must be between 1"),
-        ({"arrivals": "closed"}, "a closed loop has no rate"),
         ({"arrivals": "random"}, "'arrivals' must be in"),
         ({"data": b"x", "sizes": (1,)}, "data and sizes exclude each other"),
         ({"items": 2}, "items is for channels"),
@@ -35,7 +33,6 @@ def test_a_number_of_requests_takes_as_long_as_the_rate_says() -> None:
     wanted = pickle.loads(pickle.dumps(plan(requests=5)))
 
     assert wanted._length == 0.5
-    assert plan(requests=5, rate=None, arrivals="closed")._length == float("inf")
 
 
 def test_an_old_peer_sets_the_credit_that_is_left_to_it_in_the_processes_of_spark_too() -> None:

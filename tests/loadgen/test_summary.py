@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rsocket_trio.loadgen.measures import NS, LoadRecorder, Row
-from rsocket_trio.loadgen.summary import Summary, summarize, table
+from rsocket_trio.loadgen.summary import NS, LoadRecorder, Row, Summary, summarize, table
 from tests.loadgen.loads import plan
 
 
@@ -23,7 +22,7 @@ def counted(answers: int, latency: float, lag: float = 0.0, **counts: int) -> li
             recorder.took(second, "latency", latency)
             recorder.took(second, "lag", lag)
     recorder.fact("measured", int(2 * NS))
-    return recorder.take()
+    return recorder.rows()
 
 
 def summary(*rows: Row, **terms: Any) -> Summary:
@@ -70,7 +69,7 @@ def test_a_generator_far_behind_its_schedule_was_the_limit() -> None:
     late = LoadRecorder()
     for _ in range(100):
         late.took(0, "behind", 0.5)
-    found = summary(*counted(10, 0.001), *late.take())
+    found = summary(*counted(10, 0.001), *late.rows())
 
     assert found.limited
     assert "the generator was the limit: it began requests 501.2 ms late (p99); use more tasks" in str(found)

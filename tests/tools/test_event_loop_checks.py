@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -117,18 +116,16 @@ def test_what_the_error_says_to_do_works() -> None:
     assert asyncio.run(in_asyncio()) == "answer"
 
 
-def test_run_inside_of_a_trio_loop_says_so() -> None:
+@each_row(
+    ("start", "said"),
+    [
+        (trio.run, "from inside"),
+        (asyncio.run, "run has a loop of its own: call it where no asyncio event loop runs"),
+    ],
+)
+def test_run_inside_of_a_loop_says_so_and_serves_nothing(start: Callable[[Any], object], said: str) -> None:
     async def main() -> None:
         run(Responder(), "memory://inside")
 
-    with pytest.raises(RuntimeError, match="from inside"):
-        trio.run(main)
-    assert "asyncio" in sys.modules
-
-
-def test_run_inside_of_an_asyncio_loop_says_so_and_serves_nothing() -> None:
-    async def main() -> None:
-        run(Responder(), "nowhere")
-
-    with pytest.raises(RuntimeError, match="run has a loop of its own: call it where no asyncio event loop runs"):
-        asyncio.run(main())
+    with pytest.raises(RuntimeError, match=said):
+        start(main() if start is asyncio.run else main)

@@ -49,25 +49,6 @@ async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_
         parking.wake_all()
 
 
-async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
-    parking = ParkingLot()
-    woken: list[str] = []
-
-    async def wait() -> None:
-        await parking.park()
-        woken.append("second")
-
-    async with trio.open_nursery() as nursery:
-        with trio.move_on_after(0.001):
-            await parking.park()
-        assert parking.first is None
-        nursery.start_soon(wait)
-        await settle()
-        parking.wake_one()
-
-    assert woken == ["second"]
-
-
 @each_row("leaver", range(3))
 async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, autojump_clock: MockClock) -> None:
     parking = ParkingLot()

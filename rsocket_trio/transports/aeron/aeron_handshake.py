@@ -9,7 +9,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
@@ -17,10 +17,10 @@ import trio
 from trio import sleep
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.aeron.channels import EXAMPLE, Channel, address_of, resolved, with_port, written
+from rsocket_trio.transports.aeron.channels import EXAMPLE, AeronChannel, address_of, resolved, with_port, written
 from rsocket_trio.transports.aeron.media_driver import MAX_MANAGEMENT_IMAGES, MediaDriver, driver_of
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
-from rsocket_trio.transports.aeron.publications import Publication, Resource, Subscription
+from rsocket_trio.transports.aeron.publications import AeronPublication, AeronSubscription, ClientResource
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AnyListener, ConnectOptions, Endpoint, ListenOptions, parse_host_and_port
@@ -34,7 +34,6 @@ HEADER = struct.Struct("<HIQII")
 """Version, kind, connection, stream, bytes of the channel behind it."""
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds until one who connects gives up, and until one who accepts gives a client up."""
-SILENT = "no answer within {0:g} s: nobody listens there, or it is busy"
 MAX_HANDSHAKES = 128
 """Handshakes at a time. Beyond: SETUPs are dropped."""
 MAX_REFUSED = 64
@@ -59,8 +58,7 @@ class SetupMessage:
     @property
     def session(self) -> int:
         """Return the session of both publications: the low half of the connection's id, as Aeron's signed number."""
-        low = self.connection & 0xFFFFFFFF
-        return low - 0x100000000 if low & 0x80000000 else low
+        return ((self.connection & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 def encode_setup_message(message: SetupMessage) -> bytes:
@@ -83,7 +81,7 @@ def decode_setup_message(data: bytes) -> SetupMessage:
     return SetupMessage(kind, connection, stream, data[HEADER.size :].decode())
 
 
-async def added(driver: MediaDriver, *resources: Resource) -> None:
+async def added(driver: MediaDriver, *resources: ClientResource) -> None:
     """Wait until the driver has added all of these. Raise ``OSError``.
 
     The driver adds them one behind the other: to wait for each before the next is asked for would take longer.
@@ -91,10 +89,16 @@ async def added(driver: MediaDriver, *resources: Resource) -> None:
     await driver.duty.until(lambda: all(resource.is_added() for resource in resources), hurried=True)
 
 
-async def offered(driver: MediaDriver, publication: Publication, message: SetupMessage) -> None:
+async def offered(driver: MediaDriver, publication: AeronPublication, message: SetupMessage) -> None:
     """Send a message once there is someone who receives it."""
     data = encode_setup_message(message)
     await driver.duty.until(lambda: publication.offer(data) > 0)
+
+
+async def address_bound(driver: MediaDriver, subscription: AeronSubscription) -> str:
+    """Return the address of a subscription over UDP, with the port that the system chose."""
+    await driver.duty.until(lambda: bool(subscription.resolved_channel))
+    return address_of(subscription.resolved_channel)
 
 
 @attrs.define(eq=False)
@@ -106,7 +110,7 @@ class SetupRequest(trio.abc.AsyncResource):
     """
 
     driver: MediaDriver
-    _channel: Channel
+    _channel: AeronChannel
     _tag: int
     _stream: int
     _setup: SetupMessage
@@ -120,30 +124,27 @@ class SetupRequest(trio.abc.AsyncResource):
 
     async def answered(self) -> AeronTransport:
         """Finish the handshake. Return the connection. Raise ``HandshakeFailed``."""
+        driver, channel, setup = self.driver, self._channel, self._setup
         self._scope.relative_deadline = HANDSHAKE_TIMEOUT
         try:
             with self._scope:
-                self._transport = await self._answered()
+                # The client says where it is, and this side how it sends.
+                peer = "" if channel.is_ipc else address_of(setup.channel)
+                at = channel.at(channel.endpoint, setup.session, self._tag)
+                with (
+                    AeronSubscription(driver, at, self._stream) as receiving,
+                    AeronPublication(driver, channel.to(peer, setup.session), setup.stream) as sending,
+                ):
+                    await added(driver, receiving, sending)
+                    await offered(driver, sending, SetupMessage(SETUP_COMPLETE, setup.connection, self._stream))
+                    await driver.duty.until(receiving.attach)
+                self._transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"))
                 return self._transport
         except (OSError, ValueError, trio.BrokenResourceError) as error:
             raise HandshakeFailed(str(error)) from error
         finally:
             self._end()
         raise HandshakeFailed("the client went during its handshake, or the server does")
-
-    async def _answered(self) -> AeronTransport:
-        driver, channel, setup = self.driver, self._channel, self._setup
-        # The client says where it is, and this side how it sends.
-        peer = "" if channel.is_ipc else address_of(setup.channel)
-        with ExitStack() as opened:
-            at = channel.at(channel.endpoint, setup.session, self._tag)
-            receiving = opened.enter_context(closing(Subscription(driver, at, self._stream)))
-            sending = opened.enter_context(closing(Publication(driver, channel.to(peer, setup.session), setup.stream)))
-            await added(driver, receiving, sending)
-            await offered(driver, sending, SetupMessage(SETUP_COMPLETE, setup.connection, self._stream))
-            await driver.duty.until(receiving.attach)
-            opened.pop_all()
-        return AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"))
 
     def close(self) -> None:
         """Close the connection, or give the handshake up, at once."""
@@ -164,24 +165,24 @@ class SetupRequest(trio.abc.AsyncResource):
             self.driver.release()
 
 
-async def dial(endpoint: Endpoint) -> AeronTransport:
-    """Connect, over the driver that this run shares. Raise ``OSError`` and ``BrokenResourceError``."""
-    return await _dial(endpoint, driver_of(Channel.of(endpoint), start=False))
-
-
-async def _dial(endpoint: Endpoint, driver: MediaDriver) -> AeronTransport:
-    channel = Channel.of(endpoint)
+async def dial(endpoint: Endpoint, over: MediaDriver | None = None) -> AeronTransport:
+    """Connect, over the driver that this run shares or another. Raise ``OSError`` and ``BrokenResourceError``."""
+    channel = AeronChannel.of(endpoint)
+    driver = driver_of(channel, start=False) if over is None else over
     driver.acquire(blind=channel.is_ipc)
     try:
         local = ""
         if not channel.is_ipc:
             address, family = await resolved(endpoint.host, endpoint.port)
-            if channel.control is None:
-                local = f"{_local_host(family, address)}:0"
-            else:
-                control, _ = await resolved(*parse_host_and_port(str(endpoint), channel.control, EXAMPLE))
-                local = written(*control)
             channel = attrs.evolve(channel, endpoint=written(*address))
+            control = channel.parameters.get("control")
+            if control is not None:
+                local = written(*(await resolved(*parse_host_and_port(str(endpoint), control, EXAMPLE)))[0])
+            else:
+                # The address of this machine that the host is reached from.
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                    probe.connect(address)
+                    local = written(probe.getsockname()[0], 0)
         with trio.move_on_after(HANDSHAKE_TIMEOUT), ExitStack() as opened:
             async with driver.duty.attended():
                 transport = await _connected(driver, channel, local)
@@ -190,61 +191,52 @@ async def _dial(endpoint: Endpoint, driver: MediaDriver) -> AeronTransport:
             return transport
     finally:
         driver.release()
-    raise ConnectionRefusedError(errno.ECONNREFUSED, SILENT.format(HANDSHAKE_TIMEOUT))
+    text = f"no answer within {HANDSHAKE_TIMEOUT:g} s: nobody listens there, or it is busy"
+    raise ConnectionRefusedError(errno.ECONNREFUSED, text)
 
 
-async def _connected(driver: MediaDriver, channel: Channel, local: str) -> AeronTransport:
+async def _connected(driver: MediaDriver, channel: AeronChannel, local: str) -> AeronTransport:
     """Connect as a client; ``local`` is the address to receive at. Raise ``OSError`` and ``BrokenResourceError``."""
     driver.streams += 2
     setup = SetupMessage(SETUP, secrets.randbits(64), driver.streams)
-    with ExitStack() as opened:
-        at = channel.at(local, setup.session)
-        receiving = opened.enter_context(closing(Subscription(driver, at, setup.stream)))
-        asking = opened.enter_context(closing(Publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT)))
-        await added(driver, receiving, asking)
-        if not channel.is_ipc:
-            await driver.duty.until(lambda: bool(receiving.resolved_channel))
-            local = address_of(receiving.resolved_channel)
-        await offered(driver, asking, attrs.evolve(setup, channel=channel.address(local)))
-        await driver.duty.until(receiving.attach)
-        answer = await _answer(driver, receiving, setup.connection)
-        to = channel.to(channel.endpoint, setup.session)
-        sending = opened.enter_context(closing(Publication(driver, to, answer.stream)))
-        await added(driver, sending)
-        await driver.duty.until(lambda: sending.is_connected)
-        opened.pop_all()
-    asking.close()
-    peer = "ipc" if channel.is_ipc else channel.endpoint
-    return AeronTransport(driver, sending, receiving, Handshake("aeron", peer))
-
-
-async def _answer(driver: MediaDriver, receiving: Subscription, connection: int) -> SetupMessage:
-    """Return the server's answer to this connection. It sends nothing more before it has heard of it."""
     messages: list[bytes] = []
 
-    def has_come() -> bool:
+    def has_answer() -> bool:
         messages.extend(receiving.take())
         return bool(messages)
 
-    await driver.duty.until(has_come)
-    text = "the server's answer is no SETUP_COMPLETE"
-    try:
-        [data] = messages
-        message = decode_setup_message(data)
-    except ValueError as error:
-        raise trio.BrokenResourceError(f"{text}: {error}") from error
-    if message.kind != SETUP_COMPLETE or message.connection != connection:
-        raise trio.BrokenResourceError(f"{text} to this connection")
-    return message
+    with (
+        AeronSubscription(driver, channel.at(local, setup.session), setup.stream) as receiving,
+        AeronPublication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT) as asking,
+    ):
+        await added(driver, receiving, asking)
+        if not channel.is_ipc:
+            local = await address_bound(driver, receiving)
+        await offered(driver, asking, attrs.evolve(setup, channel=channel.address(local)))
+        await driver.duty.until(receiving.attach)
+        # The server sends nothing more before it has heard of the client's publication.
+        await driver.duty.until(has_answer)
+        try:
+            [answer] = map(decode_setup_message, messages)
+            if (answer.kind, answer.connection) != (SETUP_COMPLETE, setup.connection):
+                raise ValueError("another message")
+        except ValueError as error:
+            text = f"the server's answer is no SETUP_COMPLETE to this connection: {error}"
+            raise trio.BrokenResourceError(text) from error
+        with AeronPublication(driver, channel.to(channel.endpoint, setup.session), answer.stream) as sending:
+            await added(driver, sending)
+            await driver.duty.until(lambda: sending.is_connected)
+    asking.close()
+    return AeronTransport(driver, sending, receiving, Handshake("aeron", "ipc" if channel.is_ipc else channel.endpoint))
 
 
 @asynccontextmanager
 async def opened(endpoint: Endpoint, options: ConnectOptions, driver: MediaDriver) -> AsyncIterator[AeronTransport]:
     """Open a connection over a given driver for the block."""
-    if Channel.of(endpoint).directory is not None:
+    if "directory" in AeronChannel.of(endpoint).parameters:
         raise ValueError(f"{endpoint}: it names the directory of another driver than that of over")
     with options.time_limit.step("not connected"):
-        transport = await _dial(endpoint, driver)
+        transport = await dial(endpoint, driver)
     try:
         async with attended(transport, options.limits):
             yield transport
@@ -257,20 +249,13 @@ async def attended(carrier: AeronTransport | SetupRequest, limits: Limits) -> As
     """Keep driver and client of a connection going for the block, also while no task waits for them."""
     async with carrier.driver.duty.attended():
         transport = await carrier.answered() if isinstance(carrier, SetupRequest) else carrier
-        transport.limit(limits.frame_size)
+        transport.largest = limits.frame_size
         yield transport
-
-
-def _local_host(family: int, address: tuple[str, int]) -> str:
-    """Return the address of this machine that a host is reached from, as it is written in a channel."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        return written(probe.getsockname()[0])
 
 
 async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
     """Listen for SETUPs. Return the endpoint with its port, and the listener. Raise ``OSError``."""
-    if Channel.of(endpoint).control is not None:
+    if "control" in AeronChannel.of(endpoint).parameters:
         raise OSError(errno.EINVAL, "control is where a client receives; a server receives at endpoint")
     if options.over is not None and not isinstance(options.over, MediaDriver):
         raise OSError(errno.EINVAL, f"over is a media driver, not {type(options.over).__name__}")
@@ -286,9 +271,9 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
         self.endpoint = endpoint
         self._over = over
         self._driver: MediaDriver | None = None
-        self._channel = Channel.of(endpoint)
+        self._channel = AeronChannel.of(endpoint)
         self._tag = 0
-        self._setups: Subscription | None = None
+        self._setups: AeronSubscription | None = None
         self._refused = 0
         self._streams = -1
         self._handshakes: dict[int, SetupRequest] = {}
@@ -297,7 +282,7 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
 
     async def open(self) -> None:
         """Begin to listen. Raise ``OSError``."""
-        channel = Channel.of(self.endpoint)
+        channel = AeronChannel.of(self.endpoint)
         self._driver = driver = driver_of(channel, start=True) if self._over is None else self._over
         driver.acquire(blind=channel.is_ipc)
         try:
@@ -308,25 +293,21 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
             self._tag = driver.library.api.aeron_next_correlation_id(driver.client)
             self._refused = driver.refused
             async with driver.duty.attended():
-                self._setups = setups = await self._subscribed(driver)
+                self._setups = await self._subscribed(driver)
                 if not channel.is_ipc:
-                    await driver.duty.until(lambda: bool(setups.resolved_channel))
-                    port = int(address_of(setups.resolved_channel).rpartition(":")[2])
-                    self.endpoint = with_port(self.endpoint, port)
-        except trio.BrokenResourceError as error:
+                    port = (await address_bound(driver, self._setups)).rpartition(":")[2]
+                    self.endpoint = with_port(self.endpoint, int(port))
+        except BaseException as error:
             self._leave_driver()
-            raise OSError(errno.EIO, str(error)) from error
-        except BaseException:
-            self._leave_driver()
+            if isinstance(error, trio.BrokenResourceError):
+                raise OSError(errno.EIO, str(error)) from error
             raise
 
-    async def _subscribed(self, driver: MediaDriver) -> Subscription:
+    async def _subscribed(self, driver: MediaDriver) -> AeronSubscription:
         """Subscribe to the stream of SETUPs. Raise ``OSError``."""
-        with ExitStack() as opened:
-            at = self._channel.at(self._channel.endpoint, tag=self._tag)
-            setups = opened.enter_context(closing(Subscription(driver, at, SERVER_MANAGEMENT)))
+        at = self._channel.at(self._channel.endpoint, tag=self._tag)
+        with AeronSubscription(driver, at, SERVER_MANAGEMENT) as setups:
             await added(driver, setups)
-            opened.pop_all()
         driver.management.add(setups)
         return setups
 
@@ -398,18 +379,18 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
         self._handshakes[connection] = request
         self._accepted.append(request)
 
-    def _is_flooded(self, setups: Subscription, driver: MediaDriver) -> bool:
+    def _is_flooded(self, setups: AeronSubscription, driver: MediaDriver) -> bool:
         """Return whether so many publish to the stream of SETUPs that others find no place."""
         return driver.refused - self._refused > MAX_REFUSED or setups.image_count >= MAX_MANAGEMENT_IMAGES
 
     async def _shed(self, driver: MediaDriver) -> None:
         """Ask for no SETUPs for a while. Handshakes and connections go on."""
         logger.warning("%s: a flood of publications; nobody is accepted for %g s", self.endpoint, PAUSE)
-        channel = self._channel
         with ExitStack() as kept:
-            if not channel.is_ipc:
-                at = channel.at(channel.endpoint, ANCHOR, self._tag)
-                await added(driver, kept.enter_context(closing(Subscription(driver, at, ANCHOR))))
+            if not self._channel.is_ipc:
+                anchor = AeronSubscription(driver, self._channel.at(self._channel.endpoint, ANCHOR, self._tag), ANCHOR)
+                kept.callback(anchor.close)
+                await added(driver, anchor)
             if self._setups is not None:
                 self._setups.close()
             self._setups = None

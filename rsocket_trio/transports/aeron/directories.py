@@ -13,8 +13,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from rsocket_trio.transports.aeron.library import Library
-
 PREFIX = "rsocket-trio-aeron-"
 """The beginning of the name of a directory that no one chose a name for."""
 LOCK = "rsocket-trio.lock"
@@ -29,25 +27,11 @@ LAYOUT = 0
 """The major version that is understood."""
 DRIVER_TIMEOUT = 10
 """Seconds after which a driver that was not there counts as gone."""
-DIRECTORY_VARIABLE = "AERON_DIR"
-"""The environment variable with the directory of the media driver, as in Aeron itself."""
 
 
 def base() -> Path:
     """Return the folder of all directories: memory, where the system has a folder for that."""
     return Path("/dev/shm") if sys.platform == "linux" and os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
-
-
-def private_directory() -> Path:
-    """Return a path that nothing has, for a driver of this process alone."""
-    return base() / f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
-
-
-def default_directory(library: Library) -> str:
-    """Return where all programs of this user look for a media driver."""
-    text = library.ffi.new("char[4096]")
-    library.check(library.api.aeron_default_path(text, len(text)), "no default directory")
-    return os.fsdecode(library.ffi.string(text))
 
 
 def is_alive(directory: Path) -> bool:

@@ -8,15 +8,16 @@ for a time that grows. A task that begins to wait takes some steps itself, since
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any
 
 import attrs
 import outcome
 import trio
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, wait_readable
+
+from rsocket_trio.tools.exception_groups import nursery_beside
 
 IN_A_ROW = 16
 """Waits that may be over at once before other tasks run."""
@@ -57,7 +58,7 @@ class _Waiter:
 
     task: trio.lowlevel.Task
     attempt: Callable[[], bool]
-    watched: Any
+    watched: Sequence[int] | None
     seen: int
     """The number that ``watched`` points to, before the last attempt."""
     waiters: dict[_Waiter, None]
@@ -103,23 +104,14 @@ class DutyCycle:
 
         The task is shielded: a connection whose block is cancelled still sends its end, and waits for the peer's.
         """
-        error: BaseException | None = None
         scope = trio.CancelScope(shield=True)
-        async with trio.open_nursery() as nursery:
+        async with nursery_beside(lambda _: scope.cancel()) as nursery:
             nursery.start_soon(self._run, scope)
-            try:
-                yield
-            except BaseException as exc:
-                # Kept until the nursery has ended: raised inside it would leave in a group.
-                error = exc
-            scope.cancel()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
+            yield
 
-    async def until(self, attempt: Callable[[], bool], *, watched: Any = None, hurried: bool = False) -> None:
+    async def until(
+        self, attempt: Callable[[], bool], *, watched: Sequence[int] | None = None, hurried: bool = False
+    ) -> None:
         """Wait until ``attempt`` returns True. It is tried in steps of any task. What it raises is raised here.
 
         ``watched`` points to a number of the driver's that changes when something comes for this task: as long as it

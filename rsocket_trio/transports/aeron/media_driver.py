@@ -7,44 +7,37 @@ import os
 import select
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from rsocket_trio.transports.aeron.channels import Channel
+from rsocket_trio.transports.aeron.channels import AeronChannel
 from rsocket_trio.transports.aeron.directories import (
-    DIRECTORY_VARIABLE,
-    default_directory,
+    PREFIX,
+    base,
     is_alive,
     lock_directory,
-    private_directory,
     remove_if_left,
     remove_leftovers,
 )
 from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
-from rsocket_trio.transports.aeron.library import Library, open_library
+from rsocket_trio.transports.aeron.library import AeronLibrary, open_library
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint, LoadedLate
 
 if TYPE_CHECKING:
-    from rsocket_trio.transports.aeron.publications import Resource, Subscription
+    from rsocket_trio.transports.aeron.publications import AeronSubscription, ClientResource
 
-INVOKER = 3
-"""The threading mode of a driver whose work is called for."""
+DIRECTORY_VARIABLE = "AERON_DIR"
+"""The environment variable with the directory of the media driver, as in Aeron itself."""
 TERM_LENGTH = 1024 * 1024
 """Bytes of a term if the URI says nothing: a message is an eighth of it at most, three are kept for each direction."""
-COUNTERS_LENGTH = 2 * 1024 * 1024
-"""Bytes of counters: a connection has about ten of 128 bytes."""
 PEER_TIMEOUT = 10
 """Seconds of silence after which a peer counts as gone, and after which a blocked loop has ended Aeron's client."""
-LINGER = 2
-"""Seconds that a closed publication answers those who missed something."""
-TIMER_INTERVAL = 0.1
-"""Seconds between two looks of the driver at everything that has a timeout."""
 MANAGEMENT_TERM_LENGTH = 64 * 1024
 """Bytes of a term of a publication with one message of a handshake: a peer's may not have more."""
 MAX_TERM_LENGTH = 128 * 1024 * 1024
@@ -61,8 +54,6 @@ FATAL: Final = {
     1002: BLOCKED,
 }
 """The errors of Aeron's client after which it does nothing more."""
-RECEIVE_BUFFER = 212_992
-"""Bytes of a socket's buffer, as many as Linux allows: a window of 128 KiB takes more than that in small datagrams."""
 VECTOR = 16
 """Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
@@ -76,34 +67,34 @@ class MediaDriver:
     where other programs of this machine find it.
     """
 
-    def __init__(self, library: Library, directory: str, *, embedded: bool, private: bool) -> None:
-        """Start the driver, or join it. Raise ``OSError``."""
+    def __init__(self, library: AeronLibrary, directory: str | None, *, embedded: bool = True) -> None:
+        """Start the driver, or join it; without a directory it is of this process alone. Raise ``OSError``."""
         self.library = library
-        self.directory = directory
+        self.directory = directory or str(base() / f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}")
         self.is_embedded = embedded
         self.timeout = PEER_TIMEOUT
         self.duty = DutyCycle(self.drive, self.attend_client)
-        self.resources: set[Resource] = set()
-        self.management: set[Subscription] = set()
+        self.resources: set[ClientResource] = set()
+        self.management: set[AeronSubscription] = set()
         """The subscriptions to SETUPs."""
         self.refused = 0
         """The number of publications of peers that the driver was told not to receive."""
-        self.orphans: set[Resource] = set()
+        self.orphans: set[ClientResource] = set()
         """Those that were closed before the driver had added them."""
         self.users = 0
         self.streams = 0
-        self._private = private
+        self._is_private = directory is None
         self._closing = ExitStack()
-        self._driver: Any = None
-        self._client: Any = None
+        self._driver: object = None
+        self._client: object = None
         self._lock: int | None = None
         self._admitted = 0
-        self._supplier: Any = None
-        self._on_image: Any = None
-        self._on_error: Any = library.ffi.callback("void(void *, int, const char *)", self._hear)
+        self._supplier: Callable[..., int] | None = None
+        self._on_image: object = None
+        self._on_error: object = library.ffi.callback("void(void *, int, const char *)", self._hear)
         self.received: list[bytes] = []
         """The messages that the last poll handed out, in their order."""
-        self.on_message: Any = library.ffi.callback("void(void *, uint8_t *, size_t, void *)", self._take)
+        self.on_message: object = library.ffi.callback("void(void *, uint8_t *, size_t, void *)", self._take)
         try:
             if embedded:
                 self._start()
@@ -113,14 +104,9 @@ class MediaDriver:
             raise
 
     @property
-    def fault(self) -> str | None:
-        """Return the reason why nothing can be done any more, if there is one."""
-        return self.duty.fault
-
-    @property
     def takes_more(self) -> bool:
         """Return whether it can be used: neither driver nor client have ended."""
-        return self.fault is None
+        return self.duty.fault is None
 
     def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
         """Open a connection over this driver for the block. Raise ``OSError`` and ``BrokenResourceError``."""
@@ -128,10 +114,10 @@ class MediaDriver:
         return opening
 
     @property
-    def client(self) -> Any:
+    def client(self) -> object:
         """Return Aeron's client. Raise ``BrokenResourceError`` if it has ended."""
-        if self.fault is not None:
-            raise trio.BrokenResourceError(self.fault)
+        if self.duty.fault is not None:
+            raise trio.BrokenResourceError(self.duty.fault)
         return self._client
 
     def drive(self) -> bool:
@@ -168,7 +154,7 @@ class MediaDriver:
 
     def close(self, why: str) -> None:
         """Close client and driver, and remove the directory of a driver that was embedded here."""
-        if self.fault is None:
+        if self.duty.fault is None:
             self.duty.fault = f"the media driver in {self.directory}: {why}"
         for resource in tuple(self.resources):
             resource.lose()
@@ -178,7 +164,7 @@ class MediaDriver:
         self._client = self._driver = None
 
     def _remove_directory(self) -> None:
-        if self._lock is not None or self._private:
+        if self._lock is not None or self._is_private:
             shutil.rmtree(self.directory, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -200,64 +186,64 @@ class MediaDriver:
         patience = self.timeout * NANOSECONDS
         settings = {
             "dir_warn_if_exists": False,
-            "threading_mode": INVOKER,
+            "threading_mode": 3,  # invoked: its work is called for
             "term_buffer_length": TERM_LENGTH,
             "ipc_term_buffer_length": TERM_LENGTH,
-            "counters_buffer_length": COUNTERS_LENGTH,
+            "counters_buffer_length": 2 * 1024 * 1024,  # a connection has about ten of 128 bytes
             "publication_connection_timeout_ns": patience,
             "image_liveness_timeout_ns": patience,
             "client_liveness_timeout_ns": patience,
-            "publication_linger_timeout_ns": LINGER * NANOSECONDS,
-            "timer_interval_ns": int(TIMER_INTERVAL * NANOSECONDS),
+            "publication_linger_timeout_ns": 2 * NANOSECONDS,  # those who missed something are answered
+            "timer_interval_ns": NANOSECONDS // 10,  # between two looks at everything that has a timeout
             # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting.
             "send_to_status_poll_ratio": 1,
             "network_publication_max_messages_per_send": VECTOR,
-            "socket_so_rcvbuf": RECEIVE_BUFFER,
+            # As Linux allows: a window of 128 KiB takes more than that in small datagrams.
+            "socket_so_rcvbuf": 212_992,
             "sender_io_vector_capacity": VECTOR,
             "receiver_io_vector_capacity": VECTOR,
             "stream_session_limit": MAX_MANAGEMENT_IMAGES,
         }
         for name, setting in settings.items():
             check(getattr(driver, f"aeron_driver_context_set_{name}")(context, setting))
-        self._bound_images(context)
+        # It gives each image its congestion control, and an image that gets none is not made: each publication that
+        # peers have the driver receive is a file of three terms.
+        self._supplier = driver.aeron_driver_context_get_congestioncontrol_supplier(context)
+        self._on_image = ffi.callback("supplier_t", self._admit, error=-1)
+        check(driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image))
         before = _epolls()
         check(driver.aeron_driver_init(made, context))
         self._driver = made[0]
         self._closing.callback(driver.aeron_driver_close, self._driver)
         check(driver.aeron_driver_start(self._driver, True))
         self._lock = lock_directory(Path(self.directory))
-        if self._private:
+        if self._is_private:
             os.chmod(self.directory, 0o700)
-            self._watch(_epolls() - before)
-
-    def _bound_images(self, context: Any) -> None:
-        """Bound what peers can have the driver make: each publication that it receives is a file of three terms."""
-        library, driver = self.library, self.library.api
-        # It gives each image its congestion control, and an image that gets none is not made.
-        self._supplier = driver.aeron_driver_context_get_congestioncontrol_supplier(context)
-        self._on_image = library.ffi.callback("supplier_t", self._admit, error=-1)
-        library.check(driver.aeron_driver_context_set_congestioncontrol_supplier(context, self._on_image), "no limit")
+            if polled := _epolls() - before:
+                # The sets of sockets that it polls. A driver that others can join hears of them by memory.
+                epoll = select.epoll()
+                self._closing.callback(epoll.close)
+                self._closing.callback(trio.lowlevel.notify_closing, epoll.fileno())
+                for descriptor in polled:
+                    epoll.register(descriptor, select.EPOLLIN)
+                self.duty.readable = epoll.fileno()
 
     def _admit(
-        self, strategy: Any, channel: Any, stream: int, session: int, image: int, term_length: int, *more: Any
+        self, strategy: object, channel: object, stream: int, session: int, image: int, term_length: int, *more: object
     ) -> int:
         """Give an image its congestion control, unless its terms are too long or there are too many."""
-        if self._is_bearable(stream, term_length):
-            self._admitted += stream < 0
-            result: int = self._supplier(strategy, channel, stream, session, image, term_length, *more)
-            return result
+        is_management = stream < 0
+        if term_length <= (MANAGEMENT_TERM_LENGTH if is_management else MAX_TERM_LENGTH) and (
+            not is_management
+            or self._admitted + sum(setups.image_count for setups in self.management) < MAX_MANAGEMENT_IMAGES
+        ):
+            self._admitted += is_management
+            assert self._supplier is not None
+            return self._supplier(strategy, channel, stream, session, image, term_length, *more)
         self.refused += 1
         text = self.library.ffi.from_buffer("char[]", REFUSED)
         self.library.api.aeron_err_set(errno.ENOSPC, b"", b"", 0, b"%s", text)
         return -1
-
-    def _is_bearable(self, stream: int, term_length: int) -> bool:
-        """Return whether one more publication may be received."""
-        if stream >= 0:
-            return term_length <= MAX_TERM_LENGTH
-        if term_length > MANAGEMENT_TERM_LENGTH:
-            return False
-        return self._admitted + sum(setups.image_count for setups in self.management) < MAX_MANAGEMENT_IMAGES
 
     def _join(self) -> None:
         """Become a client of the driver. Raise ``OSError``."""
@@ -277,28 +263,15 @@ class MediaDriver:
         self._closing.callback(client.aeron_close, self._client)
         check(client.aeron_start(self._client))
 
-    def _watch(self, descriptors: set[int]) -> None:
-        """Wait for what makes these readable: the sets of sockets that the driver polls.
-
-        A driver that others can join hears of them by memory.
-        """
-        if descriptors:
-            epoll = select.epoll()
-            self._closing.callback(epoll.close)
-            self._closing.callback(trio.lowlevel.notify_closing, epoll.fileno())
-            for descriptor in descriptors:
-                epoll.register(descriptor, select.EPOLLIN)
-            self.duty.readable = epoll.fileno()
-
-    def _hear(self, _: Any, code: int, text: Any) -> None:
+    def _hear(self, _: object, code: int, text: object) -> None:
         """Take an error of the client, in its work."""
-        if abs(code) in FATAL and self.fault is None:
-            reason = self.library.ffi.string(text).decode(errors="replace")
+        if abs(code) in FATAL and self.duty.fault is None:
             # Over a driver of its own a client ends for one reason, whoever notices it first.
             fault = BLOCKED if self.is_embedded else FATAL[abs(code)]
+            reason = self.library.text(text)
             self.duty.fault = fault.format(directory=self.directory, timeout=self.timeout, text=reason)
 
-    def _take(self, _: Any, data: Any, length: int, header: Any) -> None:
+    def _take(self, _: object, data: object, length: int, header: object) -> None:
         """Take a message, in a poll."""
         self.received.append(self.library.ffi.buffer(data, length)[:])
 
@@ -318,35 +291,37 @@ _DRIVERS: trio.lowlevel.RunVar[dict[str, MediaDriver]] = trio.lowlevel.RunVar("m
 """The drivers that this run shares, by the directory that was asked for; empty for the one of its own."""
 
 
-def make_driver(library: Library, directory: str | None, *, start: bool) -> MediaDriver:
+def make_driver(library: AeronLibrary, directory: str | None, *, start: bool) -> MediaDriver:
     """Join the driver in a directory, or start one there, or one of this process alone. Raise ``OSError``."""
     if directory is None:
-        return MediaDriver(library, str(private_directory()), embedded=True, private=True)
+        return MediaDriver(library, None)
     remove_if_left(Path(directory))
-    if is_alive(Path(directory)):
-        return MediaDriver(library, directory, embedded=False, private=False)
-    if not start:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"no media driver runs in {directory}")
-    try:
-        return MediaDriver(library, directory, embedded=True, private=False)
-    except OSError:
-        if not is_alive(Path(directory)):
-            raise
-        # Another process was quicker.
-        return MediaDriver(library, directory, embedded=False, private=False)
+    if not is_alive(Path(directory)):
+        if not start:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no media driver runs in {directory}")
+        try:
+            return MediaDriver(library, directory)
+        except OSError:
+            if not is_alive(Path(directory)):
+                raise
+            # Another process was quicker.
+    return MediaDriver(library, directory, embedded=False)
 
 
-def driver_of(channel: Channel, *, start: bool) -> MediaDriver:
+def driver_of(channel: AeronChannel, *, start: bool) -> MediaDriver:
     """Return the driver that a channel is for: that of its directory, of ``AERON_DIR``, or one of this process.
 
     It is the one that this run has, or is started or joined. ``start`` says that one is started if none runs there. The
     caller acquires it. Raise ``OSError``.
     """
     library = open_library()
-    directory = channel.directory or os.environ.get(DIRECTORY_VARIABLE) or None
+    directory = channel.parameters.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or None
     if directory is None and channel.is_ipc:
-        directory = default_directory(library)
-    drivers = {name: driver for name, driver in _DRIVERS.get({}).items() if driver.fault is None}
+        # Where all programs of this user look for one.
+        path = library.ffi.new("char[4096]")
+        library.check(library.api.aeron_default_path(path, len(path)), "no default directory")
+        directory = library.text(path)
+    drivers = {name: driver for name, driver in _DRIVERS.get({}).items() if driver.takes_more}
     _DRIVERS.set(drivers)
     name = directory or ""
     if name not in drivers:
@@ -369,8 +344,7 @@ async def open_media_driver(
     ``serve``; connections over it end with the block. Raise ``OSError`` that names the library or the directory, and
     ``ModuleNotFoundError`` without cffi.
     """
-    found = open_library(library)
-    driver = make_driver(found, None if directory is None else os.fspath(directory), start=start)
+    driver = make_driver(open_library(library), None if directory is None else os.fspath(directory), start=start)
     driver.acquire()
     try:
         async with driver.duty.attended():

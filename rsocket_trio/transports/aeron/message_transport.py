@@ -5,66 +5,52 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import attrs
 import trio
 from trio.lowlevel import checkpoint
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
-from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.aeron.media_driver import MediaDriver
-from rsocket_trio.transports.aeron.publications import BACK_PRESSURED, NOT_CONNECTED, Publication, Subscription
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.aeron.publications import (
+    BACK_PRESSURED,
+    NOT_CONNECTED,
+    AeronPublication,
+    AeronSubscription,
+)
+from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 
 END = b""
 """The message that ends a direction: no frame is empty."""
 
 
-@attrs.define(eq=False)
-class AeronTransport(trio.abc.AsyncResource):
+class AeronTransport(MessageTransport, trio.abc.AsyncResource):
     """Frames as messages of Aeron. Made by the handshake, and closed by ``cut``.
 
     It reads when it is asked to receive: what is not received stays in Aeron's terms, and the peer's publication is
     pressed back. Cancelling ``receive`` loses nothing; after a cancelled ``send`` a part of the frames may be sent.
     """
 
-    driver: MediaDriver
-    _publication: Publication
-    _subscription: Subscription
-    handshake: Handshake
-    _largest: int = attrs.field(init=False, default=LARGEST_FRAME)
-    _ready: list[bytes] = attrs.field(init=False, factory=list)
-    _shown: int = attrs.field(init=False, default=0)
-    _unsent: deque[bytes] = attrs.field(init=False, factory=deque)
-    _has_sent_end: bool = attrs.field(init=False, default=False)
-    _ended: bool = attrs.field(init=False, default=False)
-    _is_open: bool = attrs.field(init=False, default=True)
-
-    is_message_based = True
-    is_idle = False
-    mid_frame = False
-
-    def __attrs_post_init__(self) -> None:
-        self.driver.acquire()
-
-    def limit(self, largest: int) -> None:
-        """Refuse messages of more bytes."""
-        self._largest = largest
-
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first message, at each further call with one more, and whether no more can come.
-
-        ``receive`` delivers them again.
-        """
-        while self._shown == len(self._ready) and not self._ended:
-            await self.driver.duty.until(self._take, watched=self._subscription.received)
-        ended = self._shown == len(self._ready)
-        self._shown += not ended
-        return b"".join(self._ready[: self._shown]), ended
+    def __init__(
+        self,
+        driver: MediaDriver,
+        publication: AeronPublication,
+        subscription: AeronSubscription,
+        handshake: Handshake,
+    ) -> None:
+        super().__init__(handshake)
+        self.driver = driver
+        self._publication = publication
+        self._subscription = subscription
+        self.largest = LARGEST_FRAME
+        """Bytes of the largest message that is received."""
+        self._ready: list[bytes] = []
+        self._unsent: deque[bytes] = deque()
+        self._has_sent_end = False
+        self._ended = False
+        self._is_open = True
+        driver.acquire()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Add all frames, a message each, and wait while the peer is behind. Raise ``LocalProtocolError`` for one that
@@ -87,16 +73,13 @@ class AeronTransport(trio.abc.AsyncResource):
         self.driver.duty.push()
         return is_done
 
-    async def receive(self) -> Sequence[bytes]:
-        """Return the next messages, at least one; an empty sequence once the peer has ended."""
-        if not self._ready:
-            if self._ended:
-                await checkpoint()
-                return ()
-            await self.driver.duty.until(self._take, watched=self._subscription.received)
-        frames, self._ready = self._ready, []
-        self._shown = 0
-        return frames
+    async def _take(self) -> list[bytes]:
+        if self._ended:
+            await checkpoint()
+            return []
+        await self.driver.duty.until(self._read, watched=self._subscription.received)
+        ready, self._ready = self._ready, []
+        return ready
 
     async def finish(self, code: int = 1000) -> None:
         """Send the end, then discard what comes until the peer does the same, at most 4 MiB.
@@ -110,7 +93,7 @@ class AeronTransport(trio.abc.AsyncResource):
                 self._unsent.append(END)
             await self._flush()
             while not self._ended and discarded < DISCARD_LIMIT:
-                discarded += sum(map(len, await self.receive()))
+                discarded += sum(map(len, await self._take()))
         except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
             pass
 
@@ -119,7 +102,7 @@ class AeronTransport(trio.abc.AsyncResource):
         if self._is_open:
             self._is_open = False
             driver = self.driver
-            if driver.fault is None and self._publication.is_open and not self._has_sent_end:
+            if driver.takes_more and self._publication.is_connected and not self._has_sent_end:
                 self._unsent.clear()
                 self._publication.offer(END)
                 self.driver.duty.push()
@@ -164,34 +147,28 @@ class AeronTransport(trio.abc.AsyncResource):
 
     def _refused(self, position: int) -> trio.BrokenResourceError:
         driver = self.driver
-        if driver.fault is not None:
-            return trio.BrokenResourceError(driver.fault)
+        if driver.duty.fault is not None:
+            return trio.BrokenResourceError(driver.duty.fault)
         peer = self.handshake.peer_address
         if position == NOT_CONNECTED:
             return trio.BrokenResourceError(f"the peer {peer} has gone, or was silent for {driver.timeout} s")
         return trio.BrokenResourceError(f"the publication to {peer} is over: Aeron's answer is {position}")
 
-    def _take(self) -> bool:
+    def _read(self) -> bool:
         """Take messages that are here. Return whether there were any, or no more can come."""
-        if self._ended:
-            return True
-        subscription = self._subscription
-        messages = subscription.take()
+        messages = self._subscription.take()
         if not messages:
-            if subscription.is_lost:
+            if self._subscription.is_lost:
                 raise self._refused(NOT_CONNECTED)
             return False
-        for message in messages:
+        for number, message in enumerate(messages):
             size = len(message)
             self.driver.duty.taken += size
             if not size:
                 self._ended = True
-                del messages[messages.index(END) :]
+                del messages[number:]
                 break
-            if size > self._largest:
-                raise RemoteProtocolError(f"message of {size} bytes, limit {self._largest}")
-        if self._ready:
-            self._ready += messages
-        else:
-            self._ready = messages
+            if size > self.largest:
+                raise RemoteProtocolError(f"message of {size} bytes, limit {self.largest}")
+        self._ready += messages
         return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import trio
 
@@ -20,8 +21,11 @@ RECEIVER_POSITION = 5
 """The type of the counters with positions up to which a driver has received."""
 
 
-class Resource:
-    """An object of Aeron's client. The driver is asked for it when this is made, and answers after some steps."""
+class ClientResource:
+    """An object of Aeron's client. The driver is asked for it when this is made, and answers after some steps.
+
+    A block that fails closes it.
+    """
 
     __slots__ = ("_adding", "_driver", "_pointer", "channel")
 
@@ -32,17 +36,19 @@ class Resource:
         """Ask for it. Raise ``OSError``."""
         library = driver.library
         self._driver = driver
-        self._pointer: Any = None
+        self._pointer: object = None
         self._adding: Any = library.ffi.new("void **")
         self.channel = channel
         handlers = [library.ffi.NULL] * 4 if self.kind == "subscription" else []
         add = getattr(library.api, f"aeron_async_add_{self.kind}")
         library.check(add(self._adding, driver.client, channel.encode(), stream, *handlers), channel)
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether it was added, and not closed."""
-        return self._pointer is not None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.close()
 
     def is_added(self) -> bool:
         """Return whether the driver has added it. Raise ``OSError`` if it refuses."""
@@ -68,7 +74,7 @@ class Resource:
             library = self._driver.library
             getattr(library.api, f"aeron_{self.kind}_close")(self._pointer, library.ffi.NULL, library.ffi.NULL)
             self.lose()
-        elif self._adding is not None and self._driver.fault is None:
+        elif self._adding is not None and self._driver.takes_more:
             self._driver.orphans.add(self)
 
     def lose(self) -> None:
@@ -77,7 +83,7 @@ class Resource:
         self._driver.resources.discard(self)
 
 
-class Publication(Resource):
+class AeronPublication(ClientResource):
     """A sequence of messages to those who subscribe to its channel, stream and session; nobody else adds to it."""
 
     __slots__ = ("_null", "_offer", "max_message", "term_length")
@@ -121,7 +127,7 @@ class Publication(Resource):
                 return position
 
 
-class Subscription(Resource):
+class AeronSubscription(ClientResource):
     """The messages of a channel and stream."""
 
     __slots__ = ("_assembler", "_handler", "_image", "_poll", "received")
@@ -130,10 +136,10 @@ class Subscription(Resource):
 
     def __init__(self, driver: MediaDriver, channel: str, stream: int) -> None:
         super().__init__(driver, channel, stream)
-        self._image: Any = None
-        self._assembler: Any = None
-        self._handler: Any = None
-        self.received: Any = None
+        self._image: object = None
+        self._assembler: object = None
+        self._handler: object = None
+        self.received: Sequence[int] | None = None
         """Points to the position up to which the one publisher's messages are here; ``None`` if it is not known."""
         self._poll = driver.library.api.aeron_image_poll
 
@@ -165,7 +171,7 @@ class Subscription(Resource):
         text = library.ffi.new("char[1024]")
         resolve = library.api.aeron_subscription_try_resolve_channel_endpoint_port
         length = resolve(self._pointer, text, len(text))
-        return "" if length <= 0 else library.ffi.string(text).decode()
+        return "" if length <= 0 else library.text(text)
 
     def poll(self) -> list[bytes]:
         """Return messages of all publishers, each no longer than a fragment. Raise ``ClosedResourceError``."""
@@ -192,19 +198,14 @@ class Subscription(Resource):
         self._handler = ffi.addressof(client, "aeron_image_fragment_assembler_handler")
         self._image = client.aeron_subscription_image_at_index(self._pointer, 0)
         if self._driver.is_embedded:
-            self.received = self._position()
+            constants = ffi.new("aeron_image_constants_t *")
+            library.check(client.aeron_image_constants(self._image, constants), "no image")
+            reader = client.aeron_counters_reader(self._driver.client)
+            find = client.aeron_counters_reader_find_by_type_id_and_registration_id
+            counter = find(reader, RECEIVER_POSITION, constants.correlation_id)
+            if counter >= 0:  # over shared memory there is none
+                self.received = client.aeron_counters_reader_addr(reader, counter)
         return True
-
-    def _position(self) -> Any:
-        """Return a pointer to the counter with the position of what a driver of this process has received."""
-        library = self._driver.library
-        constants = library.ffi.new("aeron_image_constants_t *")
-        library.check(library.api.aeron_image_constants(self._image, constants), "no image")
-        reader = library.api.aeron_counters_reader(self._driver.client)
-        find = library.api.aeron_counters_reader_find_by_type_id_and_registration_id
-        counter = find(reader, RECEIVER_POSITION, constants.correlation_id)
-        # Over shared memory there is none.
-        return library.api.aeron_counters_reader_addr(reader, counter) if counter >= 0 else None
 
     def take(self) -> list[bytes]:
         """Return the next messages of the one publisher, whole, as a list that nobody else uses if there are any.

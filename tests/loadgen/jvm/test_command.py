@@ -44,16 +44,6 @@ def load(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     return made
 
 
-def test_a_table_says_what_became_of_the_load(load: Load, uri: str) -> None:
-    code, out, err = load(uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--tasks", "2")
-
-    lines = out.splitlines()
-    assert (code, err) == (0, ""), err
-    assert lines[0].split()[:3] == ["second", "due", "done"]
-    assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
-    assert "of 50.0 due, in 1.0 s" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said", "expected"),
     [

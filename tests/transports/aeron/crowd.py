@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -28,81 +28,67 @@ class CPU(NamedTuple):
     client: float
     server: float
 
-    def __sub__(self, before: CPU) -> CPU:
-        return CPU(self.client - before.client, self.server - before.server)
 
-    def over(self, parts: float) -> CPU:
-        """Return the part of each."""
-        return CPU(self.client / parts, self.server / parts)
+async def cost_of(count: int, work: Callable[[str], Awaitable[object]], parts: float) -> CPU:
+    """Return the CPU seconds of work on a server with so many other clients, divided by this number."""
+    async with echo_server(UDP) as (process, uri), trio.open_nursery() as clients:
 
+        def cpu() -> CPU:
+            nanoseconds = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
+            return CPU(time.process_time(), nanoseconds / 1e9)
 
-class Crowd:
-    """A server, and clients in this process."""
+        async def stay(task_status: trio.TaskStatus[None]) -> None:
+            async with asking(uri):
+                task_status.started()
+                await trio.sleep_forever()
 
-    def __init__(self, uri: str, server: trio.Process, clients: trio.Nursery) -> None:
-        self._uri = uri
-        self._server = server
-        self._clients = clients
-
-    def cpu(self) -> CPU:
-        """Return the CPU seconds so far."""
-        nanoseconds = int(Path(f"/proc/{self._server.pid}/schedstat").read_text().split()[0])
-        return CPU(time.process_time(), nanoseconds / 1e9)
-
-    async def open(self, count: int) -> None:
-        """Connect so many more clients, and keep them. Raise ``ConnectionLost`` if any can't connect."""
-        limit = trio.CapacityLimiter(AT_ONCE)
-
-        async def connect() -> None:
-            async with limit:
-                await self._clients.start(self._stay)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(count):
-                nursery.start_soon(connect)
-
-    async def _stay(self, task_status: trio.TaskStatus[None]) -> None:
-        async with open_connection(self._uri) as connection:
-            assert (await connection.request_response(b"hello")).data == b"hello"
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def come_and_go(self, count: int) -> None:
-        """Connect so many clients, each of which asks and leaves."""
-        limit = trio.CapacityLimiter(AT_ONCE)
-
-        async def visit() -> None:
-            async with limit, open_connection(self._uri) as connection:
-                assert (await connection.request_response(b"hello")).data == b"hello"
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(count):
-                nursery.start_soon(visit)
+        await at_once(count, lambda: clients.start(stay))
+        await trio.sleep(REST)
+        before = cpu()
+        await work(uri)
+        after = cpu()
+        clients.cancel_scope.cancel()
+    return CPU((after.client - before.client) / parts, (after.server - before.server) / parts)
 
 
 @asynccontextmanager
-async def crowd() -> AsyncIterator[Crowd]:
-    """A server without clients, for the block."""
-    async with echo_server(UDP) as (process, uri), trio.open_nursery() as clients:
-        yield Crowd(uri, process, clients)
-        clients.cancel_scope.cancel()
+async def asking(uri: str) -> AsyncIterator[None]:
+    """A client that has an answer."""
+    async with open_connection(uri) as connection:
+        assert (await connection.request_response(b"hello")).data == b"hello"
+        yield
+
+
+async def at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
+    """Do something so many times, ``AT_ONCE`` at a time."""
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def do() -> None:
+        async with limit:
+            await work()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(do)
 
 
 async def cost_of_connecting(count: int) -> CPU:
     """Return the CPU seconds of one that connects, asks and leaves while so many are connected."""
-    async with crowd() as clients:
-        await clients.open(count)
-        await trio.sleep(REST)
-        before = clients.cpu()
-        await clients.come_and_go(VISITS)
-        return (clients.cpu() - before).over(VISITS)
+
+    async def come_and_go(uri: str) -> None:
+        async def visit() -> None:
+            async with asking(uri):
+                pass
+
+        await at_once(VISITS, visit)
+
+    return await cost_of(count, come_and_go, VISITS)
 
 
 async def cost_at_rest(count: int) -> CPU:
     """Return the share of a core that each process takes while so many connections are idle."""
-    async with crowd() as clients:
-        await clients.open(count)
+
+    async def rest(_: str) -> None:
         await trio.sleep(REST)
-        before = clients.cpu()
-        await trio.sleep(REST)
-        return (clients.cpu() - before).over(REST)
+
+    return await cost_of(count, rest, REST)

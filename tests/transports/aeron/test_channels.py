@@ -11,7 +11,7 @@ from rsocket_trio.transports.aeron.aeron_handshake import (
     decode_setup_message,
     encode_setup_message,
 )
-from rsocket_trio.transports.aeron.channels import Channel, address_of
+from rsocket_trio.transports.aeron.channels import AeronChannel, address_of
 from rsocket_trio.transports.schemes import parse_uri
 
 # fmt: off
@@ -58,29 +58,34 @@ def test_a_uri_that_is_none_says_why(uri: str, text: str) -> None:
 
 
 def test_each_direction_has_its_own_parameters() -> None:
-    channel = Channel.of(parse_uri("aeron:udp?endpoint=10.0.0.7:7|term-length=16m|so-rcvbuf=2m|directory=/tmp/d"))
+    channel = AeronChannel.of(parse_uri("aeron:udp?endpoint=10.0.0.7:7|term-length=16m|so-rcvbuf=2m|directory=/tmp/d"))
 
     assert channel.to("10.0.0.7:7", -5) == "aeron:udp?endpoint=10.0.0.7:7|session-id=-5|term-length=16m"
     assert channel.at("10.0.0.9:0", 5, 77) == "aeron:udp?endpoint=10.0.0.9:0|session-id=5|tags=77|so-rcvbuf=2m"
-    assert channel.directory == "/tmp/d"
+    assert channel.parameters["directory"] == "/tmp/d"
 
 
-def test_a_setup_has_the_bytes_of_the_page() -> None:
-    message = SetupMessage(SETUP, 0x0102030405060708, 4, "aeron:ipc")
+@pytest.mark.parametrize(
+    ("message", "text", "session"),
+    [
+        (
+            SetupMessage(SETUP, 0x0102030405060708, 4, "aeron:ipc"),
+            "01 00 01 00 00 00 08 07 06 05 04 03 02 01 04 00 00 00 09 00 00 00 61 65 72 6f 6e 3a 69 70 63",
+            0x05060708,
+        ),
+        (
+            SetupMessage(SETUP_COMPLETE, 0xFFFFFFFF, 3),
+            "01 00 02 00 00 00 ff ff ff ff 00 00 00 00 03 00 00 00 00 00 00 00",
+            -1,
+        ),
+    ],
+)
+def test_a_message_has_the_bytes_of_the_page(message: SetupMessage, text: str, session: int) -> None:
     data = encode_setup_message(message)
 
-    assert data.hex(" ") == "01 00 01 00 00 00 08 07 06 05 04 03 02 01 04 00 00 00 09 00 00 00 " + b"aeron:ipc".hex(" ")
+    assert data.hex(" ") == text
     assert decode_setup_message(data) == message
-    assert message.session == 0x05060708
-
-
-def test_a_setup_complete_has_the_bytes_of_the_page() -> None:
-    message = SetupMessage(SETUP_COMPLETE, 0xFFFFFFFF, 3)
-    data = encode_setup_message(message)
-
-    assert data.hex(" ") == "01 00 02 00 00 00 ff ff ff ff 00 00 00 00 03 00 00 00 00 00 00 00"
-    assert decode_setup_message(data) == message
-    assert message.session == -1
+    assert message.session == session
 
 
 @pytest.mark.parametrize(("data", "text"), MALFORMED)

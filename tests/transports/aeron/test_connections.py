@@ -9,32 +9,18 @@ from functools import partial
 import pytest
 import trio
 
-from rsocket_trio import (
-    Limits,
-    LocalProtocolError,
-    Payload,
-    ResumeOptions,
-    open_connection,
-    serve,
-)
+from rsocket_trio import Limits, LocalProtocolError, Payload, ResumeOptions, open_connection, serve
+from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.transports.aeron import media_driver
-from rsocket_trio.transports.aeron.publications import Publication
+from rsocket_trio.transports.aeron.publications import AeronPublication
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server
 from tests.transports.pairs import receive_frames, transport_pair
 
 MIB = 1024 * 1024
-DIALECTS = (
-    "rsocket/1.0",
-    "rsocket/2.0-draft",
-    "reactivesocket/0.2",
-    "reactivesocket/0.1",
-    "reactivesocket/0.0",
-    "streamux/1",
-)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ALL)
 async def test_every_dialect_has_its_interactions(uri: str, dialect: str, nursery: trio.Nursery) -> None:
     (bound,) = await nursery.start(serve, responder, uri)
 
@@ -113,7 +99,7 @@ async def test_a_session_resumes_over_a_new_connection(uri: str, nursery: trio.N
     driver = next(iter(media_driver._DRIVERS.get().values()))
     async with open_connection(bound, resume=resume) as connection:
         assert await connection.request_response(b"one") == Payload(b"one")
-        for publication in [each for each in driver.resources if isinstance(each, Publication)]:
+        for publication in [each for each in driver.resources if isinstance(each, AeronPublication)]:
             publication.close()
         assert await connection.request_response(b"two") == Payload(b"two")
     nursery.cancel_scope.cancel()

@@ -13,9 +13,7 @@ import trio
 
 from rsocket_trio import ConnectionLost, open_connection, serve
 from rsocket_trio.transports.aeron import duty_cycle, library, media_driver, open_media_driver
-from rsocket_trio.transports.aeron.aeron_handshake import (
-    dial,
-)
+from rsocket_trio.transports.aeron.aeron_handshake import dial
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri

@@ -21,7 +21,7 @@ from rsocket_trio.transports.aeron.aeron_handshake import (
     added,
     encode_setup_message,
 )
-from rsocket_trio.transports.aeron.publications import Publication
+from rsocket_trio.transports.aeron.publications import AeronPublication
 from tests.rows import Rows
 from tests.transports.aeron.echo_server import responder
 
@@ -158,8 +158,8 @@ async def test_a_listener_can_be_closed_in_a_flood() -> None:
 IPC = "aeron:ipc"
 
 
-async def published(driver: MediaDriver, stream: int) -> Publication:
-    publication = Publication(driver, IPC, stream)
+async def published(driver: MediaDriver, stream: int) -> AeronPublication:
+    publication = AeronPublication(driver, IPC, stream)
     await added(driver, publication)
     await driver.duty.until(lambda: publication.is_connected)
     return publication
