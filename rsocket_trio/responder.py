@@ -448,15 +448,11 @@ class Responder:
     def _setup_handler(self) -> Handler | None:
         """Return the handler that admits connections, or ``None``."""
         own = self._specials.get("setup")
-        if self._setup_checks:
-            from rsocket_trio.services.calls.access import behind
-
-            own = behind(self._setup_checks, own)
-        if self._authenticator is None and not self.auth_required:
+        if self._authenticator is None and not self.auth_required and not self._setup_checks:
             return own
         from rsocket_trio.services.calls.access import admission
 
-        return admission(own, self._authenticator, required=self.auth_required)
+        return admission(own, self._authenticator, self._setup_checks, required=self.auth_required)
 
     @property
     def _lease_handler(self) -> Handler | None:

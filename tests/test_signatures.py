@@ -74,7 +74,7 @@ async def test_an_unknown_option_is_a_type_error_as_pythons_own() -> None:
         (rsocket_trio.open_connection, ConnectionOptions, ["uri"]),
         (rsocket_trio.open_connection_over, StreamOptions, ["stream"]),
         (rsocket_trio.serve, ServeOptions, ["responder", "uris", "signals", "task_status"]),
-        (rsocket_trio.serve_stream, StreamServeOptions, ["responder", "stream", "task_status"]),
+        (rsocket_trio.serve_stream, StreamServeOptions, ["responder", "stream", "path", "headers", "task_status"]),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -32,10 +32,11 @@ from rsocket_trio.mux.stream_state import StreamState
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
-from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
+from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize, Terms
 from rsocket_trio.streamux.request_table import Exchange
 from tests.rsocket.pairs import client_terms
+from tests.streamux.pairs import ChunkHeader
 
 WIDTH: Final = 8
 """Connections at one time."""
@@ -219,7 +220,7 @@ def chunk(random: Random) -> bytes:
     """A chunk of one of a few requests."""
     payload = bytes(random.choice((0, 0, 1, 30, 200)))
     header = ChunkHeader(random.randrange(4), len(payload), random.random() < 0.02, random.random() < 0.5)
-    return HeaderLayout(TERMS).encode(header) + payload
+    return header.encode(HeaderLayout(TERMS)) + payload
 
 
 # What is there, before and after

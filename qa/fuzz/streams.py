@@ -16,10 +16,11 @@ from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_1, RSOCKET_1_0
-from rsocket_trio.streamux.chunks import ChunkHeader, ChunkReader, HeaderLayout
+from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize, Terms, negotiate
 from rsocket_trio.streamux_magic import SIZE
 from tests.rsocket.test_vectors import ALL
+from tests.streamux.pairs import ChunkHeader
 
 Split: TypeAlias = tuple[list[bytes], str]
 """The frames, and why nothing more was understood."""
@@ -125,6 +126,10 @@ class Chunks:
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
         self.found.append((request_id, bits, payload if self.begin_chunk(request_id, 0, 0) else None))
 
+    def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            self.on_chunk(request_id, bits, payload)
+
     def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         return request_id % 3 != 2
 
@@ -139,9 +144,9 @@ def read_chunks(data: bytes) -> list[tuple[int, int, bytes | None]]:
     assert chunks_in(layout, cuts(rest)) == (whole, error, torn), "how the bytes were cut changed what came of them"
     at = 0
     for request_id, bits, payload in whole:
-        header = layout.decode(rest[at:])
+        header = ChunkHeader.decode(layout, rest[at:])
         assert (header.request_id, header.response << 1 | header.termination) == (request_id, bits)
-        assert layout.encode(header) == rest[at : at + layout.size]
+        assert header.encode(layout) == rest[at : at + layout.size]
         at += layout.size + header.length
         assert payload is None or payload == rest[at - header.length : at]
     assert error or torn or at == len(rest)
@@ -172,7 +177,7 @@ def chunk_seeds() -> tuple[bytes, ...]:
         for number in range(6):
             payload = bytes(min(number * 7, layout.length_mask))
             header = ChunkHeader(number % (1 << id_bits), len(payload), number % 2 == 1, number % 3 == 1)
-            chunks += (layout.encode(header), payload)
+            chunks += (header.encode(layout), payload)
         seeds.append(b"".join(chunks))
     return tuple(seeds)
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from qa.fuzz.mutation import mutate
 from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, RejectedSetup, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded
+from rsocket_trio.mux.framing import Framing
+from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout, Unframed
+from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange
-from rsocket_trio.streamux.session import Session, State
-from tests.streamux.pairs import chunks_in
+from rsocket_trio.streamux.session import Session
+from tests.streamux.pairs import ChunkHeader, chunks_in
 
-EVENTS: Final = get_args(Event)
 LENGTH: Final = range(10, 41)
 TIGHT: Final = Limits(payload_size=300, reassembly_size=500, streams=4, reply_frames=8, held_frames=4)
 PEER: Final = Initialize(min_id=0, max_id=29, rec_id=31, min_len=1, max_len=30, rec_len=31, qa=True)
@@ -84,7 +85,7 @@ class StreamuxTalk:
         payload = bytes(min(random.choice((0, 0, 1, 1, 30, 200)), terms.length_cap))
         response = request_id in table.mine if random.random() < 0.9 else random.random() < 0.5
         header = ChunkHeader(request_id, len(payload), response, random.random() < 0.4)
-        data = HeaderLayout(terms).encode(header) + payload
+        data = header.encode(HeaderLayout(terms)) + payload
         return mutate(random, (data,)) if random.random() < 0.05 else data
 
     def hear(self, data: bytes) -> None:
@@ -97,7 +98,7 @@ class StreamuxTalk:
     def saw(self, events: list[Event]) -> None:
         """Hold the events to what a connection relies on, and be that connection."""
         for event in events:
-            assert isinstance(event, EVENTS), event
+            assert isinstance(event, Event), event
             assert not self.ended, f"{event} after the end"
             self.ended = isinstance(event, SessionEnded)
         assert not self.ended or self.session.state is State.OVER
@@ -167,7 +168,7 @@ class StreamuxTalk:
         """Once all has left: what was written is chunks, nothing waits, and no exchange that has ended is kept."""
         outbox, terms = self.session.outbox, self.session.terms
         while frames := outbox.take(65536):
-            data = Unframed().join(frames)
+            data = Framing().join(frames)
             if terms is not None and self.session.state is State.OPEN and not data.startswith(b"\x01"):
                 chunks_in(terms, data)
         if self.session.state is State.OPEN:

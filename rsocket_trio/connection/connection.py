@@ -149,7 +149,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             or metadata
         ):
             calls = engine.request_calls or engine.attach_request_calls()
-            call = calls.client_call(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
+            call = calls.ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
             extensions = checked_entries(extension_entries)
             need_trio()
             return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)
@@ -183,7 +183,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             answer = await self._sent(answered, engine, extensions, None, request, tried)
         if reply is None:
             return answer
-        return (engine.request_calls or engine.attach_request_calls()).decoded(engine, answer, reply)
+        return (engine.request_calls or engine.attach_request_calls()).decoder(engine, reply)(answer)
 
     @overload
     def request_stream(
@@ -299,7 +299,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         extensions = checked_entries(extension_entries)
         if needs_call(engine, payload, None, auth, metadata):
             calls = engine.request_calls or engine.attach_request_calls()
-            call = calls.client_call(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
+            call = calls.ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None, metadata)
             await trio.lowlevel.checkpoint()
             await call.request(partial(self._sent, opened, engine, extensions, call.renewed))
             return
@@ -426,7 +426,7 @@ def new_stream(
     auth, metadata = terms["auth"], terms["metadata"]
     if needs_call(engine, payload, items, auth, metadata):
         calls = engine.request_calls or engine.attach_request_calls()
-        life = calls.client_call(engine, interaction, payload, route, auth, items, metadata)
+        life = calls.ClientCall(engine, interaction, payload, route, auth, items, metadata)
         return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
     return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
 

@@ -133,7 +133,7 @@ class HandlerCall(StreamObserver):
     def _on_item(self, payload: Payload, complete: bool) -> None:
         if self.channel is not None:
             if self.handler.counts and self.handler.call is not None:
-                self.handler.call._count_received(payload)
+                self.handler.call._count_received(1, payload.size)
             self.channel._on_item(payload, complete)
             if complete:
                 self._on_eof()
@@ -141,7 +141,7 @@ class HandlerCall(StreamObserver):
     def _on_items(self, payloads: Sequence[Payload]) -> None:
         if self.channel is not None:
             if self.handler.counts and self.handler.call is not None:
-                self.handler.call._count_all_received(payloads)
+                self.handler.call._count_received(len(payloads), sum(payload.size for payload in payloads))
             self.channel._on_items(payloads)
 
     def _on_complete(self) -> None:
@@ -338,7 +338,7 @@ class Workers:
         """Count a handler as a stream although its stream is over before it."""
         if not call.detached:
             call.detached = True
-            self._port.session.detached += 1
+            self._port.session.receiver.detached += 1
 
     def detach(self, call: HandlerCall) -> None:
         """Count a handler without an answer as a stream, and give it a moment when the connection ends."""
@@ -481,7 +481,7 @@ class Workers:
         if call.stream.owner is call:
             call.stream.owner = None
         if call.detached:
-            self._port.session.detached -= 1
+            self._port.session.receiver.detached -= 1
             if call in self._detached:
                 del self._detached[call]
                 self._done.wake_all()

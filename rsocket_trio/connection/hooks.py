@@ -105,7 +105,7 @@ class RequestCalls(Protocol):
     """The hook on a requester: makes requests that need more than their bytes."""
 
     @property
-    def client_call(self) -> type[ClientCall]:
+    def ClientCall(self) -> type[ClientCall]:  # noqa: N802 - it is the class
         """Begin a request, with its payload, route, credentials, type of answers and entries."""
         ...
 
@@ -113,8 +113,8 @@ class RequestCalls(Protocol):
         """Return a request that needs a codec and nothing else."""
         ...
 
-    def decoded(self, port: Engine, payload: Payload, kind: Any, /) -> Any:
-        """Return an answer as ``kind``. Raise ``ValueError`` if it does not fit."""
+    def decoder(self, port: Engine, kind: Any, /) -> Callable[[Payload], Any]:
+        """Return the function that returns an answer as ``kind``, or raises ``ValueError``."""
         ...
 
     def remote_of(

@@ -251,9 +251,7 @@ class StreamuxPeer:
 
     def framing(self, *, first: bool = False) -> Framing:
         """Return no framing: the session cuts the bytes itself."""
-        from rsocket_trio.streamux.chunks import Unframed
-
-        return Unframed()
+        return Framing()
 
     def begin(self, now: float) -> NewSession:
         """Return a session that sends the initialize message, or with a quick init has it ready."""

@@ -230,7 +230,7 @@ class CountingSender(Sender):
         if call is None:
             return await super().send(item)
         await self._send(item, call)
-        return call._count_sent(item)
+        return call._count_sent(1, item.size)
 
     async def serve(self, items: Items, *, ends: bool = True) -> None:
         """Send the items that a handler yields, and add their number at the end, and before one that has to wait."""
@@ -255,7 +255,7 @@ class CountingSender(Sender):
                         if not link.is_awake:
                             link.wake()
                     else:
-                        call._add_sent(count, size)
+                        call._count_sent(count, size)
                         count = size = 0
                         await self._send(payload, call)
                     count += 1
@@ -268,7 +268,7 @@ class CountingSender(Sender):
             if ends:
                 self.end()
         finally:
-            call._add_sent(count, size)
+            call._count_sent(count, size)
 
     async def _send(self, item: Payload, call: Call) -> None:
         """Send one item, and measure how long it waits for credit."""

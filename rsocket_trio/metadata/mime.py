@@ -155,12 +155,8 @@ def decode_data_mime(data: bytes) -> str | int:
     return mime
 
 
-def encode_data_mime(mime: str | int) -> bytes:
-    """Return ``mime`` as the content of a ``MIME_TYPE`` entry.
-
-    Raise ``ValueError`` for a type that cannot be written.
-    """
-    return encode_mime(mime)
+encode_data_mime = encode_mime
+"""Return a MIME type as the content of a ``MIME_TYPE`` entry, which is nothing else."""
 
 
 def decode_accepted_mimes(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[str | int]:

@@ -119,9 +119,7 @@ def read_request(metadata: bytes | None, metadata_mime: str | int, limit: int = 
 def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFAULT_LIMIT) -> str | None:
     """Return the route in the ``metadata`` of a request, or ``None`` if it carries none.
 
-    ``metadata_mime`` is the metadata MIME type of the connection. Composite metadata may have at most ``limit`` entries
-    and is checked to its end, so that a malformed entry is refused wherever it stands. Raise ``RemoteProtocolError`` if
-    the metadata or the route is malformed.
+    ``metadata_mime``, ``limit`` and what it raises are those of ``read_request``.
     """
     return read_request(metadata, metadata_mime, limit).route
 

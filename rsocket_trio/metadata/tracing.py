@@ -218,11 +218,7 @@ def _is_sound_entry(entry: Entry) -> bool:
 
 
 def decode_trace(entries: Iterable[Entry]) -> Trace | None:
-    """Return the tracing context in ``entries`` of composite metadata, or ``None`` if they have none.
-
-    The first entry of each type counts. One that is malformed or too long is left out, and a ``tracestate`` as well
-    where there is no ``traceparent`` that it belongs to.
-    """
+    """Return the tracing context in the sound ``entries`` of composite metadata, or ``None`` if they have none."""
     sound = {str(entry.mime): entry.content for entry in sound_entries(entries)}
     if not sound:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -16,22 +16,28 @@ if TYPE_CHECKING:
     from rsocket_trio.terms import Setup
 
 
+class Event:
+    """The base class of all events."""
+
+    __slots__ = ()
+
+
 @value
-class SetupReceived:
+class SetupReceived(Event):
     """A client asks to be let in; the session waits for ``accept`` or ``refuse``."""
 
     setup: Setup
 
 
 @value
-class SetupAccepted:
+class SetupAccepted(Event):
     """The server's answer to a SETUP that asked for one; ``entries`` are what it granted."""
 
     entries: tuple[Any, ...]
 
 
 @value
-class RequestReceived:
+class RequestReceived(Event):
     """The peer opened a stream, and its first payload is whole.
 
     ``complete`` says that the requester of a channel sends nothing more; ``entries`` are the request's extensions.
@@ -44,7 +50,7 @@ class RequestReceived:
 
 
 @value
-class ItemReceived:
+class ItemReceived(Event):
     """One item; with ``complete`` it is the last one."""
 
     stream: StreamState
@@ -53,7 +59,7 @@ class ItemReceived:
 
 
 @value
-class ItemsReceived:
+class ItemsReceived(Event):
     """Several items of one stream that came together; none is its last."""
 
     stream: StreamState
@@ -61,14 +67,14 @@ class ItemsReceived:
 
 
 @value
-class StreamCompleted:
+class StreamCompleted(Event):
     """The peer sends nothing more on this stream."""
 
     stream: StreamState
 
 
 @value
-class StreamFailed:
+class StreamFailed(Event):
     """The stream ended both ways with this error."""
 
     stream: StreamState
@@ -76,40 +82,40 @@ class StreamFailed:
 
 
 @value
-class StreamCancelled:
+class StreamCancelled(Event):
     """The requester cancelled: the stream ended both ways."""
 
     stream: StreamState
 
 
 @value
-class SendingCancelled:
+class SendingCancelled(Event):
     """The responder of our channel wants no more items of ours; its own half goes on."""
 
     stream: StreamState
 
 
 @value
-class CreditGranted:
+class CreditGranted(Event):
     """More items may be sent on this stream."""
 
     stream: StreamState
 
 
 @value
-class LeaseReceived:
+class LeaseReceived(Event):
     """The peer granted requests: tasks that wait for a lease may try again."""
 
 
 @value
-class MetadataPushed:
+class MetadataPushed(Event):
     """Metadata for the connection."""
 
     metadata: bytes = attrs.field(repr=shown_metadata)
 
 
 @value
-class StreamMetadataPushed:
+class StreamMetadataPushed(Event):
     """Metadata for one stream."""
 
     stream: StreamState
@@ -117,7 +123,7 @@ class StreamMetadataPushed:
 
 
 @value
-class ExtensionReceived:
+class ExtensionReceived(Event):
     """An EXT frame whose type the application registered."""
 
     ext_type: int
@@ -126,28 +132,28 @@ class ExtensionReceived:
 
 
 @value
-class EntriesReceived:
+class EntriesReceived(Event):
     """Extension entries for the connection that are not the session's own, known or not."""
 
     entries: tuple[Any, ...]
 
 
 @value
-class Pong:
+class Pong(Event):
     """A ping was answered; ``token`` is the one that it was sent with."""
 
     token: Any
 
 
 @value
-class PeerFault:
+class PeerFault(Event):
     """The peer broke a rule without consequences: it is only logged."""
 
     text: str
 
 
 @value
-class PeerDraining:
+class PeerDraining(Event):
     """The peer announced its end: no new stream may start, open ones may finish.
 
     ``closing`` says that the peer expects this side to close the connection, once no stream is open any more.
@@ -157,14 +163,14 @@ class PeerDraining:
 
 
 @value
-class TransportSilent:
+class TransportSilent(Event):
     """No frame arrived for too long: the transport is dead, and the session may go on over another one."""
 
     error: ConnectionLost
 
 
 @value
-class SessionEnded:
+class SessionEnded(Event):
     """The session is over. The rest of the outbox is to be sent, then the transport closed.
 
     ``ordinary`` says that the peer ended it while no stream was open: that is no failure. ``refuses`` says that the
@@ -174,27 +180,3 @@ class SessionEnded:
     error: RSocketError
     ordinary: bool = False
     refuses: bool = False
-
-
-Event: TypeAlias = (
-    SetupReceived
-    | SetupAccepted
-    | RequestReceived
-    | ItemReceived
-    | ItemsReceived
-    | StreamCompleted
-    | StreamFailed
-    | StreamCancelled
-    | SendingCancelled
-    | CreditGranted
-    | LeaseReceived
-    | MetadataPushed
-    | StreamMetadataPushed
-    | ExtensionReceived
-    | EntriesReceived
-    | Pong
-    | PeerFault
-    | PeerDraining
-    | TransportSilent
-    | SessionEnded
-)

@@ -167,16 +167,9 @@ class Reassembly:
         """Return all pieces as one. Call it once: small pieces and pooled memory are given up."""
         if self._buffer is not None:
             return self._buffer.getvalue()
-        return self._joined()
-
-    def _joined(self) -> bytes:
-        """Return all bytes held so far as one, and hold none any more."""
         pieces, self._pieces = self._pieces, []
         pooled, self._pooled = self._pooled, None
-        if pooled is None:
-            whole = b"".join(pieces)
-        else:
-            whole = b"".join((pooled[: self._filled], *pieces))
+        whole = b"".join(pieces if pooled is None else (pooled[: self._filled], *pieces))
         if pooled is None or pieces:
             BUFFER_POOL.learn(len(whole))
         else:
@@ -243,10 +236,9 @@ class PartialPayload:
 
     def join(self) -> Payload:
         """Return the whole payload, with the MIME types of its first piece. Call it once, as ``Reassembly.join``."""
-        metadata = None if self._metadata is None else self._metadata.getvalue()
         return Payload(
             self._data.join(),
-            metadata,
+            None if self._metadata is None else self._metadata.getvalue(),
             metadata_type=self._metadata_type,
             data_mime=self.data_mime,
             metadata_mime=self.metadata_mime,

@@ -1,14 +1,18 @@
 """The base class of the sessions that a connection drives, the same for every protocol, and its capabilities."""
 
+# ruff: noqa: B027 - a session does nothing where its protocol has nothing for it
+
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from rsocket_trio.errors import Unsupported
+from rsocket_trio.errors import ConnectionClosed, Unsupported
+from rsocket_trio.mux.events import SessionEnded
 
 if TYPE_CHECKING:
     from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import Interaction, StreamState
     from rsocket_trio.payload import MetadataPush, Payload
     from rsocket_trio.terms import Lease
+
+
+StreamT = TypeVar("StreamT", bound="StreamState")
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -39,21 +46,24 @@ class Capabilities:
     """Requests may have routes."""
 
 
-class StreamCommands(Protocol):
+class StreamCommands(ABC, Generic[StreamT]):
     """Commands that send on streams. Nothing waits; all is put into the outbox.
 
     A command that the state of the stream forbids raises ``LocalProtocolError`` and changes nothing.
     """
 
+    __slots__ = ()
+
     @property
     def is_full(self) -> bool:
         """Return whether a new request has to wait until one in flight is over."""
-        ...
+        return False
 
+    @abstractmethod
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported``, or ``ValueError``, for a request that the protocol never allows."""
-        ...
 
+    @abstractmethod
     def open(
         self,
         interaction: Interaction,
@@ -61,37 +71,35 @@ class StreamCommands(Protocol):
         initial_n: int | None = None,
         *,
         entries: tuple[Any, ...] = (),
-    ) -> StreamState:
+    ) -> StreamT:
         """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction, or extension entries."""
-        ...
 
-    def send_item(self, stream: Any, payload: Payload, *, complete: bool = False) -> None:
+    @abstractmethod
+    def send_item(self, stream: StreamT, payload: Payload, *, complete: bool = False) -> None:
         """Send an item, for which there is credit; with ``complete`` it is the last."""
-        ...
 
-    def offer_item(self, stream: Any, item: object) -> bool:
+    def offer_item(self, stream: StreamT, item: object) -> bool:
         """Send an item of a plain kind if it may be sent now. Return whether it was sent; else nothing has changed."""
-        ...
+        return False
 
-    def send_complete(self, stream: Any) -> None:
+    @abstractmethod
+    def send_complete(self, stream: StreamT) -> None:
         """Complete this side's half of the stream."""
-        ...
 
-    def send_error(self, stream: Any, error: StreamError) -> RSocketError | None:
+    @abstractmethod
+    def send_error(self, stream: StreamT, error: StreamError) -> RSocketError | None:
         """End the stream with an error. Return the error that ends the session if the dialect can't send one."""
-        ...
 
-    def send_cancel(self, stream: Any) -> None:
+    @abstractmethod
+    def send_cancel(self, stream: StreamT) -> None:
         """Cancel the peer's half. Do nothing on a stream that has ended."""
-        ...
 
-    def metadata_push(self, stream: Any, push: MetadataPush) -> None:
+    @abstractmethod
+    def metadata_push(self, stream: StreamT, push: MetadataPush) -> None:
         """Send metadata for one stream. Raise ``Unsupported`` if the dialect has none."""
-        ...
 
-    def request_n(self, stream: Any, amount: int) -> None:
-        """Grant credit. Do nothing once the peer's half is closed."""
-        ...
+    def request_n(self, stream: StreamT, amount: int) -> None:
+        """Grant credit. Do nothing once the peer's half is closed, or in a protocol without credit."""
 
 
 class LeaseState(Protocol):
@@ -119,91 +127,55 @@ class Receiver(Protocol):
     """Handlers that still run although their streams are over."""
 
 
-class Optionals:
-    """Abilities that some protocols lack: a session without one does nothing, or raises ``Unsupported``."""
+class State(enum.Enum):
+    """The state of a connection, from before the first message to the end."""
 
-    __slots__ = ()
-
-    dialect: Capabilities
-    """The properties of the dialect."""
-    has_announced: bool = False
-    """True if the peer was told, or is about to be, to close the connection once no stream is open."""
-
-    def announce_drain(self) -> None:
-        """Tell the peer that this side takes no more requests."""
-
-    def announce_close(self, *, last: bool) -> None:
-        """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
-
-    @property
-    def permits(self) -> LeaseState | None:
-        """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
-        return None
-
-    def grant(self, lease: Lease, now: float) -> None:
-        """Grant the peer a lease; do nothing if no leases were agreed."""
-
-    @property
-    def can_resume(self) -> bool:
-        """Return whether the session survives the loss of its transport."""
-        return False
-
-    @property
-    def gave_up_resuming(self) -> bool:
-        """Return whether resumption was agreed, and is not promised any more."""
-        return False
-
-    def suspend(self) -> list[Event]:
-        """Detach the lost transport: what is sent waits, and silence does not count. Return what happened."""
-        return []
-
-    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection."""
-        raise Unsupported(f"{self.dialect.name} has no metadata")
-
-    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an extension frame; ``ignore`` allows the peer to skip it."""
-        raise Unsupported(f"{self.dialect.name} has no extension frames")
-
-    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
-        """Send extension entries for the connection; ``ignore`` allows the peer to skip all of them."""
-        raise Unsupported(f"{self.dialect.name} has no extension entries")
-
-    def cost(self, entries: tuple[Any, ...]) -> int:
-        """Return the permits that a request with these entries costs."""
-        raise Unsupported(f"{self.dialect.name} has no extension entries")
-
-    def heard(self, now: float) -> None:
-        """Count silence from now on: a frame was received, or nothing was read without a fault of the peer's."""
-
-    def excuse(self, now: float) -> None:
-        """Give the peer its full time if a late clock delayed what asks it for an answer."""
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Return whether a part of a frame is here and the rest is not, in a session that cuts the bytes itself."""
-        return False
-
-    def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """Return the error of a transport that ended with ``lost``, given the part of a frame that is here."""
-        return lost
+    NEW = enum.auto()
+    """A server that waits for its client's first message, a client that has not sent it."""
+    ASKING = enum.auto()
+    """A client that may send no requests before its first message is answered."""
+    GATED = enum.auto()
+    """A server whose application considers the client."""
+    OPEN = enum.auto()
+    OVER = enum.auto()
 
 
-class Session(Optionals, ABC):
+class Session(ABC):
     """The rules of one connection: frames in, events out, time as an argument.
+
+    Only the session assigns its ``state``. Behind the abstract methods stand abilities that some protocols lack: a
+    session without one does nothing, or raises ``Unsupported``.
 
     ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return events. The caller collects all of them before
     it calls the session again.
     """
 
-    __slots__ = ("__weakref__", "attention", "client", "commands", "dialect", "limits", "outbox", "receiver")
+    __slots__ = (
+        "__weakref__",
+        "attention",
+        "client",
+        "commands",
+        "dialect",
+        "error",
+        "limits",
+        "outbox",
+        "receiver",
+        "state",
+    )
 
     client: bool
+    dialect: Capabilities
+    """The properties of the dialect."""
+    error: RSocketError | None
+    """The error that ended the session, ``None`` before."""
     limits: Limits
     outbox: Outbox
-    commands: StreamCommands
+    commands: StreamCommands[Any]
     """The commands that send on streams."""
     receiver: Receiver
+    state: State
+    has_announced: bool = False
+    """True if the peer was told, or is about to be, to close the connection once no stream is open."""
 
     attention: bool
     """True if the connection has to do more after a read or a write than act on the events.
@@ -215,33 +187,24 @@ class Session(Optionals, ABC):
     """
 
     @property
-    def detached(self) -> int:
-        """Handlers that still run although their streams are over: they count as streams of the peer's."""
-        return self.receiver.detached
-
-    @detached.setter
-    def detached(self, number: int) -> None:
-        self.receiver.detached = number
-
-    @property
     @abstractmethod
     def draining(self) -> bool:
         """Return whether neither side may open new streams."""
 
     @property
-    @abstractmethod
     def awaits_setup(self) -> bool:
         """Return whether a server still waits for the first message of its client."""
+        return self.state is State.NEW
 
     @property
-    @abstractmethod
     def awaits_admission(self) -> bool:
         """Return whether a server has not let its client in yet: no first message came, or the application decides."""
+        return not self.client and self.state in (State.NEW, State.GATED)
 
     @property
-    @abstractmethod
     def awaits_answer(self) -> bool:
         """Return whether a client waits for the answer to its first message, and may send no requests before it."""
+        return self.state is State.ASKING
 
     @property
     @abstractmethod
@@ -305,6 +268,80 @@ class Session(Optionals, ABC):
     def drain(self) -> None:
         """Refuse new requests from now on."""
 
-    @abstractmethod
     def close(self, error: RSocketError | None = None) -> None:
-        """End the session on this side: frames that come are ignored from now on."""
+        """End the session on this side: what comes is ignored from now on."""
+        if self.error is None:
+            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
+        self.state = State.OVER
+        self.attention = True
+        self.outbox.drop_held()
+
+    def _end(self, error: RSocketError, *, ordinary: bool = False, refuses: bool = False) -> None:
+        self.outbox.discard_queues()
+        self.close(error)
+        self.receiver.events.append(SessionEnded(error, ordinary, refuses))
+
+    def _collected(self) -> list[Event]:
+        events, self.receiver.events = self.receiver.events, []
+        return events
+
+    # Abilities that some protocols lack
+
+    def announce_drain(self) -> None:
+        """Tell the peer that this side takes no more requests."""
+
+    def announce_close(self, *, last: bool) -> None:
+        """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
+
+    @property
+    def permits(self) -> LeaseState | None:
+        """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
+        return None
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Grant the peer a lease; do nothing if no leases were agreed."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether the session survives the loss of its transport."""
+        return False
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Return whether resumption was agreed, and is not promised any more."""
+        return False
+
+    def suspend(self) -> list[Event]:
+        """Detach the lost transport: what is sent waits, and silence does not count. Return what happened."""
+        return []
+
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Send metadata for the connection."""
+        raise Unsupported(f"{self.dialect.name} has no metadata")
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an extension frame; ``ignore`` allows the peer to skip it."""
+        raise Unsupported(f"{self.dialect.name} has no extension frames")
+
+    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection; ``ignore`` allows the peer to skip all of them."""
+        raise Unsupported(f"{self.dialect.name} has no extension entries")
+
+    def cost(self, entries: tuple[Any, ...]) -> int:
+        """Return the permits that a request with these entries costs."""
+        raise Unsupported(f"{self.dialect.name} has no extension entries")
+
+    def heard(self, now: float) -> None:
+        """Count silence from now on: a frame was received, or nothing was read without a fault of the peer's."""
+
+    def excuse(self, now: float) -> None:
+        """Give the peer its full time if a late clock delayed what asks it for an answer."""
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Return whether a part of a frame is here and the rest is not, in a session that cuts the bytes itself."""
+        return False
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """Return the error of a transport that ended with ``lost``, given the part of a frame that is here."""
+        return lost

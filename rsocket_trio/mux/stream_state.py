@@ -51,28 +51,10 @@ SEND_LAST_WORD         = Move("complete both ways",               SENDING,   BOT
 SEND_ERROR             = Move("fail",                             SENDING,   BOTH)
 SEND_CANCEL            = Move("cancel",                           NEITHER,   BOTH)
 SEND_HALF_CANCEL       = Move("cancel the peer's half",           RECEIVING, RECEIVING)
-RECEIVE_NEXT           = Move("receive a payload",                RECEIVING, NEITHER)
 RECEIVE_COMPLETE       = Move("be completed",                     RECEIVING, RECEIVING)
 RECEIVE_LAST_WORD      = Move("be completed both ways",           RECEIVING, BOTH)
-RECEIVE_ERROR          = Move("be failed",                        NEITHER,   BOTH)
-RECEIVE_CANCEL         = Move("be cancelled",                     NEITHER,   BOTH)
 RECEIVE_HALF_CANCEL    = Move("have this half cancelled",         SENDING,   SENDING)
 # fmt: on
-
-MOVES: tuple[Move, ...] = (
-    SEND_NEXT,
-    SEND_COMPLETE,
-    SEND_LAST_WORD,
-    SEND_ERROR,
-    SEND_CANCEL,
-    SEND_HALF_CANCEL,
-    RECEIVE_NEXT,
-    RECEIVE_COMPLETE,
-    RECEIVE_LAST_WORD,
-    RECEIVE_ERROR,
-    RECEIVE_CANCEL,
-    RECEIVE_HALF_CANCEL,
-)
 
 
 def applied(move: Move, open_halves: int) -> int:

@@ -163,12 +163,7 @@ class Codec:
 
         Raise ``LocalProtocolError`` for a frame that the dialect forbids.
         """
-        kind: object = frame.interaction if type(frame) is RequestFrame else type(frame)
-        try:
-            encode = self.encoders[kind]
-        except KeyError:
-            raise LocalProtocolError(f"no frame of this dialect says {_kind_name(kind)}") from None
-        parts = encode(frame)
+        parts = self.row_of(frame).encode(frame)
         size = len(parts[0]) + len(parts[1])
         if size > self.largest:
             raise LocalProtocolError(f"{self.name_of(frame)} frame of {size} bytes, limit {self.largest}")
@@ -208,7 +203,7 @@ class Codec:
 
     def row_of(self, frame: Frame) -> Row:
         """Return the row that encodes a frame. Raise ``LocalProtocolError`` if the layout has none."""
-        kind: object = frame.interaction if isinstance(frame, RequestFrame) else type(frame)
+        kind: object = frame.interaction if type(frame) is RequestFrame else type(frame)
         try:
             return self._by_kind[kind]
         except KeyError:

@@ -113,8 +113,7 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
     needed. ``UNDECIDED`` as long as more bytes could change the answer, that of ``answer_for`` included.
     """
     ended = ended or message  # nothing that follows a whole message, an empty one too, changes what it is
-    if message and data[4:5] == b"\0" and keeps_length(data):
-        data, message = _with_right_length(data), False
+    data, message = _without_border(data, message)
     found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
     if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
         return UNDECIDED
@@ -123,8 +122,7 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """Return the dialect in which INVALID_SETUP answers unrecognised bytes, ``None`` to close silently."""
-    if message and data[4:5] == b"\0" and keeps_length(data):
-        data, message = _with_right_length(data), False
+    data, message = _without_border(data, message)
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
     if found is None and _is_misplaced_resume(data if message else _first_frame(data)):
         return RSOCKET_1_0
@@ -145,9 +143,11 @@ def keeps_length(message: bytes) -> bool:
     return int.from_bytes(message[:LENGTH], "big") == len(message)
 
 
-def _with_right_length(message: bytes) -> bytes:
-    """Return a message that keeps its length with the correct length, so that the layout alone decides."""
-    return len(message).to_bytes(LENGTH, "big") + message[LENGTH:]
+def _without_border(data: bytes, message: bool) -> tuple[bytes, bool]:
+    """Return a message that keeps its length as bytes of a stream, with the correct length; all else as it is."""
+    if message and data[4:5] == b"\0" and keeps_length(data):
+        return len(data).to_bytes(LENGTH, "big") + data[LENGTH:], False
+    return data, message
 
 
 def _first_frame(data: bytes) -> bytes:

@@ -61,7 +61,14 @@ class ExtensionEntry:
 
 
 @value
-class SetupFrame:
+class Frame:
+    """The base class of all frames: each has a stream id, 0 for those of the connection."""
+
+    stream_id: int
+
+
+@value
+class SetupFrame(Frame):
     """SETUP: version, keepalive terms in seconds, mime types, and the application's payload.
 
     In 0.0 ``major`` is the version byte; it has neither ``minor`` nor keepalive terms, which are read as 0.
@@ -84,7 +91,7 @@ class SetupFrame:
 
 
 @value
-class LeaseFrame:
+class LeaseFrame(Frame):
     """LEASE: how many requests, for how long. Nanoseconds, so that every dialect's unit is exact."""
 
     time_to_live_ns: int
@@ -95,7 +102,7 @@ class LeaseFrame:
 
 
 @value
-class KeepaliveFrame:
+class KeepaliveFrame(Frame):
     """KEEPALIVE: a sign of life, and with ``respond`` the wish for one."""
 
     respond: bool
@@ -105,7 +112,7 @@ class KeepaliveFrame:
 
 
 @value
-class RequestFrame:
+class RequestFrame(Frame):
     """REQUEST_RESPONSE, _FNF, _STREAM, _SUB or _CHANNEL: opens a stream, and starts its first payload.
 
     ``initial_n`` is ``None`` where the type or the frame has no such field.
@@ -121,7 +128,7 @@ class RequestFrame:
 
 
 @value
-class RequestNFrame:
+class RequestNFrame(Frame):
     """REQUEST_N: credit for so many items more."""
 
     stream_id: int
@@ -131,7 +138,7 @@ class RequestNFrame:
 
 
 @value
-class CancelFrame:
+class CancelFrame(Frame):
     """CANCEL: its receiver's items are no longer wanted."""
 
     stream_id: int
@@ -140,7 +147,7 @@ class CancelFrame:
 
 
 @value
-class PayloadFrame:
+class PayloadFrame(Frame):
     """PAYLOAD (or RESPONSE): one item of a stream, its end, or both.
 
     A RESPONSE has no flag for ``next``. One that was read says ``next`` unless it completes and carries nothing;
@@ -155,7 +162,7 @@ class PayloadFrame:
 
 
 @value
-class ErrorFrame:
+class ErrorFrame(Frame):
     """ERROR on a stream, or on stream 0 for the connection (0.0: SETUP_ERROR).
 
     An ERROR of 0.0 has no code: one that was read says 0x201, and in writing the code goes unsaid.
@@ -169,7 +176,7 @@ class ErrorFrame:
 
 
 @value
-class MetadataPushFrame:
+class MetadataPushFrame(Frame):
     """METADATA_PUSH: metadata without a request."""
 
     metadata: bytes = attrs.field(repr=shown_size)
@@ -178,7 +185,7 @@ class MetadataPushFrame:
 
 
 @value
-class ResumeFrame:
+class ResumeFrame(Frame):
     """RESUME: the first frame of a client that wants its session back. Positions are bytes."""
 
     major: int
@@ -190,7 +197,7 @@ class ResumeFrame:
 
 
 @value
-class ResumeOkFrame:
+class ResumeOkFrame(Frame):
     """RESUME_OK: the session goes on from this position, in bytes."""
 
     last_received_client_position: int
@@ -198,7 +205,7 @@ class ResumeOkFrame:
 
 
 @value
-class ExtFrame:
+class ExtFrame(Frame):
     """EXT: a frame of an extension; ``body`` is opaque and includes any metadata.
 
     In 0.0 and 0.1 it has no stream id, which is read as 0. In the extension draft one type is not opaque: it has
@@ -215,26 +222,9 @@ class ExtFrame:
 
 
 @value
-class SetupOkFrame:
+class SetupOkFrame(Frame):
     """SETUP_OK: the server's answer to a SETUP of the extension draft that asked for one."""
 
     payload: Payload = attrs.field(repr=without_metadata)
     extensions: tuple[ExtensionEntry, ...] = ()
     stream_id: int = 0
-
-
-Frame: TypeAlias = (
-    SetupFrame
-    | LeaseFrame
-    | KeepaliveFrame
-    | RequestFrame
-    | RequestNFrame
-    | CancelFrame
-    | PayloadFrame
-    | ErrorFrame
-    | MetadataPushFrame
-    | ResumeFrame
-    | ResumeOkFrame
-    | ExtFrame
-    | SetupOkFrame
-)

@@ -28,10 +28,6 @@ class KeepaliveTimer:
         self.last_heard = now
         self._next_beat = now + interval
 
-    def heard(self, now: float) -> None:
-        """Count silence from now on."""
-        self.last_heard = now
-
     def restart(self, now: float) -> None:
         """Start anew on another transport: silence and beats count from ``now``."""
         self.last_heard = now
@@ -49,7 +45,7 @@ class KeepaliveTimer:
     @property
     def deadline(self) -> float:
         """The time of the next result of ``expire``, as far as is known now."""
-        return min(self._next_beat, self.last_heard + self.max_lifetime)
+        return min(self._next_beat, self.death)
 
     @property
     def death(self) -> float:
@@ -58,7 +54,7 @@ class KeepaliveTimer:
 
     def expire(self, now: float) -> Beat | None:
         """Return the action that is due. After a pause of the clock one beat is enough: missed ones are skipped."""
-        if now >= self.last_heard + self.max_lifetime:
+        if now >= self.death:
             return Beat.DEAD
         if now >= self._next_beat:
             missed = math.floor((now - self._next_beat) / self.interval) if math.isfinite(self.interval) else 0

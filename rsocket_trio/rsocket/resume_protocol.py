@@ -237,11 +237,9 @@ class MarkedPositions(ResumePositions):
         self.unreported = 0
 
     def tracks(self, frame: bytes) -> bool:
-        """Return whether an outbound frame moves the position."""
         return is_tracked(frame) and int.from_bytes(frame[:4], "big") not in self._unmarked
 
     def survives(self, stream_id: int) -> bool:
-        """Return whether a stream outlives its transport."""
         return stream_id not in self._unmarked
 
     def opened(self, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
@@ -253,7 +251,6 @@ class MarkedPositions(ResumePositions):
             self._unmarked[stream_id] = None
 
     def count(self, frames: Sequence[bytes]) -> None:
-        """Count received frames of resumable streams."""
         received, asked = self.received, self._asked
         for frame in frames:
             if not is_tracked(frame):

@@ -1,12 +1,11 @@
 """The session of the RSocket family: one connection's state machine, frames in and events out, without I/O or clock.
 
-Only this file assigns a session's ``state``. The handshakes return outcomes, the frames of the connection return
+The handshakes return outcomes, the frames of the connection return
 events, and the two sides of the streams keep the streams' state.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Container, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ from rsocket_trio.errors import (
     CONNECTION_ERROR,
     DATA_LIMIT,
     SETUP_ERRORS,
-    ConnectionClosed,
     ConnectionLost,
     InvalidSetup,
     RemoteProtocolError,
@@ -31,13 +29,13 @@ from rsocket_trio.mux.events import (
     Event,
     LeaseReceived,
     PeerDraining,
-    SessionEnded,
     SetupAccepted,
     SetupReceived,
     TransportSilent,
 )
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retransmission import RetainingOutbox
+from rsocket_trio.mux.session import State
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
@@ -71,20 +69,6 @@ from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 from rsocket_trio.terms import Lease, ResumeOptions
 
-
-class State(enum.Enum):
-    """The state of a connection, from before the SETUP to the end."""
-
-    NEW = enum.auto()
-    """A server that waits for SETUP, a client that has not sent it."""
-    ASKING = enum.auto()
-    """A client whose SETUP waits for the answer that it asked for."""
-    GATED = enum.auto()
-    """A server whose application considers the SETUP."""
-    OPEN = enum.auto()
-    OVER = enum.auto()
-
-
 STALLED = 16
 """Factor on the limits of waiting replies that pause reading, while the store for resumption is full."""
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
@@ -102,15 +86,6 @@ SHARED_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
     MetadataPushFrame: StreamReceiver.on_metadata_push,
 }
 """The frames that concern a stream unless their stream id is 0."""
-
-
-def _frames_class(dialect: Dialect) -> type[ConnectionFrames]:
-    """Return the class of the connection's frames. The extension draft's is loaded by its first session."""
-    if not dialect.entries:
-        return ConnectionFrames
-    from rsocket_trio.rsocket.extensions.control import EntryFrames
-
-    return EntryFrames
 
 
 class Session(session.Session):
@@ -131,12 +106,10 @@ class Session(session.Session):
         "_resume",
         "_suspended",
         "control",
-        "error",
         "has_announced",
         "keepalive",
         "opens_at_once",
         "patterns",
-        "state",
         "table",
     )
 
@@ -174,7 +147,12 @@ class Session(session.Session):
             *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size
         )
         self.receiver = StreamReceiver(dialect, limits, self.table, self.commands, self.outbox)
-        self.control = _frames_class(dialect)(dialect, self.outbox, extensions, client=client)
+        frames_class: type[ConnectionFrames] = ConnectionFrames
+        if dialect.entries:
+            from rsocket_trio.rsocket.extensions.control import EntryFrames
+
+            frames_class = EntryFrames
+        self.control = frames_class(dialect, self.outbox, extensions, client=client)
         self.keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
 
     def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
@@ -190,34 +168,12 @@ class Session(session.Session):
 
     @property
     def permits(self) -> Permits | None:
-        """The permits of the peer's last lease, ``None`` without leases."""
         leases = self.control.leases
         return None if leases is None else leases.permits
 
     @property
     def draining(self) -> bool:
-        """Return whether no new requests are sent, because either side drains."""
         return self.receiver.draining or self.receiver.peer_draining
-
-    @property
-    def awaits_setup(self) -> bool:
-        """Return whether this is a server that no SETUP has reached."""
-        return self.state is State.NEW
-
-    @property
-    def awaits_admission(self) -> bool:
-        """Return whether this is a server that has not let its client in yet."""
-        return not self.client and self.state in (State.NEW, State.GATED)
-
-    @property
-    def awaits_answer(self) -> bool:
-        """Return whether this is a client whose SETUP has still to be answered before anything is asked."""
-        return self.state is State.ASKING
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether both sides may send requests: the application has accepted the SETUP."""
-        return self.state is State.OPEN
 
     @property
     def resume_handshake(self) -> ResumeHandshake:
@@ -227,19 +183,16 @@ class Session(session.Session):
 
     @property
     def can_resume(self) -> bool:
-        """Return whether the session survives the loss of its transport."""
         resume = self._resume
         agreed = resume is not None and resume.positions is not None and not resume.gave_up
         return agreed and self.state in (State.OPEN, State.GATED)
 
     @property
     def gave_up_resuming(self) -> bool:
-        """Return whether resumption was agreed and then given up."""
         return self._resume is not None and self._resume.gave_up
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether no stream is open or held for the application, and the last frame of each has left."""
         return not self.table and not self.held_size
 
     @property
@@ -249,17 +202,14 @@ class Session(session.Session):
 
     @property
     def deadline(self) -> float:
-        """The next time at which ``expire`` has something to do, as far as is known; infinite when nothing is due."""
         return self.keepalive.deadline if self.state in TICKING and not self._suspended else math.inf
 
     @property
     def patience_until(self) -> float:
-        """The time at which ``expire`` declares a silent peer dead; infinite while silence is not timed."""
         return self.keepalive.death if self.state in TICKING and not self._suspended else math.inf
 
     @property
     def is_congested(self) -> bool:
-        """Return whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits
         # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
         patience = STALLED if outbox.is_stalled else 1
@@ -270,7 +220,6 @@ class Session(session.Session):
         )
 
     def open_streams(self) -> list[Stream]:
-        """Return all streams of both sides, as they are now."""
         return self.table.all()
 
     @property
@@ -278,7 +227,6 @@ class Session(session.Session):
         return len(self.table.mine)
 
     def cost(self, entries: tuple[ExtensionEntry, ...]) -> int:
-        """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:
             raise Unsupported(f"{self.dialect.name} has no extension entries")
         return self.dialect.extensions.cost_of(entries)
@@ -382,7 +330,6 @@ class Session(session.Session):
         self.receiver.events.append(SetupReceived(described(self.dialect, frame)))
 
     def accept(self, now: float, granted: tuple[ExtensionEntry, ...] = ()) -> list[Event]:
-        """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""
         handshake = self._handshake
         if self.state is not State.GATED or not isinstance(handshake, ServerHandshake):
             return []
@@ -396,7 +343,6 @@ class Session(session.Session):
         return self._process(held, now) if held else []
 
     def refuse(self, error: SetupError) -> list[Event]:
-        """The application refuses the SETUP; held requests are dropped."""
         if self.state is State.GATED:
             self.end_with(error.code, error.data, error)
         return self._collected()
@@ -419,7 +365,6 @@ class Session(session.Session):
     # Sending for the connection
 
     def grant(self, lease: Lease, now: float) -> None:
-        """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
         if self.state is not State.OVER:
             self.control.grant(lease, now)
 
@@ -430,34 +375,24 @@ class Session(session.Session):
         self.opens_at_once = self.opens_at_once and leases.permits is None
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life; ``Pong`` with this token is its answer, in order.
-
-        Raise ``Unsupported`` where the dialect has none.
-        """
         self.control.ping(token)
 
     def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
-        """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         self.control.entries(entries, ignore=ignore)
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection."""
         self.control.metadata_push(metadata, metadata_type)
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
         self.control.extension(ext_type, body, ignore=ignore)
 
     def heard(self, now: float) -> None:
-        """Count silence from now on."""
-        self.keepalive.heard(now)
+        self.keepalive.last_heard = now
 
     def excuse(self, now: float) -> None:
-        """Give a server its full time to answer if a late clock delayed the KEEPALIVE that asks it."""
         self.keepalive.excuse(now)
 
     def drain(self) -> None:
-        """Refuse new requests that expect an answer from now on, and send none; what is open may finish."""
         self.receiver.draining = True
         self._stop_requests()
 
@@ -467,7 +402,6 @@ class Session(session.Session):
         self.attention = True
 
     def announce_drain(self) -> None:
-        """Tell the peer that this side takes no more requests, and lets open streams finish."""
         if not self.dialect.has_connection_close:
             self.announce_close(last=False)  # there is one announcement only
         elif self.state in (State.OPEN, State.GATED):
@@ -475,8 +409,8 @@ class Session(session.Session):
             self._has_announced_drain = True
 
     def announce_close(self, *, last: bool) -> None:
-        """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
         if self.dialect.announces_drain and self.state in (State.OPEN, State.GATED):
+            # RS10-ERR-09
             put = self.outbox.put_final if last else self.outbox.put_reply
             close = self.dialect.has_connection_close
             put(self.error_frame(CONNECTION_CLOSE, b"closing") if close else self.control.make_drain_sign())
@@ -486,7 +420,6 @@ class Session(session.Session):
     # Frames of the peer, and time
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        """Take whole frames, in order. Nothing that a peer can send raises."""
         if self.state is State.OVER:
             return []
         self.keepalive.last_heard = now
@@ -531,7 +464,8 @@ class Session(session.Session):
         except EndedByPeer as end:
             # rsocket-java says CONNECTION_ERROR when an application disposes of a connection.
             is_connection_error = isinstance(end.error, ConnectionLost) and end.error.code == CONNECTION_ERROR
-            self._end(end.error, ordinary=is_connection_error and not self._has_open)
+            has_open = self.held_size > 0 or any(stream.open for stream in self.open_streams())
+            self._end(end.error, ordinary=is_connection_error and not has_open)
         except SetupError as refusal:
             self.end_with(refusal.code, refusal.data, refusal)
         if (self.outbox.reply_size or self.state is not State.OPEN) and self.is_congested:
@@ -583,7 +517,7 @@ class Session(session.Session):
             self.receiver.refuse_unread(request.stream_id, request.interaction, request.code, request.text)
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
-        """The transport could not find the next frame: there is no way on (ALL-RCT-05)."""
+        # ALL-RCT-05
         if self.state is State.NEW and not self.client:
             refusal = InvalidSetup(str(error))
             self.end_with(refusal.code, refusal.data, refusal)
@@ -592,7 +526,6 @@ class Session(session.Session):
         return self._collected()
 
     def expire(self, now: float) -> list[Event]:
-        """Do what is due at this time: send a beat, or end a silent connection. Return what happened."""
         if self.state is State.OVER or self._suspended:
             return []
         beat = self.keepalive.expire(now)
@@ -609,14 +542,9 @@ class Session(session.Session):
                 self.end_with(CONNECTION_ERROR, silence.encode(), lost)
         return self._collected()
 
-    def _collected(self) -> list[Event]:
-        events, self.receiver.events = self.receiver.events, []
-        return events
-
     # Going on over another transport
 
     def suspend(self) -> list[Event]:
-        """Detach a transport that is gone: frames to send wait, and time does not count. Return what happened."""
         self._suspended = True
         self.attention = True
         return self.resume_handshake.suspend()
@@ -667,23 +595,8 @@ class Session(session.Session):
             self.outbox.put_reply(self.error_frame(code, data))
         self._end(error, refuses=is_sent and not self.client and isinstance(error, SetupError))
 
-    @property
-    def _has_open(self) -> bool:
-        """Return whether any stream is open, or may be among what the gate holds."""
-        return self.held_size > 0 or any(stream.open for stream in self.open_streams())
-
-    def _end(self, error: RSocketError, *, ordinary: bool = False, refuses: bool = False) -> None:
-        self.outbox.discard_queues()
-        self.close(error)
-        self.receiver.events.append(SessionEnded(error, ordinary, refuses))
-
     def close(self, error: RSocketError | None = None) -> None:
-        """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
-        if self.error is None:
-            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
-        self.state = State.OVER
-        self.attention = True
-        self.outbox.drop_held()
+        super().close(error)
         if self._resume is not None:
             self._resume.close()
         self._handshake = None

@@ -10,6 +10,7 @@ from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import SMALL, FragmentSource, Outbox
 from rsocket_trio.mux.reassembly import pieces
+from rsocket_trio.mux.session import StreamCommands
 from rsocket_trio.mux.stream_state import (
     BOTH,
     NEITHER,
@@ -57,11 +58,6 @@ def checked_fragment_size(size: int, limit: int) -> int:
     if not 64 <= size <= limit:
         raise ValueError(f"fragment_size of {size} bytes: must be between 64 and {limit}")
     return size
-
-
-def lone_size(dialect: Dialect, fragment_size: int) -> int:
-    """Return the size in bytes up to which a frame is sent whole, whatever MIME types its payload has."""
-    return fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
 
 
 def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
@@ -145,7 +141,7 @@ class CreditGrant:
 
     size = 20  # bytes of the largest REQUEST_N of any dialect, as they count in the outbox
 
-    def __init__(self, encode: Callable[[Stream, int], bytes], stream: Stream, amount: int) -> None:
+    def __init__(self, encode: Callable[[RequestNFrame], bytes], stream: Stream, amount: int) -> None:
         self._encode = encode
         self.stream = stream
         self.amount = amount
@@ -155,7 +151,7 @@ class CreditGrant:
         if self.stream.grant is self:
             self.stream.grant = None
         amount, self.amount = self.amount, 0
-        return self._encode(self.stream, amount) if amount and self.stream.open & RECEIVING else None
+        return self._encode(RequestNFrame(self.stream.id, amount)) if amount and self.stream.open & RECEIVING else None
 
     take = encoded
 
@@ -165,10 +161,10 @@ class CreditGrant:
         return self.size if self.amount else 0
 
 
-class StreamSender:
-    """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox; none of them blocks.
+class StreamSender(StreamCommands[Stream]):
+    """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox.
 
-    All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
+    No request waits for an id: a session without a free one refuses it.
     """
 
     __slots__ = (
@@ -188,9 +184,6 @@ class StreamSender:
         "_whole_size",
         "positions",
     )
-
-    is_full = False
-    """True if a new request has to wait for an id: never, because a session without a free one refuses it."""
 
     def __init__(
         self,
@@ -217,12 +210,12 @@ class StreamSender:
     def cut_above(self, fragment_size: int) -> None:
         """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
-        self._lone_size = lone_size(self._dialect, fragment_size)
+        # A frame of that size is sent whole, whatever MIME types its payload has.
+        self._lone_size = fragment_size - (LONGEST_MIMES if self._dialect.mime_fields else 0)
         self._most_alone = self._lone_size - self._header
         self._short_size = min(self._most_alone, SMALL - self._header)
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported`` where the dialect lacks the interaction."""
         if interaction not in self._dialect.interactions:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
 
@@ -235,7 +228,6 @@ class StreamSender:
         complete: bool = False,
         entries: tuple[ExtensionEntry, ...] = (),
     ) -> Stream:
-        """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction or extension entries."""
         if interaction not in self._dialect.interactions:
             self.check_request(interaction, payload)
         fixed = 0 if initial_n is None else self._dialect.request_n_field
@@ -311,7 +303,6 @@ class StreamSender:
             raise Unsupported(f"{dialect.name} has no MIME types of single payloads")
 
     def send_item(self, stream: Stream, payload: Payload, *, complete: bool = False) -> None:
-        """Send one item, which takes one of the stream's credits; with ``complete`` it is the last."""
         if not stream.open & SENDING:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
@@ -383,7 +374,6 @@ class StreamSender:
         return True
 
     def send_complete(self, stream: Stream) -> None:
-        """Complete this side's half of the stream."""
         applied(SEND_COMPLETE, stream.open)
         self._outbox.put(stream, self._encode(self._item_frame(stream, EMPTY, next_=False, complete=True)))
         self._complete(stream)
@@ -426,7 +416,6 @@ class StreamSender:
                 self._table.end(stream)
 
     def metadata_push(self, stream: Stream, push: MetadataPush) -> None:
-        """Send metadata for one stream, in order with its items. Raise ``Unsupported`` if the dialect can't."""
         if not self._dialect.pushes_on_streams:
             raise Unsupported(f"{self._dialect.name} has no metadata push on streams")
         if stream.open == NEITHER:
@@ -434,7 +423,6 @@ class StreamSender:
         self._outbox.put(stream, self._encode(MetadataPushFrame(push.metadata, stream.id, push.metadata_type)))
 
     def request_n(self, stream: Stream, amount: int) -> None:
-        """Grant credit for ``amount`` more items. Do nothing once the peer's half is closed."""
         if not stream.open & RECEIVING:
             return
         stream.granted += amount
@@ -442,7 +430,7 @@ class StreamSender:
         if isinstance(grant, CreditGrant) and grant.amount + amount <= MAX_REQUEST_N:
             grant.amount += amount
             return
-        stream.grant = grant = CreditGrant(self._encode_request_n, stream, amount)
+        stream.grant = grant = CreditGrant(self._encode, stream, amount)
         if stream.requester and not stream.left:
             self._outbox.put(stream, grant)
         elif not self._outbox.put_behind_fragments(stream, grant):
@@ -465,9 +453,6 @@ class StreamSender:
             self._outbox.discard(stream)
             self.refuse(stream.id, code, text)
             self._table.end(stream)
-
-    def _encode_request_n(self, stream: Stream, amount: int) -> bytes:
-        return self._encode(RequestNFrame(stream.id, amount))
 
     def error_frame(self, stream_id: int, code: int, data: bytes) -> ErrorFrame:
         """Return an ERROR, its text cut between two characters to fit into one frame of the outbound size."""

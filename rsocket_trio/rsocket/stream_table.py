@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from rsocket_trio.mux.outbox import StreamQueue
@@ -30,13 +29,7 @@ REQUESTERS_HALVES = {
     Interaction.REQUEST_SUBSCRIPTION: RECEIVING,
     REQUEST_CHANNEL: BOTH,
 }
-RESPONDERS_HALVES = {
-    REQUEST_RESPONSE: SENDING,
-    FIRE_AND_FORGET: NEITHER,
-    Interaction.REQUEST_STREAM: SENDING,
-    Interaction.REQUEST_SUBSCRIPTION: SENDING,
-    REQUEST_CHANNEL: BOTH,
-}
+RESPONDERS_HALVES = {kind: SENDING if halves == RECEIVING else halves for kind, halves in REQUESTERS_HALVES.items()}
 
 REMEMBERED = 1024
 """The number of streams remembered that ended before their requester knew; the oldest is forgotten first."""
@@ -94,12 +87,6 @@ class Stream(StreamQueue):
         return f"<Stream {self.id} {self.interaction.value}, {side}, open {self.open}>"
 
 
-@functools.cache
-def ids_between(first: int, last: int, step: int) -> range:
-    """Return the ids from ``first`` to ``last``: one object for all connections."""
-    return range(first, last + 1, step)
-
-
 class StreamTable:
     """All streams that are not over: ``mine`` were opened by this side, ``theirs`` by the peer.
 
@@ -107,14 +94,14 @@ class StreamTable:
     ``reassembling`` is the bytes of all payloads that still arrive. ``late`` are streams of the peer's that this side
     ended or refused while the peer was still sending: where its items and fragments are request frames, what is on its
     way must not open them anew (ALL-RCT-14). ``learns`` says that the peer's parity is not certain yet;
-    ``peer_ids`` are the ids with which it may open streams.
+    ``peer_ids`` are the ids with which it may open streams, ``ids`` the source of this side's.
     """
 
     __slots__ = (
         "_document_parity",
-        "_ids",
         "_last_id",
         "_requests_repeat",
+        "ids",
         "late",
         "learns",
         "mine",
@@ -127,13 +114,13 @@ class StreamTable:
         first, peers_first = dialect.client_first_id, dialect.server_first_id
         if not client or dialect.client_swaps_ids:
             first, peers_first = peers_first, first
-        self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
+        self.ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
         self._document_parity = peers_first % 2
         self._last_id = dialect.codec.layout.last_id
         self.learns = dialect.parity_is_learnt and not client
         # RS10-SID-03, -04; any unused one: RS10-SID-05
         has_any = self.learns or not dialect.ids_have_parity
-        self.peer_ids = ids_between(1 if has_any else 2 - self._document_parity, self._last_id, 1 if has_any else 2)
+        self.peer_ids = range(1 if has_any else 2 - self._document_parity, self._last_id + 1, 1 if has_any else 2)
         self._requests_repeat = dialect.request_repeats and dialect.request_fragments
         self.late: dict[int, Interaction] = {}
         self.reassembling = 0
@@ -142,11 +129,6 @@ class StreamTable:
 
     def __len__(self) -> int:
         return len(self.mine) + len(self.theirs)
-
-    @property
-    def ids(self) -> StreamIds:
-        """The source of this side's ids."""
-        return self._ids
 
     @property
     def peers_parity(self) -> str:
@@ -158,13 +140,13 @@ class StreamTable:
         self.learns = False
         parity = stream_id % 2
         if parity != self._document_parity:
-            self._ids.begin_at(1 + parity)
-        self.peer_ids = ids_between(2 - parity, self._last_id, 2)
+            self.ids.begin_at(1 + parity)
+        self.peer_ids = range(2 - parity, self._last_id + 1, 2)
 
     def _keep_parity(self) -> None:
         """Learn no parity any more: the peer has the one of the document."""
         self.learns = False
-        self.peer_ids = ids_between(2 - self._document_parity, self._last_id, 2)
+        self.peer_ids = range(2 - self._document_parity, self._last_id + 1, 2)
 
     def find(self, stream_id: int) -> Stream | None:
         """Return the stream of this id, opened by either side; this side's where ids tell nothing."""
@@ -176,7 +158,7 @@ class StreamTable:
 
     def new(self, interaction: Interaction) -> Stream:
         """Return a new stream of this side's. Raise ``LocalProtocolError`` when ids are used up."""
-        stream_id = self._ids.take(self.mine)
+        stream_id = self.ids.take(self.mine)
         if self.learns:
             self._keep_parity()  # ALL-RCT-12: the first to ask uses the document's parity, the other side the other
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], True)

@@ -12,6 +12,7 @@ from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
+from rsocket_trio.mux.session import State
 from rsocket_trio.rsocket.resume_protocol import ReplayedResume, ResumeRequest
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
@@ -84,7 +85,7 @@ class ResumableConnection:
     @property
     def is_accepted(self) -> bool:
         """Return whether the application has taken the client."""
-        return self._session.is_open
+        return self._session.state is State.OPEN
 
     def check(self, back: ResumeRequest) -> None:
         """Raise ``RejectedResume`` for a client that can't go on from its positions."""

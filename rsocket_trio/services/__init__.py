@@ -40,39 +40,12 @@ _HOMES = {
 }
 """The modules of the public names."""
 
-__all__ = [
-    "BYTES",
-    "CBOR",
-    "JSON",
-    "MESSAGEPACK",
-    "TEXT",
-    "Bearer",
-    "Broadcast",
-    "Call",
-    "Chunks",
-    "Codec",
-    "DecodeError",
-    "FileTransferError",
-    "Policy",
-    "Receiving",
-    "Route",
-    "Service",
-    "Simple",
-    "Stream",
-    "Subscription",
-    "TooSlow",
-    "Trace",
-    "TypedChannel",
-    "chunks",
-    "current_call",
-    "current_user",
-    "fire_and_forget",
-    "inside",
-    "request_channel",
-    "request_response",
-    "request_stream",
-    "save",
-]
+__all__ = ["BYTES", "CBOR", "JSON", "MESSAGEPACK", "TEXT", "Codec", "DecodeError"]
+__all__ += ["Bearer", "Call", "Simple", "Trace", "current_call", "current_user"]
+__all__ += ["Broadcast", "Policy", "Subscription", "TooSlow"]
+__all__ += ["Chunks", "FileTransferError", "chunks", "inside", "save"]
+__all__ += ["Receiving", "Route", "Service", "Stream", "TypedChannel"]
+__all__ += ["fire_and_forget", "request_channel", "request_response", "request_stream"]
 
 
 def __getattr__(name: str) -> object:

@@ -50,11 +50,15 @@ class Broadcast(Generic[T]):
         self._size = size
         self._policy = policy
         self._subscriptions: dict[Subscription[T], None] = {}
-        self._full: set[Subscription[T]] = set()
-        """The subscribers without room that senders wait for. The last one that leaves it wakes the sender in turn."""
         self._turn = trio.StrictFIFOLock()
         self._room = trio.lowlevel.ParkingLot()
+        """The sender in turn waits here. A subscriber that reads, leaves or is moved wakes it to look again."""
         self._end: Exception | None = None
+
+    @property
+    def _is_full(self) -> bool:
+        """Return whether senders have to wait for a subscriber."""
+        return any(subscription._is_full for subscription in self._subscriptions)
 
     @property
     def subscribers(self) -> int:
@@ -81,13 +85,13 @@ class Broadcast(Generic[T]):
         ``trio.ClosedResourceError`` if the broadcast is closed, also while it waits.
         """
         async with self._turn:
-            while self._full:
+            while self._is_full:
                 await self._room.park()
             self._deliver(item)
 
     def send_nowait(self, item: T) -> None:
         """Send ``item`` to all subscribers at once. Raise ``trio.WouldBlock`` where ``send`` would wait."""
-        if self._end is None and (self._full or self._turn.locked()):
+        if self._end is None and (self._is_full or self._turn.locked()):
             raise trio.WouldBlock
         self._deliver(item)
 
@@ -115,15 +119,6 @@ class Broadcast(Generic[T]):
             raise trio.ClosedResourceError("the broadcast is closed")
         for subscription in list(self._subscriptions):
             subscription._put(item)
-
-    def _set_full(self, subscription: Subscription[T], full: bool) -> None:
-        """Note whether senders have to wait for a subscription."""
-        if full:
-            self._full.add(subscription)
-        elif subscription in self._full:
-            self._full.remove(subscription)
-            if not self._full:
-                self._room.unpark_all()
 
 
 @attrs.define
@@ -182,8 +177,13 @@ class Subscription(Generic[T]):
             assert self._gap is not None, "without a function no gap is noted"
             return self._gap(item.count)
         self.waiting -= 1
-        self._broadcast._set_full(self, False)
+        self._broadcast._room.unpark_all()
         return item
+
+    @property
+    def _is_full(self) -> bool:
+        """Return whether senders have to wait for this subscriber."""
+        return self._policy == "wait" and self.waiting >= self._size
 
     def put_nowait(self, item: T) -> bool:
         """Leave ``item`` for this subscriber alone. Return whether it will be read, unless it is dropped later.
@@ -193,7 +193,7 @@ class Subscription(Generic[T]):
         """
         if self._end is not None:
             return False
-        if self._policy == "wait" and self.waiting >= self._size:
+        if self._is_full:
             raise trio.WouldBlock
         return self._put(item)
 
@@ -213,13 +213,12 @@ class Subscription(Generic[T]):
         self._end = broadcast._end
         if self._end is None:
             broadcast._subscriptions[self] = None
-            broadcast._set_full(self, self._policy == "wait" and self.waiting >= self._size)
         self._arrived.unpark_all()
 
     def _leave(self, end: Exception | None) -> None:
         """Get no more items of the broadcast; the iteration ends with ``end``."""
         self._broadcast._subscriptions.pop(self, None)
-        self._broadcast._set_full(self, False)
+        self._broadcast._room.unpark_all()
         self._end = end
         self._arrived.unpark_all()
 
@@ -234,7 +233,6 @@ class Subscription(Generic[T]):
                 return False
         self.waiting += 1
         self._items.append(item)
-        self._broadcast._set_full(self, self._policy == "wait" and self.waiting >= self._size)
         self._arrived.unpark_all()
         return True
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self, TypeAlias
+from typing import BinaryIO, ParamSpec, Self, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -15,6 +16,8 @@ import trio
 from rsocket_trio.errors import ApplicationError, Invalid, readable
 from rsocket_trio.payload import Payload, PayloadLike, as_bytes
 
+T = TypeVar("T")
+ArgumentsT = ParamSpec("ArgumentsT")
 StrPath: TypeAlias = str | os.PathLike[str]
 Progress: TypeAlias = Callable[[int, int | None], object]
 """A plain function of the bytes done and the bytes in all, ``None`` if nobody knows them."""
@@ -24,26 +27,23 @@ IO_SIZE = 262_144
 
 
 class FileTransferError(ApplicationError):
-    """A file that was sent or received is too large, too short, or of another size than announced.
+    """A file that was received is too large, or of another size than announced.
 
     Its text names the file without the directory. A handler that lets it through tells its peer, and has not failed.
     """
 
 
-def chunks(path: StrPath, *, size: int = 65_536, progress: Progress | None = None, offset: int = 0) -> Chunks:
+def chunks(path: StrPath, *, size: int = 65_536, progress: Progress | None = None) -> Chunks:
     """Return the content of the file at ``path`` as an async iterator of bytes, to be yielded or sent by a handler.
 
     ``size`` is the bytes of a chunk; the last is shorter. ``progress`` is called with the position in the file and its
-    size whenever a chunk was handed on and the next one is asked for. ``offset`` is the number of bytes to skip.
+    size whenever a chunk was handed on and the next one is asked for.
 
-    Raise ``ValueError`` for a size below 1, ``FileTransferError`` for an offset below 0 or, at the first chunk, beyond
-    the end, ``OSError`` at the first chunk. Every error names the file.
+    Raise ``ValueError`` for a size below 1, ``OSError``, which names the file, at the first chunk.
     """
     if size < 1:
         raise ValueError(f"chunks of {size} bytes: must be 1 or more")
-    if offset < 0:
-        raise FileTransferError(f"{name_of(path)}: offset {offset}, must be 0 or more")
-    return Chunks(path, size, progress, offset)
+    return Chunks(path, size, progress)
 
 
 @attrs.define(eq=False)
@@ -57,7 +57,7 @@ class Chunks:
     _path: StrPath
     _size: int
     _progress: Progress | None
-    _done: int
+    _done: int = 0
     _handed_on: int = 0
     _total: int = 0
     _file: BinaryIO | None = None
@@ -89,9 +89,12 @@ class Chunks:
     def _read_ahead(self) -> None:
         """Open the file if need be, and read some chunks. Runs in a thread."""
         try:
-            file = self._file or self._open()
+            if self._file is None:
+                self._file = open(self._path, "rb")  # noqa: SIM115 - closed with the object
+                self._total = self._file.seek(0, os.SEEK_END)
+                self._file.seek(0)
             for _ in range(-(-IO_SIZE // self._size)):
-                chunk = file.read(self._size)
+                chunk = self._file.read(self._size)
                 if chunk:
                     self._ahead.append(chunk)
                 if len(chunk) < self._size:
@@ -101,15 +104,6 @@ class Chunks:
             self._close()
             error.filename = os.fspath(self._path)
             raise
-
-    def _open(self) -> BinaryIO:
-        self._file = file = open(self._path, "rb")  # noqa: SIM115 - closed with the object
-        self._total = file.seek(0, os.SEEK_END)
-        if self._done > self._total:
-            self._close()
-            raise FileTransferError(f"{name_of(self._path)}: offset {self._done} is beyond its {self._total} bytes")
-        file.seek(self._done)
-        return file
 
     def _close(self) -> None:
         self._ended = True
@@ -124,8 +118,6 @@ async def save(
     progress: Progress | None = None,
     total: int | None = None,
     limit: int | None = None,
-    partial: StrPath | None = None,
-    offset: int = 0,
 ) -> int:
     """Write what a stream brings to a file, which appears or is replaced when it is whole. Return its bytes.
 
@@ -137,19 +129,15 @@ async def save(
     and ``total`` after each item. The file will have ``total`` bytes, and another number is an error; it may have
     ``limit`` bytes.
 
-    To go on after a failure, give ``partial``, a path on the same file system: the bytes go there, and are kept if
-    anything fails. ``offset`` of them are kept from the time before, and the stream brings what follows.
-
-    Raise ``FileTransferError`` for too many or too few bytes, ``OSError`` for what the system refuses, ``ValueError``
-    for an offset below 0 or without ``partial``. Every error names the file.
+    Raise ``FileTransferError`` for too many or too few bytes, ``OSError`` for what the system refuses. Both name the
+    file.
     """
-    if offset < 0 or (offset and partial is None):
-        raise ValueError(f"offset {offset}: must be 0 or more, and needs the file that is partial")
-    name, limit = name_of(path), total if limit is None else limit
-    writer = _Writer(path, partial, offset)
-    buffer, done = bytearray(), offset
+    name, limit = readable(os.path.basename(path)), total if limit is None else limit
+    part = Path(path).with_name(f".{os.urandom(8).hex()}.part")
+    buffer, done = bytearray(), 0
+    file: BinaryIO | None = None
     try:
-        await writer.run(writer.open)
+        file = await _in_thread(path, part.open, "xb")
         async for item in stream:
             data = item.data if isinstance(item, Payload) else as_bytes(item)
             done += len(data)
@@ -157,15 +145,16 @@ async def save(
                 raise FileTransferError(f"{name}: more than {limit} bytes")
             buffer += data
             if len(buffer) >= IO_SIZE:
-                await writer.run(writer.write, buffer)
+                await _in_thread(path, file.write, buffer)
+                buffer = bytearray()
             if progress is not None:
                 progress(done, total)
         if total is not None and done != total:
             raise FileTransferError(f"{name}: {done} bytes came, {total} were announced")
-        await writer.run(writer.finish, buffer)
+        await _in_thread(path, _finish, file, buffer, part, path)
     except BaseException:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(writer.give_up, buffer)
+            await trio.to_thread.run_sync(_remove, file, part)
         raise
     finally:
         if isinstance(stream, AsyncGenerator):
@@ -173,55 +162,30 @@ async def save(
     return done
 
 
-class _Writer:
-    """The file that ``save`` writes, under its temporary name. Its methods run in threads, by ``run``."""
+async def _in_thread(
+    path: StrPath, function: Callable[ArgumentsT, T], *args: ArgumentsT.args, **names: ArgumentsT.kwargs
+) -> T:
+    """Return the result of a function in a thread. Its ``OSError`` names the file of ``path``, not that beside it."""
+    try:
+        return await trio.to_thread.run_sync(partial(function, *args, **names))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
-    def __init__(self, path: StrPath, partial: StrPath | None, offset: int) -> None:
-        self._path = Path(path)
-        self._keeps = partial is not None
-        self._part = self._path.with_name(f".{os.urandom(8).hex()}.part") if partial is None else Path(partial)
-        self._offset = offset
-        self._file: BinaryIO | None = None
 
-    async def run(self, function: Callable[..., None], *arguments: bytearray) -> None:
-        """Run a method in a thread. Its ``OSError`` names the file that was asked for, not the one beside it."""
-        try:
-            await trio.to_thread.run_sync(function, *arguments)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
+def _finish(file: BinaryIO, data: bytearray, part: Path, path: StrPath) -> None:
+    """Write the last bytes, and have the file take its place."""
+    with file:
+        file.write(data)
+    part.replace(path)
 
-    def open(self) -> None:
-        """Make the file, or open the one that is partial."""
-        self._file = self._part.open("ab" if self._keeps else "xb")
-        size = self._file.tell()
-        if size < self._offset:
-            raise FileTransferError(f"{name_of(self._part)}: offset {self._offset} is beyond its {size} bytes")
-        self._file.truncate(self._offset)
 
-    def write(self, data: bytearray) -> None:
-        """Write all bytes, and clear ``data``, which is not written again if that fails."""
-        assert self._file is not None
-        taken = bytes(data)
-        data.clear()
-        self._file.write(taken)
-        self._file.flush()
-
-    def finish(self, data: bytearray) -> None:
-        """Write the last bytes, and have the file take its place."""
-        assert self._file is not None
-        self.write(data)
-        self._file.close()
-        self._part.replace(self._path)
-
-    def give_up(self, data: bytearray) -> None:
-        """Remove the file, or keep it with the bytes that came last. Raise no ``OSError``: an error is on its way."""
-        if self._file is None:
-            return
-        with suppress(OSError), closing(self._file):
-            if self._keeps:
-                self.write(data)
-        if not self._keeps:
-            self._part.unlink(missing_ok=True)
+def _remove(file: BinaryIO | None, part: Path) -> None:
+    """Remove a file that is not whole. Raise no ``OSError``: an error is on its way."""
+    with suppress(OSError):
+        if file is not None:
+            file.close()
+    with suppress(OSError):
+        part.unlink()
 
 
 def inside(directory: StrPath, name: str) -> Path:
@@ -243,8 +207,3 @@ def inside(directory: StrPath, name: str) -> Path:
         if path != folder and path.is_relative_to(folder):
             return path
     raise Invalid(f"{readable(name)!r} is no name of a file here")
-
-
-def name_of(path: StrPath) -> str:
-    """Return the last part of a path in a form that fits a message."""
-    return readable(os.path.basename(path))

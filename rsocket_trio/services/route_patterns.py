@@ -1,12 +1,12 @@
 """Routes with parameters: their syntax, matching, formatting, and a table that finds the most specific pattern.
 
-A pattern is the text of a route at registration. ``{name}`` is a parameter, ``{{`` and ``}}`` are literal braces. A
-route that a caller or a peer sends is text as it is. Routes consist of segments separated by dots. A parameter matches
-one or more characters of one segment, any but a dot: ``ticks.{symbol}`` matches ``ticks.ACME`` and ``ticks.a/b``, and
-neither ``ticks.`` nor ``ticks.BRK.B``. A segment may mix parameters and text, as in ``v{major}-{minor}``; there an
-earlier parameter takes as much as it can. These are the rules of Spring's route matcher for ``{name}``; its ``*`` and
-regular expressions are plain text here. ``**`` alone is the catch-all: every route that no other pattern matches.
-Behind a prefix, as in ``shop.**``, it is for routes that begin with ``shop.``; including alone makes such a pattern.
+A pattern is the text of a route at registration. Routes consist of segments separated by dots. The segment ``{name}``
+is a parameter, ``{{`` and ``}}`` in others are literal braces. A route that a caller or a peer sends is text as it is.
+A parameter matches a segment of one or more characters: ``ticks.{symbol}`` matches ``ticks.ACME`` and ``ticks.a/b``,
+and neither ``ticks.`` nor ``ticks.BRK.B``. These are the rules of Spring's route matcher for segments that are
+``{name}`` and nothing else; its ``*`` and regular expressions are plain text here. ``**`` alone is the catch-all: every
+route that no other pattern matches. Behind a prefix, as in ``shop.**``, it is for routes that begin with ``shop.``;
+including alone makes such a pattern.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import keyword
 import re
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
-
-import attrs
 
 from rsocket_trio.errors import readable
 from rsocket_trio.values import value
@@ -27,89 +25,20 @@ SEPARATOR = "."
 """The character between two segments of a route, which no parameter matches."""
 CATCH_ALL = "**"
 """The route at registration that takes what nothing else matches."""
-
-
-@value
-class Segment:
-    """The part of a pattern between two separators: literals, with a parameter between each two.
-
-    A segment of one literal has no parameters. The first and the last literal may be empty, the others are not.
-    """
-
-    literals: tuple[str, ...]
-
-    @property
-    def prefix(self) -> str:
-        """The literal before the first parameter."""
-        return self.literals[0]
-
-    @property
-    def suffix(self) -> str:
-        """The literal after the last parameter."""
-        return self.literals[-1]
-
-    @property
-    def is_literal(self) -> bool:
-        """Return whether the segment has no parameters."""
-        return len(self.literals) == 1
-
-    @property
-    def size(self) -> int:
-        """The number of literal characters."""
-        return sum(map(len, self.literals))
-
-    def match(self, text: str) -> tuple[str, ...] | None:
-        """Return the values of the parameters in ``text``, a segment of a route, or ``None`` if it does not match."""
-        literals = self.literals
-        first, last = literals[0], literals[-1]
-        if len(literals) == 1:
-            return () if text == first else None
-        start, end = len(first), len(text) - len(last)
-        if start >= end or not text.startswith(first) or not text.endswith(last):
-            return None
-        if len(literals) == 2:
-            return (text[start:end],)
-        # The last possible place of each literal, from the right, leaves the most to the parameters before it.
-        values: list[str] = []
-        for literal in literals[-2:0:-1]:
-            at = text.rfind(literal, start + 1, end - 1)
-            if at < 0:
-                return None
-            values.append(text[at + len(literal) : end])
-            end = at
-        values.append(text[start:end])
-        values.reverse()
-        return tuple(values)
-
-    def includes(self, other: Segment) -> bool:
-        """Return whether every text that matches ``other``, another segment, matches this one."""
-        # A separator stands for each parameter of the other: no literal has one, so that only parameters match it.
-        return self.match(SEPARATOR.join(other.literals)) is not None
-
-    def common(self, other: Segment) -> str | None:
-        """Return a text that matches this segment and ``other``, or ``None`` if there is none."""
-        if self.is_literal or other.is_literal:
-            one, both = (self, other) if self.is_literal else (other, self)
-            return one.prefix if both.match(one.prefix) is not None else None
-        prefix, suffix = (
-            max(pair, key=len) for pair in zip(*((s.prefix, s.suffix) for s in (self, other)), strict=True)
-        )
-        if not all(prefix.startswith(s.prefix) and suffix.endswith(s.suffix) for s in (self, other)):
-            return None
-        # What stands between the first and the last parameter of one lies in a single parameter of the other.
-        return "x".join((prefix, *self.literals[1:-1], *other.literals[1:-1], suffix))
+PARAMETER = re.compile(r"\{([^{}]*)\}")
+BRACES = re.compile(r"\{\{|\}\}|[{}]")
 
 
 @value
 class RoutePattern:
     """A route with parameters, or a literal one: ``text`` as it was registered, its ``segments`` and ``parameters``.
 
-    ``parameters`` are the names in their order. ``catches_all`` says that the pattern is a catch-all, and ``segments``
-    are those of its prefix.
+    A segment is the text that matches it, ``None`` for a parameter; ``parameters`` are the names in their order.
+    ``catches_all`` says that the pattern is a catch-all, and ``segments`` are those of its prefix.
     """
 
     text: str
-    segments: tuple[Segment, ...]
+    segments: tuple[str | None, ...]
     parameters: tuple[str, ...]
     catches_all: bool = False
 
@@ -121,7 +50,7 @@ class RoutePattern:
     @property
     def prefix(self) -> str:
         """The text that routes of a catch-all begin with, ``""`` for all routes."""
-        return SEPARATOR.join(segment.prefix for segment in self.segments)
+        return SEPARATOR.join(segment or "" for segment in self.segments)
 
     def match(self, route: str) -> dict[str, str] | None:
         """Return the values of the parameters in ``route``, that of a request, or ``None`` if it does not match."""
@@ -129,48 +58,42 @@ class RoutePattern:
             return {} if route.startswith(self.prefix) else None
         if route.count(SEPARATOR) != len(self.segments) - 1:
             return None
+        return self.match_segments(route.split(SEPARATOR))
+
+    def match_segments(self, texts: Sequence[str]) -> dict[str, str] | None:
+        """Return the same for a route of as many segments, which were split."""
         values: list[str] = []
-        for segment, text in zip(self.segments, route.split(SEPARATOR), strict=True):
-            found = segment.match(text)
-            if found is None:
+        for segment, text in zip(self.segments, texts, strict=True):
+            if segment is None and text:
+                values.append(text)
+            elif segment != text:
                 return None
-            values += found
         return dict(zip(self.parameters, values, strict=True))
 
     def format(self, /, **values: str) -> str:
         """Return the route of a request with these ``values`` of the parameters, by name.
 
-        Raise ``ValueError`` for a missing value, a value without a parameter, and one with which the route would match
-        otherwise: an empty one, one with a dot, or one that contains the text after its parameter. Raise ``TypeError``
-        for one that is no ``str``.
+        Raise ``ValueError`` for one with which the route would match otherwise: an empty one, or one with a dot.
         """
-        for name in self.parameters:
-            if name not in values:
-                raise ValueError(f"route '{self.text}': no value for '{name}'")
-        for name, given in values.items():
-            if name not in self.parameters:
-                raise ValueError(f"route '{self.text}' has no parameter '{name}'")
-            if not isinstance(given, str):
-                raise TypeError(f"route '{self.text}': '{name}' is {type(given).__name__}, not a str")
-            if not given:
-                raise ValueError(f"route '{self.text}': '{name}' is empty")
-            if SEPARATOR in given:
-                raise ValueError(f"route '{self.text}': '{name}' is {given!r}, with a '{SEPARATOR}'")
-        names = iter(self.parameters)
-        route = SEPARATOR.join(_filled(segment, names, values) for segment in self.segments)
+        texts = iter([values[name] for name in self.parameters])
+        route = SEPARATOR.join(next(texts) if segment is None else segment for segment in self.segments)
         if self.match(route) != values:
             raise ValueError(f"route '{self.text}': {values} make '{route}', which reads as {self.match(route)}")
         return route
 
     def includes(self, other: RoutePattern) -> bool:
-        """Return whether every route that matches ``other``, another pattern, matches this one."""
-        return len(self.segments) == len(other.segments) and all(
-            mine.includes(its) for mine, its in zip(self.segments, other.segments, strict=True)
-        )
+        """Return whether every route that matches ``other``, of as many segments, matches this pattern."""
+        pairs = zip(self.segments, other.segments, strict=True)
+        return all((own is None and text != "") or own == text for own, text in pairs)
 
-
-def _filled(segment: Segment, names: Iterator[str], values: dict[str, str]) -> str:
-    return segment.prefix + "".join(values[next(names)] + literal for literal in segment.literals[1:])
+    def common(self, other: RoutePattern) -> str | None:
+        """Return a route that matches this pattern and ``other``, of as many segments; ``None`` if there is none."""
+        texts: list[str] = []
+        for own, text in zip(self.segments, other.segments, strict=True):
+            if own != text and (None not in (own, text) or "" in (own, text)):
+                return None
+            texts.append(own or text or ("x" if own is text is None else ""))
+        return SEPARATOR.join(texts)
 
 
 class MethodRoute(str):
@@ -185,40 +108,40 @@ class MethodRoute(str):
         return self
 
 
-# Parsing
-
-TOKEN = re.compile(r"[^{}.]+|\{\{|\}\}|\{(?P<name>[^{}]*)\}|.")
-
-
 def parse(route: str) -> RoutePattern:
     """Return the pattern that ``route``, the text of a route at registration, stands for.
 
     Raise ``ValueError``, which names the route and the position of the character, for an unmatched brace, a name that
-    is empty, no identifier or there twice, for two parameters without text between them, and for ``**`` in a longer
-    route.
+    is empty, no identifier or there twice, for a parameter beside text, and for ``**`` in a longer route.
     """
     if route == CATCH_ALL:
         return catch_all("")
     if CATCH_ALL in route:
         raise _wrong(route, route.index(CATCH_ALL), f"'{CATCH_ALL}' is a route by itself, and no part of a longer one")
-    segments: list[list[str]] = [[""]]
+    segments: list[str | None] = []
     names: list[str] = []
-    for found in TOKEN.finditer(route):
-        token, name, at = found.group(), found.group("name"), found.start()
-        literals = segments[-1]
-        if name is not None:
-            _check_name(route, at, name, names)
-            if len(literals) > 1 and not literals[-1]:
-                raise _wrong(route, at, "there is no text between two parameters")
+    position = 0
+    for text in route.split(SEPARATOR):
+        if parameter := PARAMETER.fullmatch(text):
+            name = parameter[1]
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise _wrong(route, position, f"'{name}' is no identifier; '{{{{' is a literal brace")
+            if name in names:
+                raise _wrong(route, position, f"there are two parameters '{name}'")
             names.append(name)
-            literals.append("")
-        elif token == SEPARATOR:
-            segments.append([""])
-        elif token in ("{", "}"):
-            raise _wrong(route, at, f"'{token}' has no partner; '{token}{token}' is a literal one")
+            segments.append(None)
         else:
-            literals[-1] += token[0] if token in ("{{", "}}") else token
-    return RoutePattern(route, tuple(Segment(tuple(literals)) for literals in segments), tuple(names))
+            for braces in BRACES.finditer(text):
+                if len(brace := braces[0]) == 1:
+                    beside = PARAMETER.match(text, braces.start())
+                    fault = "is a parameter beside text, not a whole segment" if beside else "has no partner"
+                    at = position + braces.start()
+                    raise _wrong(
+                        route, at, f"'{beside[0] if beside else brace}' {fault}; '{brace * 2}' is a literal one"
+                    )
+            segments.append(BRACES.sub(lambda braces: braces[0][0], text))
+        position += len(text) + 1
+    return RoutePattern(route, tuple(segments), tuple(names))
 
 
 def catch_all(prefix: str) -> RoutePattern:
@@ -232,98 +155,31 @@ def catch_all(prefix: str) -> RoutePattern:
     return RoutePattern(prefix + CATCH_ALL, before.segments, before.parameters, catches_all=True)
 
 
-def _check_name(route: str, at: int, name: str, names: Sequence[str]) -> None:
-    if not name:
-        raise _wrong(route, at, "a parameter needs a name; '{{' is a literal brace")
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise _wrong(route, at, f"'{name}' is no identifier; '{{{{' is a literal brace")
-    if name in names:
-        raise _wrong(route, at, f"there are two parameters '{name}'")
-
-
 def _wrong(route: str, position: int, text: str) -> ValueError:
     return ValueError(f"route '{readable(route)}', position {position}: {text}")
-
-
-# The table
-
-
-@attrs.define(eq=False)
-class _Node(Generic[T]):
-    """The patterns that begin with the same segments, by the next one."""
-
-    literals: dict[str, _Node[T]] = attrs.field(factory=dict)
-    # By the lengths of their prefix and suffix, and then by these: thousands of siblings take a few look-ups.
-    others: dict[tuple[int, int], dict[tuple[str, str], list[tuple[Segment, _Node[T]]]]] = attrs.field(factory=dict)
-    entry: tuple[RoutePattern, T] | None = None
-
-    def children(self) -> Iterator[tuple[Segment, _Node[T]]]:
-        """Return every next segment with its node."""
-        for text, node in self.literals.items():
-            yield Segment((text,)), node
-        for group in self.others.values():
-            for children in group.values():
-                yield from children
-
-    def child(self, segment: Segment) -> _Node[T]:
-        """Return the node behind a segment, which is made if there is none."""
-        if segment.is_literal:
-            return self.literals.setdefault(segment.prefix, _Node())
-        prefix, suffix = segment.prefix, segment.suffix
-        children = self.others.setdefault((len(prefix), len(suffix)), {}).setdefault((prefix, suffix), [])
-        for known, node in children:
-            if known == segment:
-                return node
-        node = _Node[T]()
-        children.append((segment, node))
-        return node
-
-    def insert(self, pattern: RoutePattern, value: T) -> None:
-        """Add a value behind all segments of a pattern."""
-        node = self
-        for segment in pattern.segments:
-            node = node.child(segment)
-        node.entry = (pattern, value)
-
-    def matching(self, text: str) -> list[tuple[tuple[str, ...], _Node[T]]]:
-        """Return the nodes behind segments that a text matches, with its values, the most specific one last."""
-        found: list[tuple[int, tuple[str, ...], _Node[T]]] = []
-        size = len(text)
-        for (before, after), group in self.others.items():
-            if size > before + after:
-                for segment, node in group.get((text[:before], text[size - after :]), ()):
-                    values = segment.match(text)
-                    if values is not None:
-                        found.append((segment.size, values, node))
-        if len(found) > 1:
-            # Of two segments of which one includes the other, the included one has more literal characters.
-            found.sort(key=lambda one: one[0])
-        result = [(values, node) for _, values, node in found]
-        literal = self.literals.get(text)
-        if literal is not None:
-            result.append(((), literal))
-        return result
 
 
 class PatternTable(Generic[T]):
     """Values by the pattern of a route; of several patterns that match, the most specific one counts.
 
     A pattern is more specific than another one if it matches only routes that the other matches. A route without
-    parameters is the most specific. The time of a look-up does not depend on the number of patterns that differ from
-    the route in the text at both ends of a segment, and grows in proportion to the length of the route. Catch-alls come
-    last, the one with the longest prefix first.
+    parameters is the most specific. The time of a look-up does not depend on the number of patterns whose parameters
+    stand at the same places, and grows in proportion to the length of the route. Catch-alls come last, the one with the
+    longest prefix first.
     """
 
     def __init__(self) -> None:
         self._literals: dict[str, tuple[RoutePattern, T]] = {}
-        self._roots: dict[int, _Node[T]] = {}
+        # By the number of segments, then by the places of the literal ones, then by their texts.
+        self._patterns: dict[int, dict[tuple[int, ...], dict[tuple[str, ...], tuple[RoutePattern, T]]]] = {}
         self._catch_alls: dict[str, tuple[RoutePattern, T]] = {}
 
     def __iter__(self) -> Iterator[tuple[RoutePattern, T]]:
         """Return each pattern with its value, in no particular order."""
         yield from self._literals.values()
-        for root in self._roots.values():
-            yield from _entries(root)
+        for by_places in self._patterns.values():
+            for by_texts in by_places.values():
+                yield from by_texts.values()
         yield from self._catch_alls.values()
 
     def add(self, pattern: RoutePattern, value: T) -> None:
@@ -333,39 +189,40 @@ class PatternTable(Generic[T]):
         match both and neither is more specific.
         """
         if pattern.catches_all:
-            self._add_catch_all(pattern, value)
+            if pattern.prefix in self._catch_alls:
+                raise ValueError(f"there is a handler for '{pattern.text}' already")
+            catch_alls = {**self._catch_alls, pattern.prefix: (pattern, value)}
+            self._catch_alls = dict(sorted(catch_alls.items(), key=lambda entry: len(entry[0]), reverse=True))
             return
-        literal = pattern.literal
-        if literal is not None:
-            if literal in self._literals:
-                raise _taken(pattern, self._literals[literal][0])
-            self._literals[literal] = (pattern, value)
+        if pattern.literal is not None:
+            if pattern.literal in self._literals:
+                raise _taken(pattern, self._literals[pattern.literal][0])
+            self._literals[pattern.literal] = (pattern, value)
             return
-        root = self._roots.setdefault(len(pattern.segments), _Node())
-        for other, route in _overlapping(root, pattern):
-            wider, narrower = other.includes(pattern), pattern.includes(other)
-            if wider and narrower:
-                raise _taken(pattern, other)
-            if not wider and not narrower:
-                raise ValueError(
-                    f"routes '{pattern.text}' and '{other.text}' both match '{route}', and neither is more specific"
-                )
-        root.insert(pattern, value)
-
-    def _add_catch_all(self, pattern: RoutePattern, value: T) -> None:
-        prefix = pattern.prefix
-        if prefix in self._catch_alls:
-            raise ValueError(f"there is a handler for '{pattern.text}' already")
-        catch_alls = {**self._catch_alls, prefix: (pattern, value)}
-        self._catch_alls = dict(sorted(catch_alls.items(), key=lambda entry: len(entry[0]), reverse=True))
+        by_places = self._patterns.setdefault(len(pattern.segments), {})
+        places = tuple(place for place, segment in enumerate(pattern.segments) if segment is not None)
+        texts = tuple(segment for segment in pattern.segments if segment is not None)
+        for others, by_texts in by_places.items():
+            if others == places:
+                if texts in by_texts:
+                    raise _taken(pattern, by_texts[texts][0])
+                continue
+            for other, _ in by_texts.values():
+                route = pattern.common(other)
+                if route is not None and not other.includes(pattern) and not pattern.includes(other):
+                    raise ValueError(
+                        f"routes '{pattern.text}' and '{other.text}' both match '{route}', and neither is more specific"
+                    )
+        by_places.setdefault(places, {})[texts] = (pattern, value)
+        # Those with more literal segments first: of two that match one route they are the more specific.
+        self._patterns[len(pattern.segments)] = dict(sorted(by_places.items(), key=lambda entry: -len(entry[0])))
 
     def copy(self) -> PatternTable[T]:
         """Return a table with the same values, which changes by itself."""
         result = PatternTable[T]()
         result._literals, result._catch_alls = dict(self._literals), dict(self._catch_alls)
-        for depth, root in self._roots.items():
-            for entry in _entries(root):
-                result._roots.setdefault(depth, _Node()).insert(*entry)
+        for size, by_places in self._patterns.items():
+            result._patterns[size] = {places: dict(by_texts) for places, by_texts in by_places.items()}
         return result
 
     def find(self, route: str) -> tuple[T, dict[str, str]] | None:
@@ -373,60 +230,21 @@ class PatternTable(Generic[T]):
 
         Return it with the values of the parameters by name, or return ``None`` if no pattern matches.
         """
-        literal = self._literals.get(route)
-        if literal is not None:
-            return literal[1], {}
-        match = self._find_by_segments(route)
-        if match is not None:
-            return match
-        for prefix, (_, found) in self._catch_alls.items():
-            if route.startswith(prefix):
-                return found, {}
-        return None
-
-    def _find_by_segments(self, route: str) -> tuple[T, dict[str, str]] | None:
+        if route in self._literals:
+            return self._literals[route][1], {}
         # Without splitting routes of a peer that have more segments than any pattern.
-        root = self._roots.get(route.count(SEPARATOR) + 1)
-        if root is None:
-            return None
-        segments = route.split(SEPARATOR)
-        waiting: list[tuple[_Node[T], int, tuple[str, ...]]] = [(root, 0, ())]
-        while waiting:
-            node, depth, values = waiting.pop()
-            if depth == len(segments):
-                assert node.entry is not None, "a node behind the last segment has an entry"
-                pattern, value = node.entry
-                return value, dict(zip(pattern.parameters, values, strict=True))
-            for found, child in node.matching(segments[depth]):
-                waiting.append((child, depth + 1, values + found))
+        by_places = self._patterns.get(route.count(SEPARATOR) + 1)
+        if by_places is not None:
+            segments = route.split(SEPARATOR)
+            for places, by_texts in by_places.items():
+                entry = by_texts.get(tuple(segments[place] for place in places))
+                if entry is not None and (values := entry[0].match_segments(segments)) is not None:
+                    return entry[1], values
+        for prefix, (_, item) in self._catch_alls.items():
+            if route.startswith(prefix):
+                return item, {}
         return None
 
 
 def _taken(pattern: RoutePattern, other: RoutePattern) -> ValueError:
     return ValueError(f"route '{pattern.text}' matches the same as '{other.text}'")
-
-
-def _entries(node: _Node[T]) -> Iterator[tuple[RoutePattern, T]]:
-    if node.entry is not None:
-        yield node.entry
-    for _, child in node.children():
-        yield from _entries(child)
-
-
-def _overlapping(root: _Node[T], pattern: RoutePattern) -> Iterator[tuple[RoutePattern, str]]:
-    """Return the patterns of a table that share routes with another one, each with such a route."""
-    waiting: list[tuple[_Node[T], tuple[str, ...]]] = [(root, ())]
-    while waiting:
-        node, texts = waiting.pop()
-        if len(texts) == len(pattern.segments):
-            if node.entry is not None:
-                yield node.entry[0], SEPARATOR.join(texts)
-            continue
-        segment = pattern.segments[len(texts)]
-        if segment.is_literal:
-            waiting += [(child, (*texts, segment.prefix)) for _, child in node.matching(segment.prefix)]
-            continue
-        for other, child in node.children():
-            text = segment.common(other)
-            if text is not None:
-                waiting.append((child, (*texts, text)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Framing, Gathering
+from rsocket_trio.mux.framing import EncodedFrame, Gathering
 from rsocket_trio.streamux.negotiation import Terms
-from rsocket_trio.values import value
 
 TERMINATION: Final = 1
 """The lowest bit of a header: the last chunk of its message."""
@@ -25,16 +24,6 @@ PING_ACK: Final = RESPONSE | TERMINATION
 """and in answer to a ping its acknowledgement, else the end of a response."""
 
 
-@value
-class ChunkHeader:
-    """The header in front of the payload of a chunk. ``length`` counts the payload only."""
-
-    request_id: int
-    length: int
-    response: bool
-    termination: bool
-
-
 class HeaderLayout:
     """The header of all chunks of a session: one number, sent little endian (SMX-HDR-02).
 
@@ -49,24 +38,8 @@ class HeaderLayout:
         self.length_mask = terms.length_cap
         self._used = terms.id_bits + self.id_shift
 
-    def encode(self, header: ChunkHeader) -> bytes:
-        """Return the header's bytes."""
-        flags = (RESPONSE if header.response else 0) | (TERMINATION if header.termination else 0)
-        return self.pack(header.request_id, header.length, flags)
-
-    def decode(self, data: bytes) -> ChunkHeader:
-        """Read a header. Raise ``RemoteProtocolError`` for unused bits that are set (SMX-HDR-03)."""
-        number = int.from_bytes(data[: self.size], "little")
-        self.check(number)
-        return ChunkHeader(
-            number >> self.id_shift,
-            number >> 2 & self.length_mask,
-            bool(number & RESPONSE),
-            bool(number & TERMINATION),
-        )
-
     def pack(self, request_id: int, length: int, flags: int) -> bytes:
-        """Return the header's bytes as ``encode`` does, for callers that have the two bits at hand."""
+        """Return the header's bytes; ``flags`` are the response and the termination bit."""
         return (request_id << self.id_shift | length << 2 | flags).to_bytes(self.size, "little")
 
     def check(self, number: int) -> None:
@@ -90,17 +63,15 @@ class HeaderLayout:
             yield self.pack(request_id, end - start, last), view[start:end]
 
 
-class Unframed(Framing):
-    """The framing of Streamux: bytes pass unchanged, because the session cuts them into chunks."""
-
-    __slots__ = ()
-
-
 class Consumer(Protocol):
     """The receiver of chunks. Each method may raise ``RemoteProtocolError``; ``bits`` are response and termination."""
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
         """Take a whole chunk."""
+        ...
+
+    def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
+        """Take several whole chunks in a row whose headers are the same."""
         ...
 
     def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
@@ -112,16 +83,11 @@ class Consumer(Protocol):
         ...
 
 
-OnRun: TypeAlias = Callable[[int, int, list[bytes]], None]
-"""Takes the payloads of several chunks that have the same request id and the same two bits."""
-
-
 class ChunkReader:
     """Cuts the bytes of a stream into chunks, however the stream was cut on its way.
 
     An announced length allocates nothing until its bytes are here. Chunks with a payload of more than ``limit`` bytes
-    are an error. ``on_run`` takes several whole chunks in a row whose headers are the same; without it they are handed
-    on one by one.
+    are an error.
     """
 
     __slots__ = (
@@ -133,13 +99,11 @@ class ChunkReader:
         "_length",
         "_limit",
         "_missing",
-        "_on_run",
         "_rest",
     )
 
-    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer, on_run: OnRun | None = None) -> None:
+    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer) -> None:
         self._layout = layout
-        self._on_run = on_run
         self._limit = limit
         self._consumer = consumer
         self._rest = b""  # a header that is not complete
@@ -171,7 +135,7 @@ class ChunkReader:
             self._rest = b""
         layout, limit, take, size = self._layout, self._limit, self._consumer.on_chunk, len(data)
         header_size, id_shift, length_mask, used = layout.size, layout.id_shift, layout.length_mask, layout._used
-        from_bytes, on_run = int.from_bytes, self._on_run
+        from_bytes, on_run = int.from_bytes, self._consumer.on_run
         while (body := start + header_size) <= size:
             header = data[start:body]
             number = from_bytes(header, "little")
@@ -187,7 +151,7 @@ class ChunkReader:
                 return
             payload = data[body:start]
             step = header_size + length
-            if on_run is not None and length and start + step <= size and data.startswith(header, start):
+            if length and start + step <= size and data.startswith(header, start):
                 payloads = [payload]
                 while start + step <= size and data.startswith(header, start):
                     payloads.append(data[start + header_size : start + step])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import attrs
+from attrs.validators import optional
 
 from rsocket_trio.errors import NegotiationFailed, StreamError
 from rsocket_trio.streamux.negotiation import Initialize
@@ -68,7 +69,7 @@ class StreamuxOptions:
     """The default handler that serves requests if the responder has one for request_response and one for
     request_channel: ``whole`` joins them for the first, ``chunks`` passes them to the second as they come. ``auto``
     passes those to the channel that begin with a chunk which is neither full nor the last."""
-    message_budget: int | None = attrs.field(default=None)
+    message_budget: int | None = attrs.field(default=None, validator=optional(between(1, whole=True)))
     """Bytes of one message that may wait for a reader. Beyond: that message is refused, and reading never pauses for
     the others. ``None``: reading pauses above ``Limits.inbox_size``, for all messages of the connection."""
     spurious: Spurious = attrs.field(default="end", validator=_one_of(Spurious))
@@ -78,11 +79,6 @@ class StreamuxOptions:
     """Encodes the answer to a failed request, for the protocol has no errors: a plain function that is given the error
     as the peer may see it and returns the response, or ``None``. Without it, and once a part of the response was
     sent, a failing handler ends the session."""
-
-    @message_budget.validator
-    def _check_budget(self, attribute: attrs.Attribute[int | None], budget: int | None) -> None:
-        if budget is not None:
-            between(1, whole=True)(self, attribute, budget)
 
     def __attrs_post_init__(self) -> None:
         try:

@@ -9,6 +9,7 @@ import attrs
 
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError, Unsupported
 from rsocket_trio.mux.outbox import FragmentSource, Outbox
+from rsocket_trio.mux.session import StreamCommands
 from rsocket_trio.mux.stream_state import (
     NEITHER,
     RECEIVING,
@@ -47,11 +48,10 @@ def check(payload: Payload, request: Interaction | None = None) -> None:
 
 
 @attrs.define(eq=False, repr=False)
-class ChunkSender:
-    """Commands on requests and responses. Each checks the open halves and puts chunks into the outbox; nothing waits.
+class ChunkSender(StreamCommands[Exchange]):
+    """Commands on requests and responses.
 
-    All raise ``LocalProtocolError`` if the open halves forbid the command, and change nothing then. ``before_first`` is
-    called before the first request or ping: a quick init holds its initialize message until then.
+    ``before_first`` is called before the first request or ping: a quick init holds its initialize message until then.
     """
 
     _table: RequestTable
@@ -69,11 +69,9 @@ class ChunkSender:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a new request has to wait for an id (SMX-FLD-07)."""
-        return self._table.is_full
+        return self._table.is_full  # SMX-FLD-07: it has to wait for an id
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
         check(payload, interaction)
 
     def open(
@@ -112,10 +110,6 @@ class ChunkSender:
             self.send_complete(stream)
         else:
             raise ValueError(f"an empty chunk can't be said in {NAME}: it would be a cancel")  # SMX-MSG-05
-
-    def offer_item(self, stream: Exchange, item: object) -> bool:
-        """Return ``False``: every chunk is sent by ``send_item``."""
-        return False
 
     def send_complete(self, stream: Exchange) -> None:
         """End this side's message with an empty termination (SMX-MSG-01).
@@ -185,14 +179,9 @@ class ChunkSender:
             self._table.drop_joined(stream)
 
     def metadata_push(self, stream: Exchange, push: MetadataPush) -> None:
-        """Raise ``Unsupported``."""
         raise Unsupported(f"{NAME} has no metadata")
 
-    def request_n(self, stream: Exchange, amount: int) -> None:
-        """Do nothing: the protocol has no credit."""
-
     def ping(self, token: object) -> None:
-        """Send a ping."""
         request_id = self._table.new_ping(token)
         if self.before_first is not None:
             self._release()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import secrets
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import compress
 from typing import Any
 
 from rsocket_trio.errors import (
-    ConnectionClosed,
     ConnectionLost,
     NegotiationFailed,
     RemoteProtocolError,
@@ -21,34 +20,21 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux import session
 from rsocket_trio.mux.events import (
     Event,
-    ItemReceived,
     ItemsReceived,
-    RequestReceived,
-    SessionEnded,
     SetupAccepted,
     SetupReceived,
 )
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.session import State
+from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import Negotiation, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.streamux.receiver import ChunkReceiver
+from rsocket_trio.streamux.receiver import EMPTY, ChunkReceiver
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
 from rsocket_trio.streamux.sender import ChunkSender
 from rsocket_trio.streamux_magic import NAME, SIZE
 from rsocket_trio.terms import Setup
-
-
-class State(enum.Enum):
-    """The state of a connection, from before the negotiation to the end."""
-
-    NEGOTIATING = enum.auto()
-    """The peer's initialize message is not here; without a quick init no request is sent before it is."""
-    GATED = enum.auto()
-    """A server whose application has not accepted the client yet."""
-    OPEN = enum.auto()
-    """Messages flow. A client with a quick init begins here."""
-    OVER = enum.auto()
 
 
 @cache
@@ -66,39 +52,27 @@ def capabilities(message_budget: int | None) -> session.Capabilities:
 class RequestGate:
     """Holds a client's requests until the server's application accepts the client."""
 
-    __slots__ = ("_count", "_held", "_limits", "_size")
+    __slots__ = ("_limits", "held")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._held: list[Event] = []
-        self._count = 0
-        self._size = 0
+        self.held: list[Event] = []
 
     @property
     def is_full(self) -> bool:
         """Return whether enough is held for reading to pause."""
-        return self._count >= self._limits.held_frames or self._size >= self._limits.held_size
+        payloads: list[Payload] = []
+        for event in self.held:
+            payloads += event.payloads if isinstance(event, ItemsReceived) else [getattr(event, "payload", EMPTY)]
+        size = sum(payload.size for payload in payloads)
+        return len(payloads) >= self._limits.held_frames or size >= self._limits.held_size
 
     def passed(self, events: list[Event]) -> list[Event]:
         """Return the events that concern no request of the client's; hold the others."""
-        told: list[Event] = []
-        for event in events:
-            stream = getattr(event, "stream", None)
-            if stream is None or stream.requester:
-                told.append(event)
-                continue
-            self._held.append(event)
-            self._count += 1
-            if isinstance(event, RequestReceived | ItemReceived):
-                self._size += event.payload.size
-            elif isinstance(event, ItemsReceived):
-                self._count += len(event.payloads) - 1
-                self._size += sum(payload.size for payload in event.payloads)
-        return told
-
-    def open(self) -> list[Event]:
-        """Return the held events, in order."""
-        return self._held
+        streams = [getattr(event, "stream", None) for event in events]
+        is_held = [stream is not None and not stream.requester for stream in streams]
+        self.held += compress(events, is_held)
+        return [event for event, is_one in zip(events, is_held, strict=True) if not is_one]
 
 
 class Session(session.Session):
@@ -127,7 +101,8 @@ class Session(session.Session):
         self.limits = limits
         self.options = options
         self.dialect = capabilities(options.message_budget)
-        self.state = State.NEGOTIATING
+        # SMX-INI-02: without a quick init no request is sent before the server's initialize message is here.
+        self.state = State.ASKING if client else State.NEW
         self.error: RSocketError | None = None
         self.terms: Terms | None = None
         self.table = RequestTable()
@@ -158,92 +133,62 @@ class Session(session.Session):
             self._agree(terms)
 
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
-        """Open a server's session to its client. Return the events that were held meanwhile."""
         if self._gate is None:
             return []
         self.state = State.OPEN
-        held, self._gate = self._gate.open(), None
+        held, self._gate = self._gate.held, None
         return held
 
     def refuse(self, error: SetupError) -> list[Event]:
-        """End the session with a client that the application refuses. The client sees the connection close."""
         if self.state is State.GATED:
             self._end(error)
         return self._collected()
 
     def ping(self, token: object) -> None:
-        """Send a ping, whose answer is ``Pong`` with this token."""
         self.commands.ping(token)
 
     def drain(self) -> None:
-        """Refuse new requests from now on; open ones may finish."""
         self.table.draining = True
         self.attention = True
 
     def close(self, error: RSocketError | None = None) -> None:
-        """End the session on this side: bytes that come are ignored from now on."""
-        if self.error is None:
-            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
-        self.state = State.OVER
-        self.outbox.drop_held()
+        super().close(error)
         self._gate = None
 
     # The state, for the connection
 
     @property
     def draining(self) -> bool:
-        """Return whether neither side may make new requests."""
         return self.table.draining
 
     @property
-    def awaits_setup(self) -> bool:
-        """Return whether this is a server that no initialize message has reached."""
-        return not self.client and self.state is State.NEGOTIATING
-
-    @property
-    def awaits_admission(self) -> bool:
-        """Return whether this is a server that has not let its client in yet."""
-        return not self.client and self.state in (State.NEGOTIATING, State.GATED)
-
-    @property
-    def awaits_answer(self) -> bool:
-        """Return whether this is a client that may say nothing before the server's initialize message (SMX-INI-02)."""
-        return self.client and self.state is State.NEGOTIATING
-
-    @property
     def is_quiet(self) -> bool:
-        """Return whether no request is open, and the last chunk of each response has left."""
         return self.table.is_quiet
 
     @property
     def opens_at_once(self) -> bool:
-        """Return whether a new request need not wait for an id, and is not refused."""
         return not (self.table.draining or self.table.is_full)
 
     @property
     def is_mid_frame(self) -> bool:
-        """Return whether a part of a chunk, or of the initialize message, is here and the rest is not."""
         if self._negotiation is not None:
             return bool(self._negotiation.received)
         return self._reader is not None and bool(self._reader.partial)
 
     @property
     def deadline(self) -> float:
-        """The time of the next call of ``expire``; infinite once both initialize messages were exchanged."""
         return (
             self._negotiation.deadline if self._negotiation is not None and self.state is not State.OVER else math.inf
         )
 
     @property
     def patience_until(self) -> float:
-        """The time at which ``expire`` gives up a silent server; infinite once its initialize message is here."""
         if self._negotiation is None or self.state is State.OVER:
             return math.inf
         return self._negotiation.overdue_at
 
     @property
     def is_congested(self) -> bool:
-        """Return whether reading must pause: acks wait for a peer that does not read, or requests for handlers."""
         outbox, limits = self.outbox, self.limits
         return (
             outbox.reply_size >= limits.reply_size
@@ -253,7 +198,6 @@ class Session(session.Session):
         )
 
     def open_streams(self) -> list[Exchange]:
-        """Return all requests of both sides, as they are now."""
         return self.table.live
 
     @property
@@ -263,7 +207,6 @@ class Session(session.Session):
     # Bytes of the peer, and the clock
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        """Take bytes as they come, and return the events. No bytes of a peer make this raise."""
         if self.state is State.OVER:
             return []
         try:
@@ -284,13 +227,12 @@ class Session(session.Session):
         return events
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
-        """End the session, because the transport could not go on."""
         if self.state is not State.OVER:
             self._fail(error)
         return self._collected()
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """Return the error of a transport that ended, which names the chunk that it cut, if any (SMX-SPU-05)."""
+        # SMX-SPU-05: it names the chunk that was cut.
         if self._negotiation is not None and self._negotiation.received:
             error: RSocketError = NegotiationFailed(
                 f"{lost.text} after {len(self._negotiation.received)} of the {SIZE} bytes of its initialize message"
@@ -334,12 +276,12 @@ class Session(session.Session):
         self.receiver.full = min(terms.length_cap, self._fragment_size)
         self.table.agree(terms.id_cap, self.options.in_flight, self._randbelow)
         self.commands.agree(terms, layout)
-        self._reader = ChunkReader(layout, self.limits.frame_size, self.receiver, self.receiver.on_run)
+        self._reader = ChunkReader(layout, self.limits.frame_size, self.receiver)
 
     # Ends
 
     def _collected(self) -> list[Event]:
-        events, self.receiver.events = self.receiver.events, []
+        events = super()._collected()
         return events if self._gate is None else self._gate.passed(events)
 
     def _fail(self, error: RemoteProtocolError) -> None:
@@ -347,8 +289,3 @@ class Session(session.Session):
         lost = ConnectionLost(f"the peer broke the protocol: {error}")
         lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         self._end(lost)
-
-    def _end(self, error: RSocketError) -> None:
-        self.outbox.discard_queues()
-        self.close(error)
-        self.receiver.events.append(SessionEnded(error))

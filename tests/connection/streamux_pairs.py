@@ -12,10 +12,9 @@ import trio.testing
 
 from rsocket_trio import Connection, Limits, Responder, StreamuxOptions, open_connection_over
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
-from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux_magic import SIZE
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
@@ -44,7 +43,7 @@ class Recorded(ByteStreamTransport):
         self.may_write.set()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        data = Unframed().join(frames)
+        data = Framing().join(frames)
         self.writes.append(data)
         await self.may_write.wait()
         await super().send(frames)

@@ -330,7 +330,7 @@ async def test_a_handler_that_completed_its_channel_and_reads_on_comes_to_the_en
             assert completing.ended == number + 1
         assert completing.came == []
         assert pair.server._engine.session.open_streams() == []
-        assert pair.server._engine.session.detached == 0
+        assert pair.server._engine.session.receiver.detached == 0
 
 
 # Whose ids are odd

@@ -120,7 +120,7 @@ async def test_nobody_is_left_waiting_and_nothing_is_left_over(
                 table, outbox = session.table, session.outbox
                 assert (table.mine, table.theirs, table.reassembling, table.buffered) == ({}, {}, 0, 0)
                 assert (outbox.size, outbox.reply_size, bool(outbox)) == (0, 0, False)
-                assert (connection._engine.receive_budget.size, session.detached) == (0, 0)
+                assert (connection._engine.receive_budget.size, session.receiver.detached) == (0, 0)
                 assert (connection.faults.peer_faults, connection.faults.handler_errors) == (0, 0)
                 assert connection.status == "open"
 

@@ -209,10 +209,6 @@ def test_headers_that_w3c_allows_are_kept_as_they_are(headers: dict[str, Any], v
     assert trace.baggage_items == values
 
 
-def test_a_tracestate_without_a_traceparent_belongs_to_nothing() -> None:
-    assert decode_trace([Entry(TRACESTATE, b"a=1")]) is None
-
-
 def test_the_first_entry_of_a_type_counts() -> None:
     entries = [Entry(BAGGAGE, b"a=1"), Entry(BAGGAGE, b"a=2")]
 

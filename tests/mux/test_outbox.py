@@ -110,17 +110,6 @@ def taken_one_by_one(outbox: Outbox) -> list[EncodedFrame]:
     return frames
 
 
-def test_no_lane_waits_for_more_than_one_round() -> None:
-    outbox = Outbox(1 << 30, lambda queue: None)
-    queues = [StreamQueue() for _ in range(4)]
-    for index, queue in enumerate(queues):
-        outbox.put(queue, FragmentSource(iter([b"%d" % index * 9] * 10), 90))
-
-    order = [whole(frame)[:1] for frame in taken_one_by_one(outbox)]
-
-    assert all(order[start : start + 4] == [b"0", b"1", b"2", b"3"] for start in range(0, 40, 4))
-
-
 def test_a_frame_to_leave_last_waits_for_all_others() -> None:
     outbox = Outbox(1 << 30, lambda queue: None)
     outbox.put_final(b"last")

@@ -275,17 +275,6 @@ def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:
     assert taken(outbox) == [b"first", b"signal", b"Tracked"]
 
 
-def test_the_last_word_waits_for_what_is_sent_again() -> None:
-    outbox, _ = retaining(100)
-    outbox.put(StreamQueue(), b"T1")
-    taken(outbox)
-    outbox.put_final(b"last")
-    outbox.send_again(b"first")
-
-    assert taken(outbox, 5) == [b"first"]
-    assert taken(outbox) == [b"T1", b"last"]
-
-
 def test_the_last_word_waits_for_lanes_that_wait_for_room() -> None:
     outbox, store = retaining(100)
     outbox.put(StreamQueue(), b"T" * 100)

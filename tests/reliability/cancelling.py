@@ -69,7 +69,7 @@ def nothing_is_open(*connections: Connection) -> None:
     for connection in connections:
         session = connection._engine.session
         assert session.is_quiet
-        assert session.detached == 0
+        assert session.receiver.detached == 0
         assert session.outbox.size == 0
         assert connection._engine.receive_budget.size == 0
         assert connection.faults.peer_faults == 0

@@ -194,15 +194,6 @@ def test_decoding_what_was_encoded_gives_the_frame_back(dialect: Dialect, drawn:
 
 @each_layout
 @given(drawn=st.data())
-def test_both_pieces_of_a_frame_are_the_frame(dialect: Dialect, drawn: st.DataObject) -> None:
-    frame = drawn.draw(FRAMES[dialect])
-    head, data = dialect.codec.encode_parts(frame)
-
-    assert head + data == dialect.codec.encode(frame)
-
-
-@each_layout
-@given(drawn=st.data())
 def test_a_frame_cut_short_is_another_frame_or_the_peers_error(dialect: Dialect, drawn: st.DataObject) -> None:
     data = dialect.codec.encode(drawn.draw(FRAMES[dialect]))
 
@@ -590,15 +581,6 @@ def test_the_largest_frame_of_the_oldest_dialects_is_what_their_length_can_say(d
         small.encode(PayloadFrame(2, Payload(bytes(21 - codec.header_size))))
 
 
-def test_0_0_names_the_larger_of_its_two_errors() -> None:
-    small = type(layout_0_0.CODEC)(attrs.evolve(layout_0_0.SHAPE, largest=20), layout_0_0.ROWS)
-
-    with pytest.raises(LocalProtocolError, match="SETUP_ERROR frame of 21 bytes"):
-        small.encode(ErrorFrame(0, 1, bytes(5)))
-    with pytest.raises(LocalProtocolError, match=r"^ERROR frame of 21 bytes"):
-        small.encode(ErrorFrame(2, 1, bytes(9)))
-
-
 def test_an_error_of_0_0_is_read_with_the_code_of_an_application_and_written_without() -> None:  # RS00-ERR-01
     codec = REACTIVESOCKET_0_0.codec
     written = codec.encode(ErrorFrame(2, 0x202, b"no"))
@@ -622,32 +604,11 @@ def test_a_lease_of_0_1_is_cut_to_milliseconds_and_that_of_0_0_is_not() -> None:
     assert REACTIVESOCKET_0_0.codec.encode(frame)[12:20] == (1_999_999).to_bytes(8, "big")
 
 
-def test_data_given_as_a_view_is_not_copied_by_the_oldest_dialects_either() -> None:
-    payload = Payload()
-    view = memoryview(bytes(1000))
-    payload.data = view  # type: ignore[assignment]  # what the outbox does with bodies that it need not own
-
-    for dialect in OLDEST:
-        head, data = dialect.codec.encode_parts(PayloadFrame(2, payload))
-        assert data is view
-        assert len(head) == dialect.codec.header_size
-
-
 # Quirks of 0.1's peers
 
 
 def quirky(*names: str) -> Codec:
     return layout_0_1.codec(frozenset(names))
-
-
-def test_without_quirks_it_is_the_codec_itself() -> None:
-    assert layout_0_1.codec() is quirky() is layout_0_1.CODEC
-    assert quirky("channel_slot") is quirky("channel_slot")
-
-
-def test_a_quirk_that_nobody_has_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'odd': this layout has version_0_0, low_setup_flags, channel_slot"):
-        quirky("channel_slot", "odd")
 
 
 def test_a_setup_can_say_0_0() -> None:
@@ -671,19 +632,6 @@ def test_lease_and_strict_can_be_read_from_the_low_flags_and_are_written_there_t
     assert (frame.lease, frame.strict) == (lease, strict)
     both = 0x2020 * lease | 0x1010 * strict
     assert codec.encode(frame)[2:4] == both.to_bytes(2, "big")
-
-
-def test_two_quirks_of_one_frame_go_together() -> None:
-    codec = quirky("low_setup_flags", "version_0_0")
-    frame = codec.decode(codec.encode(attrs.evolve(SETUP, minor=1)))
-
-    assert frame == attrs.evolve(SETUP, major=0, minor=0)
-    assert codec.decode(bytes.fromhex("0001 0020 00000000 00000000 000001f4 000005dc 0161 0162")) == attrs.evolve(
-        SETUP, major=0, minor=0, lease=True
-    )
-    assert codec.encode(attrs.evolve(SETUP, minor=1, lease=True, strict=True))[2:12] == bytes.fromhex(
-        "3030 00000000 00000000"
-    )
 
 
 @pytest.mark.parametrize(

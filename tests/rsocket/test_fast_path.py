@@ -45,20 +45,6 @@ def streaming(dialect: Dialect, initial_n: int = 10, fragment_size: int = 1000) 
 
 
 @DIALECTS
-def test_they_are_written_as_their_frames_are(dialect: Dialect) -> None:
-    pair, _, answering = streaming(dialect)
-    codec = dialect.codec
-
-    pair.server.commands.send_item(answering, Payload(b"a"))
-    pair.server.commands.send_item(answering, Payload(b"b"), complete=True)
-
-    assert [whole(frame) for frame in pair.server.outbox.take()] == [
-        codec.encode(PayloadFrame(answering.id, Payload(b"a"), True, False, False)),
-        codec.encode(PayloadFrame(answering.id, Payload(b"b"), True, True, False)),
-    ]
-
-
-@DIALECTS
 @pytest.mark.parametrize("size", [1, SMALL - 20, SMALL, 60_000])
 @pytest.mark.parametrize("first", [b"short", bytes(SMALL)], ids=["short", "large"])
 def test_large_ones_are_written_as_their_frames_are_and_not_copied(dialect: Dialect, first: bytes, size: int) -> None:

@@ -96,76 +96,27 @@ def test_a_budget_is_never_more_than_its_burst() -> None:
         budget.spend(1_000_000)
 
 
-def test_requests_that_crossed_a_renewal_use_what_was_left_of_the_former_lease() -> None:
+YES, NO = True, False
+CROSSING = {
+    # what it is:                        number, seconds and time of each lease;   time, cost and result of each request
+    "two left, then the new two": ([(3, 10, 0.0), (2, 10, 1.0)], [(0.5, 1, YES), *[(1.5, 1, YES)] * 4, (1.5, 1, NO)]),
+    "the former one is over": ([(3, 1.2, 0.0), (1, 10, 1.0)], [(1.2, 1, YES), (1.2, 1, NO)]),
+    "it was over before the renewal": ([(3, 1.0, 0.0), (1, 10, 1.0)], [(1.0, 1, YES), (1.0, 1, NO)]),
+    "for a second and no longer": ([(3, 10, 0.0), (1, 10, 1.0)], [(1.999, 1, YES), (2.0, 1, YES), (2.0, 1, NO)]),
+    "too dear for what was left": ([(2, 10, 0.0), (3, 10, 0.5)], [(0.6, 3, YES), (0.6, 1, YES), (0.6, 2, NO)]),
+    "only the last but one": ([(5, 10, 0.0), (2, 10, 0.1), (1, 10, 0.2)], [*[(0.3, 1, YES)] * 3, (0.3, 1, NO)]),
+    "none is left by a lease that stops requests": ([(3, 10, 0.0), (0, 10, 0.5)], [(0.6, 1, NO)]),
+    "nor by one behind another": ([(3, 10, 0.0), (2, 10, 0.1), (0, 10, 0.2)], [(0.3, 1, NO)]),
+}
+
+
+@pytest.mark.parametrize(("leases", "requests"), CROSSING.values(), ids=CROSSING)
+def test_requests_that_crossed_a_renewal_use_what_was_left_of_the_former_lease(
+    leases: list[tuple[int, float, float]], requests: list[tuple[float, int, bool]]
+) -> None:
     granted = Permits(crossing=1.0)
-    granted.grant(3, 10.0, now=0.0)
-    assert granted.take(0.5)
-    granted.grant(2, 10.0, now=1.0)
-
-    # Two were left, and may be on their way; then the new two.
-    assert [granted.take(1.5) for _ in range(5)] == [True, True, True, True, False]
-
-
-def test_a_former_lease_that_is_over_allows_nothing_beside_its_renewal() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(3, 1.2, now=0.0)
-    granted.grant(1, 10.0, now=1.0)
-
-    assert [granted.take(1.2) for _ in range(2)] == [True, False]
-
-
-def test_a_lease_that_was_over_before_its_renewal_leaves_nothing() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(3, 1.0, now=0.0)
-    granted.grant(1, 10.0, now=1.0)
-
-    assert [granted.take(1.0) for _ in range(2)] == [True, False]
-
-
-def test_requests_may_cross_a_renewal_for_a_second_and_no_longer() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(3, 10.0, now=0.0)
-    granted.grant(1, 10.0, now=1.0)
-
-    assert granted.take(1.999)
-    assert [granted.take(2.0) for _ in range(2)] == [True, False]
-
-
-def test_a_request_that_costs_more_than_is_left_of_the_former_lease_uses_the_new_one() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(2, 10.0, now=0.0)
-    granted.grant(3, 10.0, now=0.5)
-
-    assert [granted.take(0.6, cost) for cost in (3, 1, 2, 1)] == [True, True, False, True]
-
-
-def test_of_leases_that_follow_each_other_only_the_last_but_one_is_honoured_beside_the_last() -> None:
-    granted = Permits(crossing=1.0)
-    for number, now in (5, 0.0), (2, 0.1), (1, 0.2):
-        granted.grant(number, 10.0, now)
-
-    assert [granted.take(0.3) for _ in range(4)] == [True, True, True, False]
-
-
-def test_what_was_left_of_a_former_lease_is_not_honoured_for_ever() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(3, 10.0, now=0.0)
-    granted.grant(1, 10.0, now=1.0)
-
-    assert [granted.take(2.5) for _ in range(2)] == [True, False]
-
-
-def test_a_lease_that_stops_requests_stops_those_on_their_way_too() -> None:
-    granted = Permits(crossing=1.0)
-    granted.grant(3, 10.0, now=0.0)
-    granted.grant(0, 10.0, now=0.5)
-
-    assert not granted.take(0.6)
-
-
-def test_a_lease_that_stops_requests_stops_those_that_crossed_the_one_before_too() -> None:
-    granted = Permits(crossing=1.0)
-    for number, now in (3, 0.0), (2, 0.1), (0, 0.2):
-        granted.grant(number, 10.0, now)
-
-    assert not granted.take(0.3)
+    waiting = list(leases)
+    for time, cost, is_taken in requests:
+        while waiting and waiting[0][2] <= time:
+            granted.grant(*waiting.pop(0))
+        assert granted.take(time, cost) is is_taken

@@ -59,19 +59,6 @@ def test_a_name_that_the_dialect_does_not_know_is_refused() -> None:
         with_quirks(REACTIVESOCKET_0_1, "channel_slot")
 
 
-def test_credit_is_ignored_by_name_and_in_1_0_only() -> None:
-    changed = all_with_quirks(list(DIALECTS.values()), ["ignores_credit"])
-
-    assert [dialect.name for dialect in changed if not dialect.keeps_credit] == ["rsocket/1.0"]
-
-
-def test_requests_are_whole_by_name_and_in_1_0_only() -> None:
-    before = {dialect.name for dialect in DIALECTS.values() if not dialect.request_fragments}
-    changed = all_with_quirks(list(DIALECTS.values()), ["whole_requests"])
-
-    assert {dialect.name for dialect in changed if not dialect.request_fragments} - before == {"rsocket/1.0"}
-
-
 def test_among_several_dialects_those_change_that_know_it() -> None:
     one, two = all_with_quirks([RSOCKET_1_0, REACTIVESOCKET_0_1], ["client_ids_odd"])
 

@@ -28,14 +28,6 @@ from tests.rsocket.resumable import (
 
 
 @each
-def test_a_conversation_without_a_cut(dialect: Dialect) -> None:
-    pair = ResumablePair(dialect)
-    conversation = Conversation(pair)
-    assert pair.exchange() > 15
-    conversation.check()
-
-
-@each
 def test_a_pair_that_is_cut_at_any_frame_goes_on(dialect: Dialect) -> None:
     whole_length = 1
     length = 0
@@ -81,20 +73,6 @@ def test_a_pair_that_is_cut_again_and_again_goes_on(dialect: Dialect, seed: int)
         pair.resume()
     pair.exchange()
     conversations.check()
-
-
-@each
-def test_what_arrived_is_what_was_sent_byte_for_byte(dialect: Dialect) -> None:
-    plain = ResumablePair(dialect)
-    Conversation(plain)
-    plain.exchange()
-    cut = ResumablePair(dialect)
-    Conversation(cut)
-    while cut.exchange(3) >= 3:
-        cut.lose(2)
-        cut.cut()
-    for one, other in ((plain.client, cut.client), (plain.server, cut.server)):
-        assert sorted(plain.tracked[one]) == sorted(cut.tracked[other])
 
 
 # Positions

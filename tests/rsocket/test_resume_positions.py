@@ -245,12 +245,6 @@ def test_a_request_of_the_draft_that_cannot_be_read_counts_alike_on_both_sides()
     assert resumption(pair.server).received == len(unread)
 
 
-def test_frames_kept_are_those_of_the_outbox() -> None:
-    pair = ResumablePair()
-    assert isinstance(pair.client.outbox, RetainingOutbox)
-    assert pair.client.outbox.store is resumption(pair.client).store
-
-
 @by_frames
 def test_an_answer_that_frees_nothing_is_no_reason_to_ask_again(dialect: Dialect) -> None:
     pair = ResumablePair(dialect, store_bytes=1024)

@@ -20,6 +20,7 @@ from rsocket_trio.mux.events import (
     SetupReceived,
 )
 from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
@@ -27,7 +28,7 @@ from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms,
 from rsocket_trio.rsocket.extensions.terms import ExtensionRules, as_entries
 from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.handshake import setup_frame
-from rsocket_trio.rsocket.session import Session, State
+from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 
@@ -106,16 +107,6 @@ def test_what_was_held_is_dropped_with_a_refusal() -> None:
     assert isinstance(end, SessionEnded)
     assert isinstance(end.error, RejectedSetup)
     pair.assert_quiet()
-
-
-def test_what_was_held_is_dropped_when_the_session_is_closed() -> None:
-    pair = SessionPair(RSOCKET_2_0_DRAFT, lease=True, met=False)
-    pair.move(pair.client)
-    pair.server.commands.open(Interaction.FIRE_AND_FORGET, Payload(b"early"))
-
-    pair.server.close()
-
-    assert pair.server.outbox.take() == []
 
 
 def test_beats_are_entries_and_answered_in_order() -> None:  # RSX-KA-05
@@ -214,15 +205,6 @@ def test_a_grant_repeats_the_keepalive_terms_without_a_surplus() -> None:  # RSX
 
     assert RULES.grants(said(longer), grants_leases=False) == (attrs.evolve(terms, ack=False),)
     assert RULES.grants(said(attrs.evolve(terms, ack=False)), grants_leases=False) == ()
-
-
-def test_what_is_asked_for_is_granted_or_refused() -> None:
-    leases = said(*RULES.asked(Keepalive(), lease=True))
-
-    assert RULES.refusal(leases, grants_leases=True) is None
-    assert len(RULES.grants(leases, grants_leases=True)) == 1
-    assert RULES.grants(leases, grants_leases=False) == ()
-    assert RULES.refusal(leases, grants_leases=False) is not None
 
 
 def test_a_request_costs_one_permit_unless_it_says_otherwise() -> None:  # RSX-LEASE-05

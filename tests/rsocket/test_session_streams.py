@@ -137,17 +137,6 @@ def test_credit_that_cannot_be_said_in_one_frame_is_said_in_two() -> None:
     assert theirs.room == 3 * (2**31 - 1)
 
 
-@each_dialect
-def test_the_requesters_complete_closes_one_half(dialect: Dialect) -> None:
-    pair = SessionPair(dialect)
-    asked = pair.client.commands.open(CHANNEL, Payload(), 5)
-    theirs = request_in(pair.exchange()[1])
-    pair.client.commands.send_complete(asked)
-
-    assert pair.exchange()[1] == [StreamCompleted(theirs)]
-    assert (asked.open, theirs.open) == (RECEIVING, SENDING)
-
-
 @pytest.mark.parametrize(("dialect", "left"), [(RSOCKET_1_0, SENDING), (REACTIVESOCKET_0_2, NEITHER)])
 def test_the_responders_complete_closes_what_the_dialect_says(dialect: Dialect, left: int) -> None:
     pair = SessionPair(dialect)

@@ -410,13 +410,6 @@ async def test_a_server_that_requires_credentials_and_cannot_check_them_refuses_
         assert isinstance(error, RejectedSetup)
 
 
-@pytest.mark.parametrize("metadata_mime", ["text/plain", "message/x.rsocket.routing.v0"])
-async def test_a_server_that_requires_credentials_refuses_those_who_cannot_have_any(metadata_mime: str) -> None:
-    error = await refused(guarded(auth_required=True), None, metadata_mime=metadata_mime)
-
-    assert isinstance(error, RejectedSetup)
-
-
 async def test_a_server_that_requires_credentials_serves_no_streamux() -> None:
     async def ask() -> None:
         async with open_connection(uri, dialect="streamux/1") as client:
@@ -465,28 +458,6 @@ async def test_every_form_of_handler_finds_the_user(route: str) -> None:
             assert [item.text async for item in channel] == ["bob"]
 
 
-async def test_simultaneous_requests_have_users_of_their_own(autojump_clock: MockClock) -> None:
-    responder = guarded()
-
-    @responder.request_response("slow")
-    async def slow(request: Payload) -> str:
-        await trio.sleep(1)
-        return name_of(current_user())
-
-    answers: dict[int, str] = {}
-    async with connected_pair(responder, auth=Simple("root", "sesame")) as pair:
-
-        async def ask(number: int) -> None:
-            auth = None if number % 10 == 0 else Simple(f"user{number}", "sesame")
-            answers[number] = (await pair.client.request_response(route="slow", auth=auth)).text
-
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(ask, number)
-
-    assert answers == {number: "root" if number % 10 == 0 else f"user{number}" for number in range(50)}
-
-
 async def test_a_contract_takes_credentials_for_all_of_its_requests() -> None:
     class Names(Service, Protocol, route="names"):
         @request_response
@@ -513,13 +484,6 @@ async def test_credentials_of_a_request_replace_those_in_its_metadata() -> None:
         answer = await pair.client.request_response(stolen, route="whoami", auth=Bearer("ada-token"))
 
     assert answer.text == "ada"
-
-
-async def test_credentials_of_a_request_are_ignored_where_nothing_checks_them() -> None:
-    responder = Responder()
-    responder.request_response("whoami")(lambda request: str(current_user()))
-    async with connected_pair(responder, auth=Bearer("any")) as pair:
-        assert await whoami(pair.client, auth=Bearer("any")) == "None"
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x00\xffx", b"\x81\xff"], ids=["empty", "cut short", "not UTF-8"])
@@ -682,46 +646,6 @@ async def test_the_payload_of_a_handler_is_without_the_credentials_that_were_tak
     assert [AUTHENTICATION in [entry.mime for entry in each] for each in entries] == [True] * 4
 
 
-async def test_a_request_that_carries_credentials_alone_reaches_its_handler_without_metadata() -> None:
-    seen: list[Payload] = []
-    for authenticates in (True, False):
-        responder = Responder()
-
-        @responder.request_response
-        def take(request: Payload) -> None:
-            seen.append(request)
-
-        if authenticates:
-            responder.authenticate(lambda credentials, where: "ada")
-        async with connected_pair(responder) as pair:
-            await pair.client.request_response(auth=Bearer("ada-token"))
-    # Nothing has taken them in the second responder, which may pass them on.
-    assert [each.metadata and b"ada-token" in each.metadata for each in seen] == [None, True]
-
-
-async def test_requires_gets_the_user_and_the_call() -> None:
-    asked: list[tuple[User, str | None, dict[str, str]]] = []
-    responder = guarded()
-
-    def owns(user: User, call: Call) -> bool:
-        asked.append((user, call.route, dict(call.parameters)))
-        return call.parameters["owner"] == user.name
-
-    @responder.request_response("files.{owner}", requires=owns)
-    async def files(owner: str) -> str:
-        return owner
-
-    async with connected_pair(responder, auth=Bearer("bob-token"), data_mime="text/plain") as pair:
-        assert (await pair.client.request_response(route="files.bob")).text == "bob"
-        with pytest.raises(Rejected, match="not allowed"):
-            await pair.client.request_response(route="files.ada")
-
-    assert asked == [
-        (USERS["bob-token"], "files.bob", {"owner": "bob"}),
-        (USERS["bob-token"], "files.ada", {"owner": "ada"}),
-    ]
-
-
 async def test_requires_that_raises_never_lets_the_handler_run(caplog: pytest.LogCaptureFixture) -> None:
     ran: list[Payload] = []
     responder = guarded()
@@ -843,27 +767,6 @@ async def test_a_user_of_another_type_and_none_are_errors() -> None:
     ]
 
 
-async def test_tasks_of_a_handler_have_its_user() -> None:
-    responder = guarded()
-
-    @responder.request_response("tasks")
-    async def tasks(request: Payload) -> str:
-        names: list[str] = []
-
-        async def child() -> None:
-            await trio.lowlevel.checkpoint()
-            names.append(name_of(current_user()))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child)
-        names.append(await trio.to_thread.run_sync(lambda: name_of(current_user())))
-        return " ".join(names)
-
-    async with connected_pair(responder, auth=Bearer("ada-token")) as pair:
-        for auth, name in ((Bearer("bob-token"), "bob"), (None, "ada")):
-            assert (await pair.client.request_response(route="tasks", auth=auth)).text == f"{name} {name}"
-
-
 async def test_a_connection_that_a_handler_opens_does_not_serve_in_the_name_of_its_user() -> None:
     """The peer of that connection would act as the user of the call in which it was opened."""
     other, inner = guarded(), guarded()
@@ -930,15 +833,6 @@ async def test_a_function_that_cannot_connect_counts_as_a_failed_try(autojump_cl
         assert await whoami(client) == "ada"
 
     assert answers == []
-
-
-async def test_another_error_of_the_function_ends_the_reconnecting_client(autojump_clock: MockClock) -> None:
-    def token() -> Bearer:
-        raise KeyError("no such account")
-
-    with pytest.raises(KeyError, match="no such account"):
-        async with connect_forever("memory://nobody", auth=token):
-            await trio.sleep_forever()
 
 
 async def test_refused_credentials_are_not_tried_again(autojump_clock: MockClock) -> None:

@@ -10,17 +10,14 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import (
-    Backoff,
     Canceled,
     Channel,
     Invalid,
     Outgoing,
     Payload,
     Responder,
-    connect_forever,
-    serve,
 )
-from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, decode_composite, encode_composite
+from rsocket_trio.metadata import COMPOSITE_METADATA, Entry, encode_composite
 from rsocket_trio.services import Call, current_call
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
@@ -93,19 +90,6 @@ async def test_the_time_left_is_four_bytes_of_milliseconds_rounded_up(
 
         nursery.start_soon(call)
         assert await sent_by(interaction, peer) == milliseconds(written)
-        nursery.cancel_scope.cancel()
-
-
-async def test_every_scope_of_trio_counts_and_the_nearest_one_holds(autojump_clock: MockClock) -> None:
-    async with composite_client(deadlines=True) as (client, peer), trio.open_nursery() as nursery:
-
-        async def call() -> None:
-            with trio.fail_after(100), trio.move_on_after(2), trio.fail_after(50):
-                await trio.sleep(0.75)
-                await client.request_response()
-
-        nursery.start_soon(call)
-        assert await sent_by("request_response", peer) == milliseconds(1250)
         nursery.cancel_scope.cancel()
 
 
@@ -193,38 +177,6 @@ async def test_a_request_that_waited_for_a_lease_says_what_is_left_then(
         await peer.send(raw.lease(60_000, 1))
         assert await sent_by(interaction, peer) == milliseconds(6000)
         nursery.cancel_scope.cancel()
-
-
-async def test_a_request_that_waited_for_a_connection_says_what_is_left_then(autojump_clock: MockClock) -> None:
-    left: list[bytes] = []
-    responder = Responder()
-
-    @responder.request_response
-    def note(request: Payload) -> bytes:
-        left.extend(entry.content for entry in decode_composite(request.metadata or b"") if entry.mime == DEADLINE)
-        return b""
-
-    @responder.request_stream
-    async def note_too(request: Payload) -> AsyncIterator[bytes]:
-        note(request)
-        yield b""
-
-    backoff = Backoff(first_delay=2, longest_delay=2, jitter=0)
-    async with trio.open_nursery() as nursery:
-        async with connect_forever("memory://later", deadlines=True, backoff=backoff) as client:
-
-            async def call(interaction: str) -> None:
-                with trio.fail_after(10):
-                    await ask(client, interaction)
-
-            async with trio.open_nursery() as calls:
-                calls.start_soon(call, "request_response")
-                calls.start_soon(call, "request_stream")
-                await trio.sleep(3)
-                await nursery.start(serve, responder, "memory://later")
-        nursery.cancel_scope.cancel()
-
-    assert left == [(6000).to_bytes(4, "big")] * 2
 
 
 def routed(route: str) -> bytes:
@@ -441,22 +393,6 @@ async def test_after_a_deadline_the_next_calls_have_none(autojump_clock: MockClo
     assert seen == [float("inf")] * 2
 
 
-@every_interaction
-async def test_caller_and_handler_stop_together(interaction: str, autojump_clock: MockClock) -> None:
-    noted = of_bytes()
-    async with connected_pair(noted.responder, deadlines=True) as pair:
-        start = trio.current_time()
-        with trio.move_on_after(2) as scope:
-            await ask(pair.client, interaction)
-            await never()
-        assert scope.cancelled_caught
-        await settle()
-        assert trio.current_time() == start + 2
-        assert pair.server.faults.handler_errors == 0
-
-    assert noted.ran == [2]
-
-
 @pytest.mark.parametrize(
     "dialect", ["reactivesocket/0.0", "reactivesocket/0.1", "reactivesocket/0.2", "rsocket/2.0-draft"]
 )
@@ -521,21 +457,3 @@ async def test_calls_of_a_handler_inherit_the_deadline_over_two_hops(autojump_cl
             assert trio.current_time() == start + 4
 
     assert left == {"middle": pytest.approx(3), "stream": pytest.approx(3), "last": pytest.approx(2.5)}
-
-
-async def test_a_deadline_on_the_way_to_the_server_needs_no_clock_that_agrees(autojump_clock: MockClock) -> None:
-    """What travels is a duration: it begins anew when it arrives."""
-    noted = of_bytes()
-    async with connected_pair(noted.responder, deadlines=True) as pair:
-
-        async def call() -> None:
-            with trio.move_on_after(2):
-                await pair.client.request_response()
-
-        async with trio.open_nursery() as nursery:
-            pair.client_wire.hold()
-            nursery.start_soon(call)
-            await trio.sleep(1)
-            pair.client_wire.release()
-
-    assert noted.ran == [1]

@@ -53,14 +53,14 @@ async def test_the_chunks_of_a_file_are_its_content(film: Path, size: int) -> No
 
 async def test_progress_counts_what_was_handed_on(film: Path) -> None:
     seen: list[tuple[int, int | None]] = []
-    pieces = chunks(film, size=400_000, progress=lambda done, total: seen.append((done, total)), offset=24_000)
+    pieces = chunks(film, size=400_000, progress=lambda done, total: seen.append((done, total)))
     await anext(pieces)
     assert seen == []
     await anext(pieces)
-    assert seen == [(424_000, 1_024_000)]
+    assert seen == [(400_000, 1_024_000)]
     assert len([piece async for piece in pieces]) == 1
 
-    assert [done for done, _ in seen] == [424_000, 824_000, 1_024_000]
+    assert [done for done, _ in seen] == [400_000, 800_000, 1_024_000]
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,6 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make: Callabl
         await anext(pieces)
 
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("offset", "text"), [(-1, "film: offset -1, must be 0"), (9, "film: offset 9 is beyond its 3")]
-)
-async def test_an_offset_outside_of_the_file_is_refused(tmp_path: Path, offset: int, text: str) -> None:
-    (tmp_path / "film").write_bytes(b"abc")
-    with pytest.raises(FileTransferError, match=text):
-        await anext(chunks(tmp_path / "film", offset=offset))
 
 
 def test_chunks_of_nothing_are_refused() -> None:
@@ -204,68 +195,6 @@ async def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, mon
     monkeypatch.undo()
 
     assert names(tmp_path) == []
-
-
-# Going on
-
-
-async def test_a_transfer_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    scope = trio.CancelScope()
-
-    async def stops(end: int) -> AsyncIterator[bytes]:
-        for begin in range(0, end, 1000):
-            yield CONTENT[begin : begin + 1000]
-        scope.cancel()
-        await trio.sleep_forever()
-
-    path, partial = tmp_path / "film", tmp_path / "film.part"
-    with scope:
-        await save(stops(400_000), path, partial=partial)
-    assert names(tmp_path) == ["film.part"]
-    assert partial.read_bytes() == CONTENT[:400_000]
-
-    (tmp_path / "source").write_bytes(CONTENT)
-    seen: list[int] = []
-    size = await save(
-        chunks(tmp_path / "source", offset=300_000),
-        path,
-        partial=partial,
-        offset=300_000,
-        total=len(CONTENT),
-        progress=lambda done, total: seen.append(done),
-    )
-
-    assert path.read_bytes() == CONTENT
-    assert size == seen[-1] == len(CONTENT)
-    assert seen[0] == 365_536
-    assert names(tmp_path) == ["film", "source"]
-
-
-async def test_a_disk_that_fills_keeps_what_was_written_and_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill_disk(monkeypatch, 350_000)
-    with pytest.raises(OSError, match="no space left"):
-        await save(content(CONTENT[:300_000], CONTENT[300_000:]), tmp_path / "film", partial=tmp_path / "film.part")
-    monkeypatch.undo()
-
-    assert (tmp_path / "film.part").read_bytes() == CONTENT[:350_000]
-
-
-async def test_a_partial_file_that_is_shorter_than_the_offset_is_no_beginning(tmp_path: Path) -> None:
-    partial = tmp_path / "film.part"
-    partial.write_bytes(b"abc")
-    with pytest.raises(FileTransferError, match=r"film\.part: offset 4 is beyond its 3 bytes"):
-        await save(content(b"def"), tmp_path / "film", partial=partial, offset=4)
-
-    assert partial.read_bytes() == b"abc"
-    assert await save(content(b"def"), tmp_path / "film", partial=partial, offset=3) == 6
-
-
-@pytest.mark.parametrize(("partial", "offset"), [(None, 1), ("part", -1)])
-async def test_an_offset_needs_what_it_is_an_offset_of(tmp_path: Path, partial: str | None, offset: int) -> None:
-    with pytest.raises(ValueError, match=f"offset {offset}: must be 0 or more, and needs"):
-        await save(chunks(tmp_path), tmp_path / "film", partial=partial, offset=offset)
 
 
 # Names that a peer gives

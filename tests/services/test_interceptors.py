@@ -19,10 +19,8 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
-    Backoff,
     Canceled,
     Channel,
-    Connection,
     ConnectionLost,
     Invalid,
     Outgoing,
@@ -33,7 +31,7 @@ from rsocket_trio import (
     open_connection,
 )
 from rsocket_trio.metadata import Entry
-from rsocket_trio.services import Call, current_call
+from rsocket_trio.services import Call
 from tests.connection.pairs import connected_pair, settle
 from tests.services import interactions
 from tests.services.interactions import INTERACTIONS, every_interaction, served
@@ -142,21 +140,6 @@ async def test_both_sides_count_the_same_payloads(interaction: str) -> None:
             "request_channel": (2, 6, 1, 1),
         }[interaction]
     )
-
-
-async def test_metadata_and_route_count_as_bytes_of_the_request() -> None:
-    journal = Journal()
-    responder = Responder()
-    responder.around(journal.around)
-    responder.request_response("a.route")(lambda request: Payload(b"data", b"metadata"))
-    async with connected_pair(responder, around=[journal.around]) as pair:
-        await pair.client.request_response(b"12", route="a.route")
-
-    client, server = journal.only("client"), journal.only("server")
-    assert client.bytes_received == server.bytes_sent == len(b"data" + b"metadata")
-    # One byte of type, three of length, one of the tag's length.
-    assert client.bytes_sent == server.bytes_received == 2 + 5 + len("a.route")
-    assert client.route == server.route == "a.route"
 
 
 # Order
@@ -467,50 +450,7 @@ async def test_an_error_of_the_block_that_reads_fails_the_call_of_the_client() -
     assert journal.of_server[-1] == "server cancelled by Cancelled"
 
 
-async def test_a_lost_connection_fails_calls_and_cancels_handlers() -> None:
-    journal = Journal()
-    async with connected_pair(never_ending(journal), around=[journal.around]) as pair:
-
-        async def asks(interaction: str) -> None:
-            with pytest.raises(ConnectionLost):
-                await ask(pair.client, interaction)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(asks, "request_response")
-            nursery.start_soon(asks, "request_stream")
-            await settle()
-            await trio.aclose_forcefully(pair.client_wire._stream)
-
-    assert journal.of_client.count("client failed by ConnectionLost") == 2
-    assert journal.of_server.count("server cancelled by Cancelled") == 2
-    assert all(isinstance(call.error, ConnectionLost) for call in journal.calls if call.side == "client")
-
-
 # How long the block lasts
-
-
-async def test_the_block_lasts_as_long_as_the_stream(autojump_clock: MockClock) -> None:
-    lasted: dict[str, float] = {}
-
-    async def timing(call: Call) -> AsyncIterator[None]:
-        started = trio.current_time()
-        yield
-        lasted[call.side] = trio.current_time() - started
-
-    responder = Responder()
-    responder.around(timing)
-
-    @responder.request_stream
-    async def slow(request: Payload) -> AsyncIterator[bytes]:
-        for _ in range(3):
-            await trio.sleep(10)
-            yield b""
-
-    async with connected_pair(responder, around=[timing]) as pair, pair.client.request_stream() as items:
-        assert len([item async for item in items]) == 3
-        await trio.sleep(5)
-
-    assert lasted == {"server": 30, "client": 35}
 
 
 async def test_cancel_goes_out_at_once_although_an_interceptor_waits_at_its_end(autojump_clock: MockClock) -> None:
@@ -569,32 +509,6 @@ async def test_an_interceptor_may_wait_before_the_call_and_be_cancelled_there(au
         assert await ask(pair.client, "request_stream") == ["1", "2", "3"]
 
 
-async def test_a_scope_and_a_nursery_of_an_interceptor_surround_the_call(autojump_clock: MockClock) -> None:
-    async def hasty(call: Call) -> AsyncIterator[None]:
-        with trio.fail_after(1):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(trio.sleep, 0.5)
-                yield
-
-    responder = Responder()
-
-    @responder.request_response
-    async def never(request: Payload) -> bytes:
-        await trio.sleep_forever()
-
-    @responder.request_stream
-    async def none(request: Payload, out: Outgoing) -> None:
-        await trio.sleep_forever()
-
-    async with connected_pair(responder, around=[hasty]) as pair:
-        with pytest.raises(trio.TooSlowError):
-            await pair.client.request_response()
-        with pytest.raises(trio.TooSlowError):
-            await ask(pair.client, "request_stream")
-        await settle()
-        assert pair.client_said.names.count("CANCEL") == 2
-
-
 # What they know and change
 
 
@@ -632,27 +546,6 @@ async def test_an_interceptor_of_the_client_can_change_the_route() -> None:
         assert (await pair.client.request_response(route="price")).text == "7"
 
 
-async def test_a_call_is_the_current_one_in_its_handler_and_in_no_other_place() -> None:
-    journal = Journal()
-    handled: list[Call] = []
-    responder = Responder()
-    responder.around(journal.around)
-
-    @responder.request_response("orders.{id}")
-    async def find(id: str) -> str:
-        handled.append(current_call())
-        return id
-
-    async with connected_pair(responder) as pair:
-        await pair.client.request_response(route="orders.7", reply=str)
-        with pytest.raises(LookupError, match="in handlers only"):
-            current_call()
-
-    assert handled == [journal.only("server")]
-    assert handled[0].parameters == {"id": "7"}
-    assert handled[0].connection is pair.server
-
-
 async def test_what_is_written_about_a_call_shows_no_payload() -> None:
     journal = Journal()
     async with connected_pair(of_bytes(journal)) as pair:
@@ -687,43 +580,6 @@ async def test_metadata_of_the_caller_that_is_malformed_is_a_value_error() -> No
             pair.client.request_stream(Payload(b"", b"\x7f"))
 
     assert journal.seen == []
-
-
-async def test_calls_from_the_server_to_the_client_are_surrounded_by_the_responder_of_the_client() -> None:
-    journal, other = Journal(), Journal()
-    async with connected_pair(of_bytes(other), of_bytes(journal)) as pair:
-        assert (await pair.server.request_response(b"1")).text == "1"
-
-    assert journal.seen == ["server enters request_response", "server completed"]
-    assert journal.only("server").connection is pair.client
-    assert other.seen == []
-
-
-async def test_a_reconnecting_client_surrounds_the_calls_of_every_connection(autojump_clock: MockClock) -> None:
-    journal = Journal()
-    responder = of_bytes(journal)
-    held: list[Connection] = []
-
-    @responder.setup
-    def hold(setup: object, connection: Connection) -> None:
-        held.append(connection)
-
-    backoff = Backoff(first_delay=0.01, longest_delay=0.01)
-    async with (
-        served(responder) as uri,
-        connect_forever(uri, around=iter([journal.around]), backoff=backoff) as client,
-    ):
-        for interaction in INTERACTIONS:
-            await ask(await client.connected(), interaction)
-            async with client.request_stream() as items:
-                assert len([item async for item in items]) == 3
-        await held[0].drain(grace=0)
-        await trio.sleep(1)
-        assert (await client.request_response(b"1")).text == "1"
-
-    assert len(held) == 2
-    assert journal.of_client.count("client completed") == journal.of_server.count("server completed") == 9
-    assert len({call.connection for call in journal.calls if call.side == "client"}) == 2
 
 
 # In a storm

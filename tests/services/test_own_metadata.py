@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import pytest
-from trio.testing import MockClock
 
-from rsocket_trio import Channel, Payload, Responder, Unsupported, connect_forever
+from rsocket_trio import Channel, Payload, Responder, Unsupported
 from rsocket_trio.metadata import AUTHENTICATION, ROUTING, Entry
 from rsocket_trio.services import (
     Bearer,
@@ -23,7 +22,7 @@ from rsocket_trio.services import (
 )
 from tests.connection.pairs import connected_pair, settle
 from tests.connection.streamux_pairs import streamux_pair
-from tests.services.interactions import INTERACTIONS, ask, every_interaction, served
+from tests.services.interactions import INTERACTIONS, ask, every_interaction
 
 COLOUR = "text/x.colour"
 BLUE = (COLOUR, b"blue")
@@ -193,21 +192,3 @@ async def test_each_call_of_a_contract_carries_what_its_remote_object_was_made_w
     *with_it, without = server.entries
     assert [entries[1] for entries in with_it] == [Entry(COLOUR, b"blue")] * 6
     assert [entry.mime for entry in without] == [ROUTING]
-
-
-async def test_requests_of_a_reconnecting_client_carry_it(autojump_clock: MockClock) -> None:
-    server = Server()
-    async with served(server.responder) as uri:
-        async with connect_forever(uri) as client:
-            for interaction in INTERACTIONS:
-                await ask(client, interaction, Payload(b"1", OWN_BYTES), route="here", metadata=[BLUE])
-            await use(client.remote(Box, metadata=[BLUE]))
-            await client.ping()
-        async with connect_forever(uri, metadata_mime="text/plain") as client:
-            with pytest.raises(ValueError, match=r"^metadata= needs composite metadata"):
-                await client.request_response(metadata=[BLUE])
-            with pytest.raises(ValueError, match=r"^metadata= needs composite metadata"):
-                await ask(client, "request_stream", metadata=[BLUE])
-
-    assert server.metadata[:4] == [ROUTE_BYTES + BLUE_BYTES + OWN_BYTES] * 4
-    assert len(server.metadata) == 10

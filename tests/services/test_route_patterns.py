@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,11 +30,6 @@ SPRING = [
     ("{service}.{method}", "orders.place", {"service": "orders", "method": "place"}),
     ("ticks.{symbol}", "ticks.BRK/B", {"symbol": "BRK/B"}),
     ("ticks.{symbol}", "ticks.BRK.B", None),
-    ("log-{level}", "log-warn", {"level": "warn"}),
-    ("v{major}-{minor}", "v1-2", {"major": "1", "minor": "2"}),
-    ("v{major}-{minor}", "v1-2-3", {"major": "1-2", "minor": "3"}),
-    ("{name}_v{version}.doc", "a_v1_v2.doc", {"name": "a_v1", "version": "2"}),
-    ("{name}@{host}", "user@", None),
     ("a*", "a*", {}),
     ("**", "orders.17", {}),
 ]
@@ -73,13 +67,14 @@ def test_a_route_without_parameters_has_a_literal_text(text: str, literal: str |
         ("orders.{id", 7, "'{' has no partner; '{{' is a literal one"),
         ("orders.id}", 9, "'}' has no partner; '}}' is a literal one"),
         ("a{b{c}", 1, "'{' has no partner"),
-        ("{a}}", 3, "'}' has no partner"),
-        ("x.{}", 2, "a parameter needs a name"),
+        ("{a}}", 0, "'{a}' is a parameter beside text, not a whole segment; '{{' is a literal one"),
+        ("x.v{major}", 3, "'{major}' is a parameter beside text"),
+        ("{a}{b}", 0, "'{a}' is a parameter beside text"),
+        ("x.{}", 2, "'' is no identifier"),
         ("x.{1st}", 2, "'1st' is no identifier"),
         ("x.{id:int}", 2, "'id:int' is no identifier"),
         ("x.{class}", 2, "'class' is no identifier"),
         ("{id}.{id}", 5, "there are two parameters 'id'"),
-        ("{a}{b}", 3, "there is no text between two parameters"),
         ("orders.**", 7, "'**' is a route by itself, and no part of a longer one"),
         ("**.place", 0, "'**' is a route by itself"),
         ("{id}.a**b", 6, "'**' is a route by itself"),
@@ -90,55 +85,31 @@ def test_a_wrong_pattern_is_refused_with_its_position(route: str, position: int,
         parse(route)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "values", "text"),
-    [
-        ("orders.{id}", {}, "route 'orders.{id}': no value for 'id'"),
-        ("orders.{id}", {"id": "1", "no": "2"}, "route 'orders.{id}' has no parameter 'no'"),
-        ("orders.{id}", {"id": ""}, "'id' is empty"),
-        ("ticks.{symbol}", {"symbol": "BRK.B"}, "'symbol' is 'BRK.B', with a '.'"),
-        ("{a}-{b}", {"a": "1", "b": "2-3"}, "which reads as {'a': '1-2', 'b': '3'}"),
-    ],
-)
-def test_values_that_the_route_does_not_give_back_are_refused(pattern: str, values: dict[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(text)):
-        parse(pattern).format(**values)
-
-
-def test_a_value_is_a_text() -> None:
-    number: Any = 17
-
-    with pytest.raises(TypeError, match=re.escape("route 'orders.{id}': 'id' is int, not a str")):
-        parse("orders.{id}").format(id=number)
+@pytest.mark.parametrize(("value", "reading"), [("", "None"), ("BRK.B", "None")])
+def test_values_that_the_route_does_not_give_back_are_refused(value: str, reading: str) -> None:
+    with pytest.raises(ValueError, match=f"make 'ticks.{value}', which reads as {reading}"):
+        parse("ticks.{symbol}").format(symbol=value)
 
 
 # Against plain regular expressions
 
-NAMES = ("p", "q", "r", "s", "t", "u", "v", "w")
-LETTERS = st.text("ab{}", min_size=1, max_size=2)
+NAMES = ("p", "q", "r")
+LETTERS = st.text("ab{}", max_size=2)
 
 
 @st.composite
 def pattern_texts(draw: st.DrawFn, *, most_segments: int = 3) -> str:
-    """Return patterns of a few segments, each with up to two parameters."""
+    """Return patterns of a few segments."""
     names = iter(NAMES)
-    segments = []
-    for _ in range(draw(st.integers(1, most_segments))):
-        shape = draw(st.sampled_from(["t", "t", "p", "tp", "pt", "tpt", "ptp", "tptpt"]))
-        segments.append("".join(escaped(draw(LETTERS)) if one == "t" else f"{{{next(names)}}}" for one in shape))
-    return ".".join(segments)
+    kinds = draw(st.lists(st.booleans(), min_size=1, max_size=most_segments))
+    return ".".join(f"{{{next(names)}}}" if is_parameter else escaped(draw(LETTERS)) for is_parameter in kinds)
 
 
 def reference(pattern: RoutePattern) -> re.Pattern[str]:
     """Return the regular expression of a pattern."""
     names = iter(pattern.parameters)
-    return re.compile(
-        re.escape(".").join(
-            re.escape(segment.literals[0])
-            + "".join(f"(?P<{next(names)}>[^.]+)" + re.escape(literal) for literal in segment.literals[1:])
-            for segment in pattern.segments
-        )
-    )
+    parts = (f"(?P<{next(names)}>[^.]+)" if segment is None else re.escape(segment) for segment in pattern.segments)
+    return re.compile(re.escape(".").join(parts))
 
 
 @given(pattern_texts(), st.text("ab{}.c", max_size=12))
@@ -156,8 +127,7 @@ def test_what_is_formatted_matches_with_the_same_values(text: str, data: st.Data
     try:
         route = pattern.format(**values)
     except ValueError:
-        plain = all(value and "." not in value for value in values.values())
-        assert not plain or any(len(segment.literals) > 2 for segment in pattern.segments)
+        assert not all(value and "." not in value for value in values.values())
         return
 
     assert pattern.match(route) == values
@@ -184,16 +154,15 @@ def table_of(*patterns: str) -> PatternTable[str]:
 
 
 def test_the_most_specific_pattern_counts_in_any_order_of_registration() -> None:
-    patterns = ("{a}.{b}", "orders.{id}", "orders.x{id}", "orders.x{id}z", "orders.xyz", "orders.x{id}-{n}z")
+    patterns = ("{a}.{b}", "orders.{id}", "orders.xyz", "{a}.{b}.{c}", "{a}.now.{c}")
     expected = {
         "users.1": ("{a}.{b}", {"a": "users", "b": "1"}),
         "orders.1": ("orders.{id}", {"id": "1"}),
-        "orders.x1": ("orders.x{id}", {"id": "1"}),
-        "orders.x1z": ("orders.x{id}z", {"id": "1"}),
-        "orders.x1-2z": ("orders.x{id}-{n}z", {"id": "1", "n": "2"}),
         "orders.xyz": ("orders.xyz", {}),
+        "orders.1.2": ("{a}.{b}.{c}", {"a": "orders", "b": "1", "c": "2"}),
+        "orders.now.2": ("{a}.now.{c}", {"a": "orders", "c": "2"}),
         "orders": None,
-        "orders.1.2": None,
+        "orders.": None,
     }
 
     for order in itertools.permutations(patterns):
@@ -260,8 +229,6 @@ def test_a_catch_all_follows_a_dot_only(prefix: str) -> None:
         ("orders.{id}", "orders.{number}", "route 'orders.{number}' matches the same as 'orders.{id}'"),
         ("orders", "orders", "route 'orders' matches the same as 'orders'"),
         ("{a}.x", "y.{b}", "routes 'y.{b}' and '{a}.x' both match 'y.x', and neither is more specific"),
-        ("a{x}", "{x}b", "routes '{x}b' and 'a{x}' both match 'axb', and neither is more specific"),
-        ("a{x}-{y}", "{x}_{y}b", "routes '{x}_{y}b' and 'a{x}-{y}' both match 'ax_x-xb', and neither is more specific"),
     ],
 )
 def test_patterns_that_leave_a_choice_are_refused_by_name(first: str, second: str, text: str) -> None:
@@ -309,6 +276,8 @@ def test_a_table_finds_what_a_search_through_all_patterns_finds(texts: list[str]
 @given(pattern_texts(most_segments=2), pattern_texts(most_segments=2))
 def test_a_pattern_is_more_specific_when_the_other_matches_all_its_routes(one: str, other: str) -> None:
     narrow, wide = parse(one), parse(other)
+    if len(narrow.segments) != len(wide.segments):
+        return
     matched = [route for route in EVERY_ROUTE if reference(narrow).fullmatch(route)]
 
     if wide.includes(narrow):
@@ -340,12 +309,10 @@ LONG = 64 * 1024
         "{}" * (LONG // 2),
         "a." * (LONG // 2),
         "." * LONG,
-        "orders." + "a-" * (LONG // 2),
-        "orders." + "-a" * (LONG // 2) + "!",
     ],
     ids=lambda route: route[:8],
 )
 def test_a_route_of_64_kib_is_found_or_not_at_once(route: str) -> None:
-    table = table_of("orders.{a}-{b}-{c}-{d}-{e}-{f}-{g}-{h}-x", "{a}.{b}.{c}.{d}", "{{{a}}}", "{a}a{b}a{c}a{d}b")
+    table = table_of("{a}.{b}.{c}.{d}", "orders.{a}", "{{}}")
 
     assert seconds_of(table, route) < 0.02

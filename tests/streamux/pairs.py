@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, RequestReceived, SessionEnded, SetupAccepted, SetupReceived
+from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout, Unframed
+from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, HeaderLayout
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange
@@ -29,6 +30,27 @@ def of_widths(id_bits: int, length_bits: int, **others: Any) -> StreamuxOptions:
 
 
 @attrs.frozen
+class ChunkHeader:
+    """The header of a chunk. ``length`` counts the payload only."""
+
+    request_id: int
+    length: int
+    response: bool
+    termination: bool
+
+    def encode(self, layout: HeaderLayout) -> bytes:
+        flags = (RESPONSE if self.response else 0) | (TERMINATION if self.termination else 0)
+        return layout.pack(self.request_id, self.length, flags)
+
+    @classmethod
+    def decode(cls, layout: HeaderLayout, data: bytes) -> Self:
+        number = int.from_bytes(data[: layout.size], "little")
+        layout.check(number)
+        length = number >> 2 & layout.length_mask
+        return cls(number >> layout.id_shift, length, bool(number & RESPONSE), bool(number & TERMINATION))
+
+
+@attrs.frozen
 class Chunk:
     """One chunk as it went over the wire."""
 
@@ -43,7 +65,7 @@ def chunks_in(terms: Terms, data: bytes) -> list[Chunk]:
     layout = HeaderLayout(terms)
     chunks: list[Chunk] = []
     while data:
-        header: ChunkHeader = layout.decode(data)
+        header = ChunkHeader.decode(layout, data)
         payload = data[layout.size : layout.size + header.length]
         assert len(payload) == header.length, "the bytes end inside a chunk"
         chunks.append(Chunk(header.request_id, payload, header.response, header.termination))
@@ -98,7 +120,7 @@ class SessionPair:
 
     def write(self, sender: Session, limit: int = 65536) -> bytes:
         """One write: its bytes are on the way now."""
-        data = Unframed().join(sender.outbox.take(limit))
+        data = Framing().join(sender.outbox.take(limit))
         self.wires[sender] += data
         self.said[sender] += data
         return data

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived, StreamCompleted
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, HeaderLayout
+from rsocket_trio.streamux.chunks import TERMINATION, HeaderLayout
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.session import Session
 from tests.events import one_by_one
-from tests.streamux.pairs import WHOLE, of_widths
+from tests.streamux.pairs import of_widths
 
 clause = pytest.mark.clause
 ID_BITS, LENGTH_BITS = 4, 5
@@ -98,22 +98,6 @@ def test_requests_that_are_wanted_whole(delivery: tuple[list[Message], list[tupl
     assert [(event.stream.id, event.payload.data) for event in events if isinstance(event, RequestReceived)] == [
         (number, b"".join(said[number])) for number in in_order_of_ends(said, travel)
     ]
-
-
-@clause("SMX-MSG-01", "SMX-MSG-06")
-@given(delivery=deliveries())
-def test_responses_that_are_wanted_whole(delivery: tuple[list[Message], list[tuple[int, int]], list[int]]) -> None:
-    said, travel, cuts = delivery
-    session = met(client=True)
-    for number in range(len(said)):
-        assert session.commands.open(WHOLE, Payload(b"q")).id == number
-    session.outbox.take()
-    events = received(session, said, travel, cuts, RESPONSE)
-
-    assert [
-        (event.stream.id, event.payload.data, event.complete) for event in events if isinstance(event, ItemReceived)
-    ] == [(number, b"".join(said[number]), True) for number in in_order_of_ends(said, travel)]
-    assert session.table.mine == {}
 
 
 @clause("SMX-MSG-01", "SMX-MSG-06")

@@ -124,15 +124,6 @@ def with_number(message: Initialize, field: str, number: int) -> Initialize:
 
 @clause("SMX-INI-03")
 @pytest.mark.parametrize("field", WIDTHS)
-def test_every_number_that_fits_its_field_is_written_and_read_again_right_or_wrong(field: str) -> None:
-    for number in range(1 << WIDTHS[field]):
-        message = with_number(GOOD, field, number)
-
-        assert Initialize.decode(message.encode()) == message
-
-
-@clause("SMX-INI-03")
-@pytest.mark.parametrize("field", WIDTHS)
 def test_a_number_that_does_not_fit_its_field_is_not_written(field: str) -> None:
     for number in (-1, 1 << WIDTHS[field]):
         with pytest.raises(ValueError, match=f"^{field} of {number}: "):
@@ -145,46 +136,7 @@ def test_any_five_bytes_are_read_and_written_again_the_same(data: bytes) -> None
     assert Initialize.decode(data).encode() == data
 
 
-# What a peer may offer, field by field
-
-INVALID: list[tuple[str, dict[str, Any], str]] = [
-    ("SMX-INI-09", {"version": 0}, "version of 0: must be 1 to 255"),
-    ("SMX-INI-09", {"version": 256}, "version of 256: must be 1 to 255"),
-    ("SMX-INI-09", {"reserved": 1}, "reserved of 1: must be 0 to 0"),
-    ("SMX-INI-09", {"reserved": 3}, "reserved of 3: must be 0 to 0"),
-    ("SMX-INI-05", {"min_id": 16, "max_id": 20, "rec_id": 20}, "min_id of 16: must be 0 to 15"),
-    ("SMX-INI-05", {"min_id": -1}, "min_id of -1: must be 0 to 15"),
-    ("SMX-INI-05", {"max_id": 30}, "max_id of 30: must be 0 to 29"),
-    ("SMX-INI-05", {"max_id": 31}, "max_id of 31: must be 0 to 29"),
-    ("SMX-INI-09", {"rec_id": 30}, "rec_id of 30: must be 0 to 29, or 31"),
-    ("SMX-INI-09", {"min_len": 0}, "min_len of 0: must be 1 to 15"),
-    ("SMX-INI-05", {"min_len": 16}, "min_len of 16: must be 1 to 15"),
-    ("SMX-INI-09", {"max_len": 0}, "max_len of 0: must be 1 to 30"),
-    ("SMX-INI-05", {"max_len": 31}, "max_len of 31: must be 1 to 30"),
-    ("SMX-INI-09", {"rec_len": 0}, "rec_len of 0: must be 1 to 30, or 31"),
-    ("SMX-INI-07", {"max_id": 5}, "max_id of 5 is below min_id of 6"),
-    ("SMX-INI-07", {"max_len": 5}, "max_len of 5 is below min_len of 6"),
-    ("SMX-INI-08", {"rec_id": 5}, "rec_id of 5: outside of its own 6 to 12"),
-    ("SMX-INI-08", {"rec_id": 13}, "rec_id of 13: outside of its own 6 to 12"),
-    ("SMX-INI-08", {"rec_len": 5}, "rec_len of 5: outside of its own 6 to 20"),
-    ("SMX-INI-08", {"rec_len": 21}, "rec_len of 21: outside of its own 6 to 20"),
-    ("SMX-QI-01", {"qr": True, "qa": True}, "qr and qa are both set"),
-    ("SMX-QI-02", {"qr": True, "rec_id": 31}, "rec_id of 31: a quick init"),
-    ("SMX-QI-02", {"qr": True, "rec_len": 31}, "rec_len of 31: a quick init"),
-]
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [pytest.param(change, reason, marks=clause(name), id=reason) for name, change, reason in INVALID],
-)
-def test_a_wrong_number_fails_the_negotiation_whichever_side_offers_it(change: dict[str, Any], reason: str) -> None:
-    wrong = attrs.evolve(GOOD, **change)
-    other = attrs.evolve(GOOD, qa=True) if wrong.qr else GOOD
-
-    for pair in ((wrong, other), (other, wrong)):
-        with pytest.raises(NegotiationFailed, match=f"^{re.escape(reason)}"):
-            negotiate(*pair)
+# What a peer may offer
 
 
 @clause("SMX-INI-05", "SMX-INI-08")
@@ -286,20 +238,6 @@ def test_an_example_of_the_specification_comes_out_as_it_says(
 def test_versions_that_differ_or_are_not_spoken_here_fail(a: int, b: int, reason: str) -> None:
     with pytest.raises(NegotiationFailed, match=f"^{reason}"):
         negotiate(attrs.evolve(GOOD, version=a), attrs.evolve(GOOD, version=b))
-
-
-@clause("SMX-NEG-04")
-@pytest.mark.parametrize(
-    ("a", "b", "reason"),
-    [
-        (offer((9, 12, 9), (6, 20, 14)), offer((4, 8, 8), (6, 20, 14)), "min_id of 9 against max_id of 8"),
-        (offer((6, 12, 8), (9, 12, 9)), offer((6, 12, 8), (4, 8, 8)), "min_len of 9 against max_len of 8"),
-    ],
-)
-def test_ranges_that_do_not_meet_fail(a: Initialize, b: Initialize, reason: str) -> None:
-    for pair in ((a, b), (b, a)):
-        with pytest.raises(NegotiationFailed, match=f"^{reason}"):
-            negotiate(*pair)
 
 
 @clause("SMX-NEG-05")
@@ -408,20 +346,6 @@ def test_a_row_of_the_table_of_quick_init_comes_out_as_it_says(row: str, result:
         b = offer((6, 18, 10), (8, 15, 10), qr=b_requests, qa=b_allows)
 
         assert settled(a, b) == RESULTS[result]
-
-
-@clause("SMX-QI-05")
-@pytest.mark.parametrize(
-    ("a", "b", "reason"),
-    [
-        ({"qr": True}, {"qr": True}, "qr is set on both sides"),
-        ({"qr": True}, {}, "qr of one side without qa of the other"),
-        ({}, {"qr": True}, "qr of one side without qa of the other"),
-    ],
-)
-def test_a_quick_init_that_nobody_allows_says_so(a: dict[str, bool], b: dict[str, bool], reason: str) -> None:
-    with pytest.raises(NegotiationFailed, match=f"^{reason}"):
-        negotiate(offer((6, 12, 8), (6, 20, 14), **a), offer((6, 12, 8), (6, 20, 14), **b))
 
 
 def test_the_table_of_quick_init_leaves_nothing_out() -> None:

@@ -16,13 +16,6 @@ def ids_from(first: int, cap: int) -> StreamIds:
     return ids
 
 
-@pytest.mark.parametrize(("cap", "first"), [(1, 0), (2, 1), (8, 5)])
-def test_a_round_goes_through_all_ids_from_the_first_on_and_begins_again(cap: int, first: int) -> None:
-    ids = ids_from(first, cap)
-
-    assert [ids.take(()) for _ in range(2 * cap)] == [(first + step) % cap for step in range(2 * cap)]
-
-
 @pytest.mark.clause("SMX-FLD-02")
 @pytest.mark.parametrize("cap", [1, 2, 16])
 def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
@@ -43,11 +36,3 @@ def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
             assert 0 <= number < cap
             in_use.add(number)
     assert refused > 0
-
-
-def test_a_freed_id_waits_for_its_turn() -> None:
-    ids = ids_from(0, 4)
-    in_use = {ids.take(()) for _ in range(2)}
-    in_use.remove(0)
-
-    assert [ids.take(in_use | {2}), ids.take(in_use)] == [3, 0]

@@ -15,7 +15,6 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.request_table import LOCKED
 from tests.streamux.pairs import (
     CHANNEL,
@@ -27,11 +26,6 @@ from tests.streamux.pairs import (
 )
 
 clause = pytest.mark.clause
-
-
-def chunk(pair: SessionPair, request_id: int, payload: bytes, bits: int) -> bytes:
-    assert pair.client.terms is not None
-    return HeaderLayout(pair.client.terms).pack(request_id, len(payload), bits) + payload
 
 
 # Whole messages
@@ -220,29 +214,6 @@ def test_a_request_cancelled_before_it_left_says_nothing_and_frees_its_id() -> N
     assert pair.exchange() == ([], [])
     assert pair.said[pair.client] == b""
     assert pair.ask(b"next").id == 0
-
-
-def test_a_second_cancel_does_nothing() -> None:
-    pair = SessionPair()
-    ours, _ = pair.asked(b"q")
-    pair.client.commands.send_cancel(ours)
-    pair.client.commands.send_cancel(ours)
-    pair.exchange()
-
-    assert pair.chunks(pair.client)[1:] == [Chunk(ours.id)]
-    pair.assert_quiet()
-
-
-def test_a_cancel_that_finds_its_response_still_queued_removes_it() -> None:
-    pair = SessionPair()
-    ours, theirs = pair.asked(b"q")
-    pair.server.commands.send_item(theirs, Payload(b"answer"), complete=True)
-    pair.client.commands.send_cancel(ours)
-
-    assert pair.move(pair.client) == []  # the work was done
-    pair.exchange()
-    assert pair.chunks(pair.server) == [Chunk(ours.id, response=True)]
-    pair.assert_quiet()
 
 
 # Ids

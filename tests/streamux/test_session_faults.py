@@ -260,17 +260,6 @@ def test_a_failed_request_is_answered_by_the_applications_encoder() -> None:
     pair.assert_quiet()
 
 
-def test_a_failed_channel_whose_request_goes_on_is_answered_and_the_rest_dropped() -> None:
-    options = of_widths(4, 8, qa=True, encode_error=refusing)
-    pair = SessionPair(client=of_widths(4, 8), server=options, whole=False)
-    ours = pair.ask(b"one", CHANNEL)
-    theirs = request_in(pair.exchange()[1])
-
-    assert pair.server.commands.send_error(theirs, ApplicationError("broken")) is None
-    assert pair.exchange() == ([ItemReceived(ours, Payload(b"no: broken"), True)], [])
-    pair.assert_quiet()
-
-
 @pytest.mark.parametrize("begun", [False, True])
 def test_without_a_word_for_it_a_failure_is_the_end_and_the_response_is_not_completed(begun: bool) -> None:
     encode = refusing if begun else None

@@ -9,14 +9,11 @@ import pytest
 from rsocket_trio.errors import (
     ConnectionLost,
     NegotiationFailed,
-    Rejected,
     RejectedSetup,
-    StreamError,
     Unsupported,
 )
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
-    ItemReceived,
     Pong,
     RequestReceived,
     SessionEnded,
@@ -25,7 +22,6 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.stream_state import NEITHER, SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.streamux.negotiation import QUICK_INIT_DELAY
-from rsocket_trio.streamux.options import StreamuxOptions
 from tests.streamux.pairs import (
     CHANNEL,
     WHOLE,
@@ -38,10 +34,6 @@ from tests.streamux.pairs import (
 )
 
 clause = pytest.mark.clause
-
-
-def refusing(error: StreamError) -> bytes:
-    return b"no: " + error.data
 
 
 # Beginning
@@ -180,13 +172,6 @@ def test_a_client_that_waits_for_the_initialize_message_is_bounded_by_the_time_o
     assert pair.client.deadline == math.inf
 
 
-def test_both_sides_draw_no_id_before_they_have_met() -> None:
-    pair = SessionPair(met=False)
-
-    assert pair.client.commands.is_full
-    assert pair.server.commands.is_full
-
-
 # What there is not
 
 
@@ -230,23 +215,3 @@ def test_an_over_session_ignores_all_that_comes() -> None:
 
     assert pair.deliver(pair.client) == []
     assert str(pair.server.error) == "the connection was closed by this side"
-
-
-def test_options_say_their_initialize_message() -> None:
-    options = StreamuxOptions(qa=True, min_id=2, max_id=9, rec_id=31, min_len=3, max_len=20, rec_len=10)
-    message = options._initialize()
-
-    assert (message.qr, message.qa, message.range_of("id"), message.range_of("len")) == (
-        False,
-        True,
-        (2, 9, 31),
-        (3, 20, 10),
-    )
-
-
-def test_a_refusal_may_be_any_stream_error() -> None:
-    pair = SessionPair(client=of_widths(4, 8), server=of_widths(4, 8, qa=True, encode_error=refusing))
-    ours, theirs = pair.asked(b"q")
-    pair.server.commands.send_error(theirs, Rejected("busy"))
-
-    assert pair.exchange()[0] == [ItemReceived(ours, Payload(b"no: busy"), True)]

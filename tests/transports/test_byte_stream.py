@@ -11,8 +11,7 @@ import trio.testing
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
-from rsocket_trio.mux.framing import AT_ONCE, Framing24
-from rsocket_trio.streamux.chunks import Unframed
+from rsocket_trio.mux.framing import AT_ONCE, Framing, Framing24
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.socket_stream import SocketStream
@@ -271,7 +270,7 @@ async def test_what_is_not_taken_at_once_goes_before_what_is_sent_next() -> None
 async def test_a_transport_is_idle_while_nothing_came_that_nobody_read() -> None:
     here, there = await over_tcp()
     transport = ByteStreamTransport(here)
-    transport.use_framing(Unframed())
+    transport.use_framing(Framing())
     async with there:
         assert idle(transport)
         await there.send_all(b"frame")

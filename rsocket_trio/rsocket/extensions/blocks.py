@@ -35,14 +35,7 @@ class MalformedExtension(NotUnderstood):
 
 
 class UnknownExtension(NotUnderstood):
-    """An entry that is not known at this point and may not be ignored: its end is not known (RSX-TLV-07).
-
-    ``ext`` is its id.
-    """
-
-    def __init__(self, text: str, *, offset: int = 0, ext: int | str = "") -> None:
-        self.ext = ext
-        super().__init__(text, offset=offset)
+    """An entry that is not known at this point and may not be ignored: its end is not known (RSX-TLV-07)."""
 
 
 class Reader:
@@ -161,7 +154,7 @@ def _decode_entry(
         begin = reader.offset
         if definition is None or definition(reader, nibble) is None:
             text = f"extension {name_of(ext)} is not known in {point.name}, and may not be ignored"
-            raise UnknownExtension(text, offset=start, ext=ext)
+            raise UnknownExtension(text, offset=start)
         payload = reader.data[begin : reader.offset]
     # RSX-TLV-03: the spare bit, and the wish for an answer where there is none, mean nothing.
     ack = point.ack and flags & ACK != 0

@@ -49,24 +49,20 @@ class EntryFrames(ConnectionFrames):
         self._outbox.put_signal(self._dialect.codec.encode(_block(entry_of(ResumePosition(positions.received)))))
 
     def entries(self, entries: tuple[ExtensionEntry, ...], *, ignore: bool) -> None:
-        """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         frame = ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=entries)
         self._outbox.put(self._pushes, self._dialect.codec.encode(frame))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an EXT frame of a type without entries."""
         if ext_type == EXTENSION_BLOCK:
             raise LocalProtocolError(f"EXT of type {EXTENSION_BLOCK} has extension entries here, and no other body")
         super().extension(ext_type, body, ignore=ignore)
 
     def receive(self, frame: Frame, now: float) -> Events:
-        """Take a frame that concerns no stream. Return its events."""
         if isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK:
             return self._on_block(frame, now)
         return super().receive(frame, now)
 
     def is_for_session(self, data: bytes) -> bool:
-        """Return whether an EXT frame concerns the session alone, so that no gate need hold it."""
         try:
             frame = self._dialect.codec.decode(data)
         except RemoteProtocolError:

@@ -44,7 +44,6 @@ class WordShape(Shape):
     complete_flag: int
 
     def metadata_at(self, data: bytes, offset: int) -> tuple[bytes, int, int]:
-        """Return the metadata whose header is at ``offset``, its type and its end. Raise ``BadMetadata``."""
         start = offset + METADATA_HEADER
         left = len(data) - offset
         if left < METADATA_HEADER:
@@ -59,7 +58,6 @@ class WordShape(Shape):
         return data[start:end], word >> 24 & self.last_metadata_type, end
 
     def metadata_field(self, name: str, metadata: bytes, metadata_type: int) -> bytes:
-        """Return metadata behind its header."""
         size = METADATA_HEADER + len(metadata)
         if size > self.largest_metadata:  # RS00-MD-06, RS01-MD-04
             limit = self.largest_metadata - METADATA_HEADER

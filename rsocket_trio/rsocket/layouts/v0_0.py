@@ -154,7 +154,6 @@ class OriginalCodec(Codec):
     """The codec of the original draft: a version in every frame, and two types for the ERROR of other dialects."""
 
     def row_of(self, frame: Frame) -> Row:
-        """Return the row that encodes a frame. Raise ``LocalProtocolError`` if the layout has none."""
         if isinstance(frame, ErrorFrame) and not frame.stream_id:
             return SETUP_ERROR_ROW
         return super().row_of(frame)

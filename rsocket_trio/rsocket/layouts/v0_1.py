@@ -201,20 +201,10 @@ ROWS: Final = (  # RS01-TYP-01
 
 CODEC: Final = Codec(SHAPE, ROWS)
 
-# fmt: off
-QUIRKS: Final = (
-    "version_0_0",      # Java v0.2.2 and Go take no other version; every peer said 0.0, except PyPI's, which says 0.2
-    "low_setup_flags",  # Java wrote 0x0020 for the lease, 0x0010 for strict, and reads only those
-    "channel_slot",     # Java 0.5.2 and C++ always write the count, C++ without ever setting N
-)
-# fmt: on
-
 
 @functools.cache
 def codec(quirks: frozenset[str] = frozenset()) -> Codec:
-    """Return the codec with these quirks. Raise ``ValueError`` naming one that this layout does not have."""
-    for name in sorted(quirks.difference(QUIRKS)):
-        raise ValueError(f"quirk {name!r}: this layout has {', '.join(QUIRKS)}")
+    """Return the codec with these quirks: the one layout that has any."""
     return CODEC.replacing(setup_row(quirks), channel_row(quirks)) if quirks else CODEC
 
 

@@ -34,6 +34,7 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.layouts.fields import (
     MIMES,
     UINT32_MAX,
+    Field,
     Shape,
     absent,
     always,
@@ -84,7 +85,6 @@ class LengthShape(Shape):
     """A layout whose frames have a 24-bit length. Metadata has no type."""
 
     def metadata_at(self, data: bytes, offset: int) -> tuple[bytes, int, int]:
-        """Return the metadata whose length is at ``offset``, 0, and its end. Raise ``BadMetadata``."""
         start = offset + 3
         left = len(data) - start
         if left < 0:
@@ -95,13 +95,11 @@ class LengthShape(Shape):
         return data[start : start + size], 0, start + size
 
     def metadata_field(self, name: str, metadata: bytes, metadata_type: int = 0) -> bytes:
-        """Return metadata behind its length."""
         if len(metadata) > LONGEST_METADATA:
             raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {LONGEST_METADATA}")
         return len(metadata).to_bytes(3, "big") + metadata
 
     def payload_at(self, data: bytes, offset: int, flags: int) -> Payload:
-        """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
         if not flags & METADATA:
             return Payload(data[offset:])
         metadata, _, offset = self.metadata_at(data, offset)
@@ -121,6 +119,7 @@ SHAPE: Final = LengthShape(
     header=header,
     metadata_flag=METADATA,
 )
+STREAM_IDS: Final = (1, UINT31_MAX)
 payload_at: Final = SHAPE.payload_at
 metadata_field: Final = SHAPE.metadata_field
 
@@ -130,86 +129,13 @@ def check_stream(name: str, stream_id: int) -> None:
     check(name, "stream_id", stream_id, 1, UINT31_MAX)
 
 
-def refuse_metadata(name: str, metadata: bytes | None) -> None:
-    """Raise ``LocalProtocolError`` for metadata in a frame type without it, instead of losing it."""
-    if metadata is not None:
-        raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes: this frame has none")
+# Requests, without a count (RS10-RR-01) and with one (RS10-STR-01, RS10-CH-01). The fast path has those of most calls.
 
 
-# The four requests: without a count (RS10-RR-01), and with one (RS10-STR-01, RS10-CH-01)
-
-
-def request_row(number: int, name: str, interaction: Interaction) -> Row:
-    """Return the row of a request that asks for one item or none."""
-
-    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-        payload = payload_at(data, BODY, flags) if flags & METADATA else Payload(data[BODY:])
-        return RequestFrame(stream_id, interaction, payload, None, flags & FOLLOWS != 0)
-
-    def encode(frame: RequestFrame) -> Parts:
-        if frame.initial_n is not None or frame.complete:
-            raise LocalProtocolError(f"{name} initial_n {frame.initial_n}, complete {frame.complete}: it has neither")
-        return request_parts(number, name, frame, FOLLOWS if frame.follows else 0)
-
-    return Row(number, name, RequestFrame, METADATA | FOLLOWS, 0, decode, encode, interaction)
-
-
-def counted_request_row(number: int, name: str, interaction: Interaction, complete_flag: int) -> Row:
-    """Return the row of a request with credit; it has a COMPLETE flag if the requester sends items of its own."""
-    fixed = BODY + UINT32.size
-
-    def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-        (initial_n,) = UINT32.unpack_from(data, BODY)
-        payload = payload_at(data, fixed, flags)
-        follows, complete = flags & FOLLOWS != 0, flags & complete_flag != 0
-        return RequestFrame(stream_id, interaction, payload, initial_n & UINT31_MAX, follows, complete)
-
-    def encode(frame: RequestFrame) -> Parts:
-        initial_n = frame.initial_n
-        if initial_n is None or not 0 < initial_n <= UINT31_MAX:  # RS10-N-01
-            check(name, "initial_n", initial_n, 1, UINT31_MAX)
-        if frame.complete and not complete_flag:
-            raise LocalProtocolError(f"{name} complete: its requester sends nothing more anyway")
-        flags = (FOLLOWS if frame.follows else 0) | (complete_flag if frame.complete else 0)
-        return request_parts(number, name, frame, flags, UINT32.pack(initial_n))
-
-    flags = METADATA | FOLLOWS | complete_flag
-    return Row(number, name, RequestFrame, flags, UINT32.size, decode, encode, interaction)
-
-
-def request_parts(number: int, name: str, frame: RequestFrame, flags: int, count: bytes = b"") -> Parts:
-    stream_id, payload = frame.stream_id, frame.payload
-    if not 0 < stream_id <= UINT31_MAX:
-        check_stream(name, stream_id)
-    word = number << 10 | flags
-    if payload.metadata is None:
-        return HEADER.pack(stream_id, word) + count, payload.data
-    return HEADER.pack(stream_id, word | METADATA) + count + metadata_field(name, payload.metadata), payload.data
-
-
-# REQUEST_N (RS10-RQN-01) and CANCEL, which has no metadata here (RS10-CAN-01)
-
-
-def decode_request_n(stream_id: int, flags: int, data: bytes) -> RequestNFrame:
-    (request_n,) = UINT32.unpack_from(data, BODY)
-    return RequestNFrame(stream_id, request_n & UINT31_MAX)
-
-
-def encode_request_n(frame: RequestNFrame) -> Parts:
-    check_stream("REQUEST_N", frame.stream_id)
-    check("REQUEST_N", "request_n", frame.request_n, 1, UINT31_MAX)  # RS10-N-01
-    refuse_metadata("REQUEST_N", frame.metadata)
-    return header(0x08, 0, frame.stream_id) + UINT32.pack(frame.request_n), b""
-
-
-def decode_cancel(stream_id: int, flags: int, data: bytes) -> CancelFrame:
-    return CancelFrame(stream_id)
-
-
-def encode_cancel(frame: CancelFrame) -> Parts:
-    check_stream("CANCEL", frame.stream_id)
-    refuse_metadata("CANCEL", frame.metadata)
-    return header(0x09, 0, frame.stream_id), b""
+def request_row(number: int, name: str, interaction: Interaction, count: Field, complete: Field) -> Row:
+    """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
+    fields = (count, SHAPE.payload, bit("follows", FOLLOWS), complete)
+    return SHAPE.row(number, name, RequestFrame, *fields, ids=STREAM_IDS, interaction=interaction)
 
 
 # PAYLOAD (RS10-PAY-01)
@@ -259,10 +185,14 @@ LEASE_NUMBERS: Final = numbers(time_to_live_ns=ns_in_ms(UINT31_MAX), number_of_r
 ERROR_CODE: Final = numbers(code=U32)
 """All 32 bits are the code (RS10-ERR-03)."""
 POSITIONS: Final = {"last_received_server_position": U63, "first_available_client_position": U63}
+COUNTED: Final = uint("I", UINT31_MAX, 1)  # RS10-N-01
+COUNT: Final = numbers(initial_n=COUNTED)
+NO_COUNT: Final = absent("initial_n")
+NO_COMPLETE: Final = absent("complete", reason="its requester sends nothing more anyway")
+NO_METADATA: Final = absent("metadata")
 PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT
 PAYLOAD_ROW: Final = Row(0x0A, "PAYLOAD", PayloadFrame, PAYLOAD_FLAGS, 0, decode_payload, encode_payload)
 ANY_ID: Final = (0, UINT31_MAX)
-STREAM_IDS: Final = (1, UINT31_MAX)
 # The body is the extension's own, metadata included (RS10-EXT-01, RS10-EXT-02).
 EXT_ROW: Final = SHAPE.row(
     *(0x3F, "EXT", ExtFrame, numbers(ext_type=uint("I", UINT31_MAX, 1)), rest("body")),
@@ -279,12 +209,13 @@ ROWS: Final = (  # RS10-TYP-01
         *(0x03, "KEEPALIVE", KeepaliveFrame),
         *(numbers(last_received_position=U63), rest("data"), bit("respond", RESPOND)),
     ),
-    request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE),
-    request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET),
-    counted_request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, 0),
-    counted_request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COMPLETE),
-    Row(0x08, "REQUEST_N", RequestNFrame, 0, 4, decode_request_n, encode_request_n),
-    Row(0x09, "CANCEL", CancelFrame, 0, 0, decode_cancel, encode_cancel),
+    request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
+    request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, NO_COUNT, NO_COMPLETE),
+    request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
+    request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
+    # RS10-RQN-01, RS10-N-01, RS10-CAN-01
+    SHAPE.row(0x08, "REQUEST_N", RequestNFrame, numbers(request_n=COUNTED), NO_METADATA, ids=STREAM_IDS),
+    SHAPE.row(0x09, "CANCEL", CancelFrame, NO_METADATA, ids=STREAM_IDS),
     PAYLOAD_ROW,
     # RS10-ERR-01
     SHAPE.row(0x0B, "ERROR", ErrorFrame, ERROR_CODE, rest("data"), absent("metadata"), ids=ANY_ID),

@@ -15,10 +15,8 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, end_of
 from rsocket_trio.rsocket.extensions.blocks import (
-    ENTRY_LIMIT,
     WELL_KNOWN_BIT,
     Point,
-    UnknownExtension,
     decode_block,
     encode_block,
     name_field,
@@ -36,15 +34,17 @@ from rsocket_trio.rsocket.layouts.fields import (
     constant,
     numbers,
     rest,
-    uint,
 )
 from rsocket_trio.rsocket.layouts.v1_0 import (
     BODY,
     COMPLETE,
+    COUNT,
     FOLLOWS,
     IGNORE,
     METADATA,
     NEXT,
+    NO_COMPLETE,
+    NO_COUNT,
     SHAPE,
     STREAM_IDS,
     U16,
@@ -62,27 +62,7 @@ EXTENSION_BLOCK: Final = 1
 
 TERMS: Final = ("keepalive_interval", "max_lifetime", "lease", "resume_token", "strict")
 """The terms of SETUP that are extensions here."""
-COUNT: Final = numbers(initial_n=uint("I", UINT31_MAX, 1))
-NO_COUNT: Final = absent("initial_n")
-NO_COMPLETE: Final = absent("complete")
 OPAQUE_EXT: Final = layout_1_0.EXT_ROW
-
-
-class DraftCodec(Codec):
-    """The codec of the draft, whose errors keep the number of an unknown extension."""
-
-    def decode(self, data: bytes) -> Frame:
-        """Decode one frame.
-
-        Raise ``NotUnderstood``, ``MalformedExtension`` and ``UnknownExtension`` among it, or ``BadMetadata``.
-        """
-        try:
-            return super().decode(data)
-        except UnknownExtension as error:
-            # The error was made anew to name the frame; what it was made of still knows the extension.
-            if isinstance(error.__context__, UnknownExtension):
-                error.ext = error.__context__.ext
-            raise
 
 
 # MIME types: a number, or a text whose length is meant literally (RSX-MIME-01, RSX-GAP-08)
@@ -160,30 +140,26 @@ def check_item(name: str, frame: Any) -> Written:
 
 @attrs.frozen
 class Layout:
-    """Builds the draft's codec from the extensions known at each point and their limit per frame."""
+    """Builds the draft's codec from the extensions known in requests."""
 
-    at_setup: Point = AT_SETUP
-    at_ok: Point = AT_OK
-    at_ext: Point = AT_EXT
     at_stream: Point = AT_STREAM
-    limit: int = ENTRY_LIMIT
 
-    def codec(self) -> DraftCodec:
+    def codec(self) -> Codec:
         """Return the codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01)."""
         setup = (
             Field(None, check_setup),
             # The MIME types come before the version (RSX-SETUP-02).
             *(mime("data_mime", "data MIME type"), mime("metadata_mime", "metadata MIME type")),
-            *(numbers("version", major=U16, minor=U16), self.extensions(self.at_setup), SHAPE.payload, bit("ack", ACK)),
+            *(numbers("version", major=U16, minor=U16), self.extensions(AT_SETUP), SHAPE.payload, bit("ack", ACK)),
             *(constant(keepalive_interval=0.0, max_lifetime=0.0), absent(*TERMS)),
         )
         item = (MIMES, PAYLOAD, bit("next", NEXT), bit("complete", COMPLETE), bit("follows", FOLLOWS))
-        table = layout_1_0.CODEC.replacing(
+        return layout_1_0.CODEC.replacing(
             SHAPE.row(0x01, "SETUP", SetupFrame, *setup, ignorable=False),
             # No extensions: where others have X it has a spare bit (RSX-PAY-01, RSX-FLG-04, RSX-FLG-06).
             SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, Field(None, check_item), *item, ids=STREAM_IDS, ignorable=False),
             # RSX-OK-01
-            SHAPE.row(*(0x0F, "SETUP_OK", SetupOkFrame, self.extensions(self.at_ok), SHAPE.payload), ignorable=False),
+            SHAPE.row(*(0x0F, "SETUP_OK", SetupOkFrame, self.extensions(AT_OK), SHAPE.payload), ignorable=False),
             self.ext_row(),
             # Without a count (RSX-REQ-01), and with one (RSX-REQ-02).
             self.request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
@@ -191,7 +167,6 @@ class Layout:
             self.request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
             self.request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
         )
-        return DraftCodec(SHAPE, table.rows)
 
     def request_row(self, number: int, name: str, interaction: Interaction, count: Field, complete: Field) -> Row:
         """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
@@ -209,7 +184,7 @@ class Layout:
         def read(values: Values, data: bytes, offset: int, flags: int) -> int:
             if not flags & EXTENSIONS and not needed:
                 return offset
-            values["extensions"], end = decode_block(data, offset, point, limit=self.limit)
+            values["extensions"], end = decode_block(data, offset, point)
             return end
 
         def write(name: str, frame: Any) -> Written:
@@ -225,7 +200,7 @@ class Layout:
         RSX-EXT-01 to RSX-EXT-03
         """
         row = SHAPE.row(
-            *(0x3F, "EXT", ExtFrame, numbers(ext_type=U31), self.extensions(self.at_ext, needed=True)),
+            *(0x3F, "EXT", ExtFrame, numbers(ext_type=U31), self.extensions(AT_EXT, needed=True)),
             *(rest("metadata", METADATA), bit("ignore", IGNORE, counted=False)),
         )
 

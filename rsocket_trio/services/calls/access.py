@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.forms import Handler, Kind, Requirement
@@ -15,6 +15,9 @@ from rsocket_trio.metadata.routes import read_request, without_entries
 from rsocket_trio.payload import Payload, with_metadata
 from rsocket_trio.services.calls.context import Call
 from rsocket_trio.terms import Setup
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
 
 NOT_ALLOWED = "not allowed"
 """The text of every refusal: it tells nobody what was wrong."""
@@ -68,11 +71,13 @@ def without_credentials(request: Payload, metadata_mime: str | int) -> Payload:
     return with_metadata(request, without_entries(AUTHENTICATION, request.metadata, metadata_mime))
 
 
-async def user_of(authenticator: Handler, credentials: Credentials, where: Setup | Call, connection: Any) -> Any:
+async def user_of(
+    authenticator: Handler, credentials: Credentials, where: Setup | Call, connection: Connection
+) -> object:
     """Return the user whom ``authenticator`` finds for ``credentials``. Raise what refuses them."""
     try:
         user = authenticator.function(credentials, where)
-        if authenticator.kind is Kind.ASYNC or inspect.isawaitable(user):
+        if inspect.isawaitable(user):
             user = await user
     except Exception as error:
         refusal = error
@@ -90,76 +95,64 @@ async def user_of(authenticator: Handler, credentials: Credentials, where: Setup
         del refusal  # its traceback refers to this frame
 
 
-def admission(own: Handler | None, authenticator: Handler | None, *, required: bool) -> Handler:
-    """Return the setup handler that authenticates the client, before ``own``, that of the application, decides."""
+def admission(
+    own: Handler | None,
+    authenticator: Handler | None,
+    checks: Iterable[Callable[[Setup, Connection], None]],
+    *,
+    required: bool,
+) -> Handler:
+    """Return the setup handler that authenticates the client and runs ``checks`` before ``own`` decides.
 
-    async def admit(setup: Setup, connection: Any) -> None:
-        try:
-            entries = read_request(setup.payload.metadata, setup.metadata_mime).travelling
-            credentials = credentials_in(entries)
-        except RemoteProtocolError as error:
-            raise InvalidSetup(f"metadata: {error}") from None
-        if credentials is not None and authenticator is not None:
+    ``own`` is that of the application.
+    """
+
+    async def admit(setup: Setup, connection: Connection) -> None:
+        credentials = None
+        if authenticator is not None:
             try:
-                connection.user = await user_of(authenticator, credentials, setup, connection)
-            except StreamError as error:
-                raise RejectedSetup(error.data) from None
-            if connection.user is None:
-                raise RejectedSetup(NOT_ALLOWED)
-        if required and connection.user is None:
+                credentials = credentials_in(read_request(setup.payload.metadata, setup.metadata_mime).travelling)
+            except RemoteProtocolError as error:
+                raise InvalidSetup(f"metadata: {error}") from None
+            if credentials is not None:
+                try:
+                    connection.user = await user_of(authenticator, credentials, setup, connection)
+                except StreamError as error:
+                    raise RejectedSetup(error.data) from None
+        if connection.user is None and (required or credentials is not None):
             raise RejectedSetup(NOT_ALLOWED)
+        for check in checks:
+            check(setup, connection)
         if own is not None:
-            await _decide(own, setup, connection)
+            answer = own.function(setup, connection)
+            if inspect.isawaitable(answer):
+                await answer
 
     registered = own or authenticator
     origin = None if registered is None else registered.registered
     return Handler(admit, Kind.ASYNC, interaction="setup", origin=origin)
 
 
-def behind(checks: Iterable[Callable[[Setup, Any], None]], own: Handler | None) -> Handler:
-    """Return the setup handler that runs ``checks`` before ``own``, that of the application, decides."""
+async def authenticate_call(call: Call, authenticator: Handler, entries: Iterable[Entry]) -> None:
+    """Set the user of ``call`` by its own credentials among ``entries``, if there are some.
 
-    async def admit(setup: Setup, connection: Any) -> None:
-        for check in checks:
-            check(setup, connection)
-        if own is not None:
-            await _decide(own, setup, connection)
-
-    return Handler(admit, Kind.ASYNC, interaction="setup", origin=None if own is None else own.registered)
-
-
-async def _decide(own: Handler, setup: Setup, connection: Any) -> None:
-    answer = own.function(setup, connection)
-    if own.kind is Kind.ASYNC or inspect.isawaitable(answer):
-        await answer
-
-
-async def authenticate_call(call: Call, authenticator: Handler | None, entries: Iterable[Entry]) -> None:
-    """Set the user of ``call``: by its own credentials among ``entries``, or that of its connection.
-
-    Raise ``Rejected`` if the credentials are refused.
+    Raise ``Rejected`` if they are refused.
     """
-    call.user = call.connection.user
-    if authenticator is None:
-        return
     try:
         credentials = credentials_in(entries)
+        if credentials is None:
+            return
+        call.user = await user_of(authenticator, credentials, call, call.connection)
     except RemoteProtocolError:
         raise Rejected(NOT_ALLOWED) from None
-    if credentials is None:
-        return
-    try:
-        call.user = await user_of(authenticator, credentials, call, call.connection)
     except SetupError as error:
         raise Rejected(error.data) from None
     if call.user is None:
         raise Rejected(NOT_ALLOWED)
 
 
-async def authorise(call: Call, requires: Requirement | None) -> None:
-    """Raise ``Rejected`` unless ``call`` has a user for whom ``requires`` is true, if it is given."""
-    if requires is None:
-        return
+async def authorise(call: Call, requires: Requirement) -> None:
+    """Raise ``Rejected`` unless ``call`` has a user for whom ``requires`` is true."""
     if call.user is None:
         raise Rejected(NOT_ALLOWED)
     allowed = requires(call.user, call)

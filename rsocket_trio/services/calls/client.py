@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import trio
 
@@ -27,7 +28,7 @@ from rsocket_trio.metadata.deadline import encode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, DEADLINE, NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.stream_state import REQUEST_CHANNEL
-from rsocket_trio.payload import PAYLOAD_LIKE, MetadataPush, Payload, PayloadLike, as_payload, with_metadata
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload, with_metadata
 from rsocket_trio.services.calls.access import auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.calls.context import Call
 from rsocket_trio.services.calls.interceptors import Interception
@@ -70,9 +71,9 @@ def object_request(port: Engine, payload: Any, route: str | None, kind: object) 
     ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
     as it has to be if ``payload`` is one itself.
     """
-    is_data = payload is None or (isinstance(payload, PAYLOAD_LIKE) and not isinstance(payload, Enum))
     if payload is None:
         payload = b""
+    is_data = is_sent_as_it_is(payload)
     if is_data and not needs_codec(kind):
         return routed(port, payload, route)
     form = port.request_form
@@ -80,11 +81,7 @@ def object_request(port: Engine, payload: Any, route: str | None, kind: object) 
         form = request_form(port)
     data, metadata = payload, form.accepts
     if not is_data:
-        item, metadata = payload.argument if type(payload) is Encode else payload, form.names
-        try:
-            data = form.codec.encode(item)
-        except (TypeError, ValueError) as error:
-            raise unencodable(form.codec, item, error) from error
+        data, metadata = encoded(form.codec, payload.argument if type(payload) is Encode else payload), form.names
     if isinstance(route, str) and port.session.dialect.routes:
         return Payload(data, with_route(route, metadata, form.metadata_mime))
     return routed(port, Payload(data, metadata), route)
@@ -108,16 +105,18 @@ def encoded(codec: Codec, item: object) -> bytes:
         raise unencodable(codec, item, error) from error
 
 
-def decoded(port: Engine, payload: Payload, kind: object) -> Any:
-    """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
+def decoder(port: Engine, kind: object, metadata_mime: str | int | None = None) -> Callable[[Payload], Any]:
+    """Return the function that returns an answer or an item as ``kind``.
+
+    It raises ``DecodeError``, a ``ValueError``, for one that does not fit.
+    """
     if kind is Payload:
-        return payload
+        return lambda payload: payload
     read = reader_of(kind)
     if read is not None:
-        return read(payload.data)
-    form = port.request_form
-    codec = form.codec if isinstance(form, RequestForm) else request_form(port).codec
-    return codec.decode(payload.data, kind) if payload.data else decode_object(codec, payload.data, kind)
+        return lambda payload: read(payload.data)
+    codec = request_form(port, metadata_mime).codec
+    return lambda payload: decode_object(codec, payload.data, kind)
 
 
 class ClientCall:
@@ -193,27 +192,15 @@ class ClientCall:
                 return b""
             if isinstance(item, Payload) or (is_text and isinstance(item, str)):
                 return item
-            return item if not is_object and is_sent_as_it_is(item) else encoded(self._codec, item)
+            if not is_object and is_sent_as_it_is(item):
+                return item
+            return encoded(request_form(self.port, self.metadata_mime).codec, item)
 
         return encode
 
     def item_decoder(self, kind: object) -> Callable[[Payload], Any]:
-        """Return the function that returns an answer or an item as ``kind``.
-
-        It raises ``DecodeError``, a ``ValueError``, for one that does not fit.
-        """
-        if kind is Payload:
-            return lambda payload: payload
-        read = reader_of(kind)
-        if read is not None:
-            return lambda payload: read(payload.data)
-        codec = self._codec
-        return lambda payload: decode_object(codec, payload.data, kind)
-
-    @property
-    def _codec(self) -> Codec:
-        """The codec of objects. Raise ``ValueError`` if there is none."""
-        return request_form(self.port, self.metadata_mime).codec
+        """Return what ``decoder`` returns for this request."""
+        return decoder(self.port, kind, self.metadata_mime)
 
     async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: object = None) -> Any:
         """Return the result of ``send``, which is given the request, inside of the interceptors.
@@ -221,18 +208,13 @@ class ClientCall:
         With ``kind`` the result is an answer, decoded as that type.
         """
         await self._authenticate()
-        if not self._terms.around:
-            return self._answer(await send(self._composed()), kind)
-        async with Interception(self.call, self._terms.around):
+        async with Interception(self.call, self._terms.around) if self._terms.around else nullcontext():
             request = self._composed()
-            self.call._count_sent(request)
+            self.call._count_sent(1, request.size)
             answer = await send(request)
             if isinstance(answer, Payload):
-                self.call._count_received(answer)
-            return self._answer(answer, kind)
-
-    def _answer(self, answer: Any, kind: object) -> Any:
-        return answer if kind is None else self.item_decoder(kind)(answer)
+                self.call._count_received(1, answer.size)
+            return answer if kind is None else self.item_decoder(kind)(answer)
 
     async def begin(self) -> Payload:
         """Enter the interceptors of a stream, and return its request."""
@@ -246,7 +228,7 @@ class ClientCall:
             await self.leave(error)
             raise
         if self._life is not None:
-            self.call._count_sent(request)
+            self.call._count_sent(1, request.size)
         return request
 
     @property
@@ -280,26 +262,15 @@ class ClientCall:
 
     def _composed(self) -> Payload:
         """Return the request with its route and its entries, as they are now."""
-        entries: Sequence[Entry] = self.call.entries
+        entries = self.call.entries
         if not self.is_composite:
             return routed(self.port, self._payload, self.call.route)
-        if self._terms.deadlines:
-            entries = with_time_left(entries)
+        left = trio.current_effective_deadline() - trio.current_time() if self._terms.deadlines else math.inf
+        if not math.isinf(left):
+            entries = [entry for entry in entries if entry.mime != DEADLINE]
+            entries.append(Entry(DEADLINE, encode_deadline(max(0.0, left))))
         request = with_metadata(self._payload, encode_composite(entries) if entries else None)
         return routed(self.port, request, self.call.route)
-
-
-def with_time_left(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the entries of a request with the time that Trio's scopes leave to it; without any they are unchanged."""
-    left = trio.current_effective_deadline() - trio.current_time()
-    if math.isinf(left):
-        return entries
-    others = [entry for entry in entries if entry.mime != DEADLINE]
-    return [*others, Entry(DEADLINE, encode_deadline(max(0.0, left)))]
-
-
-client_call: Final = ClientCall
-"""Begins a request, as the hook of a connection does."""
 
 
 def remote_of(
@@ -320,41 +291,29 @@ def _entries_in(metadata: bytes) -> list[Entry]:
 
 
 class CountingObserver(StreamObserver):
-    """Counts what comes on a stream for ``call``, and passes it on to ``inner``, the stream's own observer."""
+    """Counts what comes on a stream for ``call``, and passes it on to ``inner``, the stream's own observer.
 
-    __slots__ = ("_call", "_inner")
+    All that is not counted goes to ``inner`` directly.
+    """
 
     def __init__(self, inner: StreamObserver, call: Call) -> None:
         self._inner = inner
         self._call = call
+        for name in ("_on_push", "_on_complete", "_on_cancel", "_on_credit", "_on_eof"):
+            setattr(self, name, getattr(inner, name))
 
     @property
     def _unread(self) -> int:
         return self._inner._unread
 
     def _on_item(self, payload: Payload, complete: bool) -> None:
-        self._call._count_received(payload)
+        self._call._count_received(1, payload.size)
         self._inner._on_item(payload, complete)
 
     def _on_items(self, payloads: Sequence[Payload]) -> None:
-        self._call._count_all_received(payloads)
+        self._call._count_received(len(payloads), sum(payload.size for payload in payloads))
         self._inner._on_items(payloads)
-
-    def _on_push(self, push: MetadataPush) -> bool:
-        return self._inner._on_push(push)
-
-    def _on_complete(self) -> None:
-        self._inner._on_complete()
 
     def _on_error(self, error: RSocketError) -> None:
         self._call.error = error
         self._inner._on_error(error)
-
-    def _on_cancel(self) -> None:
-        self._inner._on_cancel()
-
-    def _on_credit(self) -> None:
-        self._inner._on_credit()
-
-    def _on_eof(self) -> None:
-        self._inner._on_eof()

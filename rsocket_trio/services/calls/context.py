@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 import attrs
@@ -106,33 +106,19 @@ class Call:
             own.add(TRACESTATE)
         return [entry for entry in sound_entries(self._travelling) if entry.mime not in own]
 
-    def _count_received(self, payload: Payload) -> None:
-        """Add ``payload`` to what came."""
+    def _count_received(self, items: int, size: int) -> None:
+        """Add so many items or answers, of ``size`` bytes together, to what came."""
         if self.side == "client":
             self._note_first_item()
-        self.items_received += 1
-        self.bytes_received += payload.size
+        self.items_received += items
+        self.bytes_received += size
 
-    def _count_sent(self, payload: Payload) -> None:
-        """Add ``payload`` to what was sent."""
+    def _count_sent(self, items: int, size: int) -> None:
+        """Add so many items or answers, of ``size`` bytes together, to what was sent."""
         if self.side == "server":
             self._note_first_item()
-        self.items_sent += 1
-        self.bytes_sent += payload.size
-
-    def _add_sent(self, items: int, size: int) -> None:
-        """Add so many items, of ``size`` bytes together, to what was sent."""
         self.items_sent += items
         self.bytes_sent += size
-
-    def _count_all_received(self, payloads: Sequence[Payload]) -> None:
-        """Add several ``payloads`` to what came."""
-        size = 0
-        for payload in payloads:
-            size += len(payload.data) if payload.metadata is None else payload.size
-        self._note_first_item()
-        self.items_received += len(payloads)
-        self.bytes_received += size
 
     def _note_first_item(self) -> None:
         """Note the time of the first item or answer: of what the server sends, or the client receives."""
@@ -141,10 +127,10 @@ class Call:
 
 
 def current_call() -> Call:
-    """Return the call that the running handler serves.
+    """Return the call that the running handler serves. Raise ``LookupError`` outside of a handler.
 
-    Raise ``LookupError`` outside of a handler. It is there for typed handlers, and for all handlers where the
-    responder has interceptors or authenticates, or where the request carries a deadline or a trace.
+    It is there for typed handlers, and for all handlers where the responder has interceptors or authenticates, or where
+    the request carries a deadline or a trace.
     """
     call = current_call_variable.get(None)
     if isinstance(call, Call):
@@ -155,15 +141,11 @@ def current_call() -> Call:
 
 
 @overload
-def current_user() -> Any: ...
-
-
-@overload
 def current_user(kind: type[UserT]) -> UserT: ...
 
 
 @overload
-def current_user(kind: object) -> Any: ...
+def current_user(kind: object = None) -> Any: ...
 
 
 def current_user(kind: Any = None) -> Any:

@@ -16,11 +16,10 @@ from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.sender import TOO_LATE
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
 from rsocket_trio.forms import Function, Handler, Kind
-from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.deadline import decode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
 from rsocket_trio.services.calls.access import authenticate_call, authorise, without_credentials
 from rsocket_trio.services.calls.context import Call
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["answer_payload", "failed_call", "served", "unmatched"]  # the hook of a responder: ``ServedCalls``
 
 T = TypeVar("T")
-
-FIRE_AND_FORGET: Final = Interaction.FIRE_AND_FORGET.value
 
 
 def served(
@@ -59,9 +56,9 @@ def served(
         for entry in travelling:
             if entry.mime == DEADLINE:
                 try:
-                    deadline = min(deadline, deadline_of(entry))
-                except Invalid as error:
-                    refusal = refusal or error
+                    deadline = min(deadline, trio.current_time() + decode_deadline(entry.content))
+                except RemoteProtocolError as error:
+                    refusal = refusal or Invalid(f"metadata: {error}")
             elif entry.mime == AUTHENTICATION:
                 has_credentials = responder._authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
@@ -102,7 +99,7 @@ def served(
     elif handler.typed is None and not needs_life:
         function = _with_call(call, function)
     if needs_life:
-        call._count_received(request)
+        call._count_received(1, request.size)
         life = ServedCall(call, function, kind, handler, interceptors, responder._authenticator, metadata, mime)
         function, kind = life.form
     # By position: names would cost as much again, and evolving six times as much.
@@ -180,7 +177,7 @@ class ServedCall:
 
     async def _respond(self, request: Payload) -> PayloadLike | None:
         answer = self._function(self._shown(request))
-        if self._kind is Kind.ASYNC or inspect.isawaitable(answer):
+        if inspect.isawaitable(answer):
             answer = await answer
         if self._handler.interaction == FIRE_AND_FORGET:
             return None
@@ -188,7 +185,7 @@ class ServedCall:
             reply = as_payload(answer)
         else:
             reply = answer_payload(self._handler, request, self._call.connection.setup, answer)
-        self._call._count_sent(reply)
+        self._call._count_sent(1, reply.size)
         return reply
 
     async def _push(self, request: Payload, out: Outgoing) -> None:
@@ -208,25 +205,22 @@ class ServedCall:
         return without_credentials(request, self._mime)
 
     async def _run(self, body: Callable[..., Awaitable[T]], *args: object) -> T:
-        call = self._call
-        token = current_call_variable.set(call)
+        deadline = self._call.deadline
+        token = current_call_variable.set(self._call)
         try:
-            if call.deadline == math.inf and self._authenticator is None and self._handler.requires is None:
-                # Nobody to ask: as below, without a coroutine for each question.
-                async with Interception(call, self._interceptors):
-                    return await body(self, *args)
             serve = partial(self._guarded, partial(body, self, *args))
-            return await serve() if call.deadline == math.inf else await within(call.deadline, serve)
+            return await serve() if deadline == math.inf else await within(deadline, serve)
         finally:
             # Reset, as a worker goes on with the next call if its context is as it was.
             current_call_variable.reset(token)
 
     async def _guarded(self, body: Callable[[], Awaitable[T]]) -> T:
         refusal: StreamError | None = None
-        try:
-            await authenticate_call(self._call, self._authenticator, self._metadata.travelling)
-        except StreamError as error:
-            refusal = error
+        if self._authenticator is not None:
+            try:
+                await authenticate_call(self._call, self._authenticator, self._metadata.travelling)
+            except StreamError as error:
+                refusal = error
         # Without interceptors the call notes no error: that would refer to this frame, and to the call.
         async with Interception(self._call, self._interceptors) if self._interceptors else nullcontext():
             if refusal is not None:
@@ -235,24 +229,17 @@ class ServedCall:
                     raise raised
                 finally:
                     del raised  # its traceback refers to this frame
-            await authorise(self._call, self._handler.requires)
+            if self._handler.requires is not None:
+                await authorise(self._call, self._handler.requires)
             return await body()
 
 
 FORMS: Final[dict[str, tuple[Callable[..., Awaitable[Any]], Kind]]] = {
-    Interaction.REQUEST_CHANNEL.value: (ServedCall._converse, Kind.ASYNC),
-    Interaction.REQUEST_STREAM.value: (ServedCall._push, Kind.PUSH),
-    Interaction.REQUEST_SUBSCRIPTION.value: (ServedCall._push, Kind.PUSH),
+    REQUEST_CHANNEL: (ServedCall._converse, Kind.ASYNC),
+    Interaction.REQUEST_STREAM: (ServedCall._push, Kind.PUSH),
+    Interaction.REQUEST_SUBSCRIPTION: (ServedCall._push, Kind.PUSH),
 }
 """The functions that serve a call inside of its interceptors, by interaction; all others have one answer or none."""
-
-
-def deadline_of(entry: Entry) -> float:
-    """Return when the time of a call is over that came with this entry. Raise ``Invalid`` for a malformed one."""
-    try:
-        return trio.current_time() + decode_deadline(entry.content)
-    except RemoteProtocolError as error:
-        raise Invalid(f"metadata: {error}") from None
 
 
 async def within(deadline: float, serve: Callable[[], Awaitable[T]]) -> T:
