@@ -61,7 +61,7 @@ def silence() -> list[Bar]:
 
 
 def listener(scheme: str) -> list[Bar]:
-    lasted, asked, _ = trio.run(timed.attack_a_listener, scheme, timed.ATTACKS, 5, no_descriptors)
+    lasted, asked, _ = trio.run(timed.attack_a_listener, scheme, list(timed.ATTACKS), 5, no_descriptors)
     return [
         Bar("an attacker is closed", max(lasted), timed.SETUP_TIMEOUT + 2),
         Bar("a neighbour connects and is answered", max(asked), 1.0),
@@ -69,7 +69,7 @@ def listener(scheme: str) -> list[Bar]:
 
 
 def handshakes(scheme: str) -> list[Bar]:
-    attack = timed.half_a_handshake if scheme == "tls" else timed.half_a_request
+    attack = "half a handshake" if scheme == "tls" else "half a request"
     lasted, asked, _ = trio.run(timed.attack_a_listener, scheme, [attack], timed.HANDSHAKES, no_descriptors)
     return [
         Bar("a handshake that never ends is closed", max(lasted), timed.SETUP_TIMEOUT + 2),

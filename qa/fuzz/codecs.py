@@ -133,10 +133,7 @@ def large_target(name: str, form: Format) -> Target:
         return codec.decode(data, Numbers)
 
     return Target(
-        *(name, LargeSeeds(form), read, codec.encode, (DecodeError,)),
-        largest=SIZE + 100,
-        slow=1.0,
-        one_run_in=1000,
+        *(name, LargeSeeds(form), read, codec.encode, (DecodeError,)), largest=SIZE + 100, slow=1.0, one_run_in=1000
     )
 
 

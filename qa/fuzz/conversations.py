@@ -17,13 +17,7 @@ from qa.fuzz.mutation import mutate
 from qa.fuzz.spoken import FRAMES, KINDS, NAMES, SHARES, STREAMUX, TEMPERS
 from qa.fuzz.streamux_conversations import StreamuxTalk
 from qa.fuzz.targets import Finding
-from rsocket_trio.errors import (
-    LocalProtocolError,
-    Rejected,
-    RejectedSetup,
-    RemoteProtocolError,
-    Unsupported,
-)
+from rsocket_trio.errors import LocalProtocolError, Rejected, RejectedSetup, RemoteProtocolError, Unsupported
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, StreamCancelled, StreamFailed
 from rsocket_trio.mux.framing import whole

@@ -31,6 +31,8 @@ class Findings:
 
     failures: Sequence[Finding]
     alone: Sequence[Finding]
+    chapters: Mapping[str, str] = attrs.field(factory=dict)
+    """What the cases of a chapter are about."""
 
 
 @attrs.frozen
@@ -46,7 +48,8 @@ class Told:
 def findings() -> Findings:
     """Return what the file says."""
     content = tomllib.loads(FILE.read_text("utf-8"))
-    return Findings([_finding(row) for row in content["failure"]], [_finding(row) for row in content["alone"]])
+    failures, alone = ([_finding(row) for row in content[name]] for name in ("failure", "alone"))
+    return Findings(failures, alone, content["chapters"])
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from qa.peers.findings import Findings, Told, explain
+from qa.peers.findings import Findings, Told, explain, findings
 from qa.peers.rows import BY_NAME, OURS
 from rsocket_trio.conformance.catalogue import Case, Level
 from rsocket_trio.conformance.play import CaseOutcome
@@ -19,37 +19,6 @@ from rsocket_trio.conformance.report import CaseRun, as_json, chapter_of
 ROLES: Final = {"server": "Servers", "client": "Clients"}
 NOBODY: Final = "none"
 """Stands for a peer in the rows on cases that no foreign implementation passes."""
-CHAPTERS: Final = {
-    "ALL-RCT": "frames that are not understood",
-    "DET": "dialects on one port",
-    "RS10-CAN": "CANCEL",
-    "RS10-CH": "REQUEST_CHANNEL",
-    "RS10-CON": "connection establishment",
-    "RS10-ERR": "ERROR and its codes",
-    "RS10-EXT": "EXT",
-    "RS10-FLOW": "credit",
-    "RS10-FRAG": "fragments",
-    "RS10-FRM": "framing",
-    "RS10-HDR": "the header of frames",
-    "RS10-IGN": "the ignore flag",
-    "RS10-KA": "KEEPALIVE",
-    "RS10-LEASE": "LEASE",
-    "RS10-LS": "leases",
-    "RS10-MD": "metadata",
-    "RS10-MP": "METADATA_PUSH",
-    "RS10-N": "first counts of 0",
-    "RS10-PAY": "PAYLOAD",
-    "RS10-RES": "RESUME and RESUME_OK",
-    "RS10-RQN": "REQUEST_N",
-    "RS10-RR": "REQUEST_RESPONSE and REQUEST_FNF",
-    "RS10-RSM": "resumption",
-    "RS10-SEQ": "sequences of frames",
-    "RS10-SETUP": "SETUP",
-    "RS10-SID": "stream ids",
-    "RS10-STR": "REQUEST_STREAM",
-    "RS10-TRN": "transports",
-    "RS10-UNX": "unexpected frames",
-}
 
 
 @attrs.frozen
@@ -189,7 +158,7 @@ def _by_chapter(records: Sequence[Record], cases: Sequence[Case]) -> Iterator[st
     yield f"|---|---|{'--:|' * len(records)}"
     for code in sorted(set(chapter.values())):
         cells = [_cell([count[code, outcome] for outcome in CaseOutcome]) for count in counts]
-        yield f"| {code} | {CHAPTERS.get(code, '')} | {' | '.join(cells)} |"
+        yield f"| {code} | {findings().chapters.get(code, '')} | {' | '.join(cells)} |"
 
 
 def _cell(numbers: Sequence[int]) -> str:

@@ -87,12 +87,7 @@ class Peer:
         shutil.copytree(EXAMPLES / self.source, self.folder, dirs_exist_ok=True)
         try:
             done = subprocess.run(
-                self.build.split(),
-                cwd=self.folder,
-                capture_output=True,
-                text=True,
-                timeout=BUILD_TIMEOUT,
-                check=False,
+                self.build.split(), cwd=self.folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False
             )
         except subprocess.TimeoutExpired:
             raise NotBuilt(f"{self.build}: not over after {BUILD_TIMEOUT} s") from None

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import trio
 
 from qa.simulation.items import HEAD, framed
 from qa.simulation.plans import STREAMUX, Call, Plan
-from rsocket_trio import (
-    ApplicationError,
-    Canceled,
-    Channel,
-    ConnectionLost,
-    NegotiationFailed,
-    Outgoing,
-    Payload,
-)
+from rsocket_trio import ApplicationError, Canceled, Channel, ConnectionLost, NegotiationFailed, Outgoing, Payload
 from rsocket_trio.errors import SetupError, StreamError
 from rsocket_trio.testing import DeliveryChecker
 
@@ -69,17 +63,22 @@ class Books:
         """Send items at the call's pace. Return whether they were all wanted."""
         for size in sizes:
             await trio.sleep(call.pace)
-            item = self.checker.offer(call.name, direction, size)
             try:
-                await out.send(self.wrapped(call, item))
+                with self.offered(call, direction, size) as item:
+                    await out.send(self.wrapped(call, item))
             except Canceled:
-                self.checker.refused(call.name, direction)
                 # The responder returned, or failed, or the other half took this one with it (0.2, Streamux).
                 return False
-            except BaseException:
-                self.checker.refused(call.name, direction)
-                raise
         return True
+
+    @contextmanager
+    def offered(self, call: Call, direction: Literal["up", "down"], size: int) -> Iterator[bytes]:
+        """The next item, for the block that sends it."""
+        try:
+            yield self.checker.offer(call.name, direction, size)
+        except BaseException:
+            self.checker.refused(call.name, direction)
+            raise
 
     def called(self, data: bytes) -> tuple[Call, bytes]:
         return self.plan.calls[int.from_bytes(data[:HEAD], "big")], data[HEAD:]

@@ -90,21 +90,10 @@ class Callers:
             if call.leaves is not None:
                 nursery.cancel_scope.cancel()
 
-    async def forget(self, connection: Connection, call: Call) -> None:
-        up = self.books.checker.offer(call.name, "up", call.up[0])
-        try:
-            await connection.fire_and_forget(head(call) + up)
-        except BaseException:
-            self.books.checker.refused(call.name, "up")
-            raise
-
-    async def push_metadata(self, connection: Connection, call: Call) -> None:
-        up = self.books.checker.offer(call.name, "up", call.up[0])
-        try:
-            await connection.metadata_push(head(call) + up)
-        except BaseException:
-            self.books.checker.refused(call.name, "up")
-            raise
+    async def tell(self, connection: Connection, call: Call) -> None:
+        say = connection.fire_and_forget if call.kind == "forget" else connection.metadata_push
+        with self.books.offered(call, "up", call.up[0]) as up:
+            await say(head(call) + up)
 
     async def ping(self, connection: Connection, call: Call) -> None:
         await connection.ping()
@@ -141,8 +130,8 @@ CALLERS = {
     "push": Callers.ask_stream,
     "subscription": Callers.ask_stream,
     "channel": Callers.ask_chunks,
-    "forget": Callers.forget,
-    "metadata": Callers.push_metadata,
+    "forget": Callers.tell,
+    "metadata": Callers.tell,
     "ping": Callers.ping,
 }
 

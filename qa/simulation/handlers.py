@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -11,16 +12,9 @@ from qa.simulation.books import Books
 from qa.simulation.callers import Callers
 from qa.simulation.items import HEAD, Items
 from qa.simulation.plans import STREAMUX, Call
-from rsocket_trio import (
-    ApplicationError,
-    Channel,
-    Lease,
-    Outgoing,
-    Payload,
-    Responder,
-    Setup,
-    current_connection,
-)
+from rsocket_trio import ApplicationError, Channel, Lease, Outgoing, Payload, Responder, Setup, current_connection
+
+T = TypeVar("T")
 
 
 class Handlers:
@@ -70,12 +64,8 @@ class Handlers:
             self.books.checker.received(call.name, "up", item)
             for size in call.down:
                 await trio.sleep(call.pace)
-                sent = self.books.checker.offer(call.name, "down", size)
-                try:
+                with self.books.offered(call, "down", size) as sent:
                     yield self.books.wrapped(call, sent)
-                except BaseException:
-                    self.books.checker.refused(call.name, "down")
-                    raise
             await end(call)
 
     async def push(self, request: Payload, out: Outgoing) -> None:
@@ -89,19 +79,24 @@ class Handlers:
         call, item = self.books.called(channel.request.data)
         with self.books.checker.handler(call.name):
             self.books.checker.received(call.name, "up", item)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
-                count = 0
-                async for payload in channel:
-                    self.books.receive(call, "up", payload)
-                    await trio.sleep(call.reading)
-                    count += 1
-                    if count == call.returns:
-                        nursery.cancel_scope.cancel()
-                        break
-                else:
-                    self.books.checker.completed(call.name, "up")
-            await end(call)
+            await self.send_and_hear(channel, call, channel, lambda payload: self.books.receive(call, "up", payload))
+
+    async def send_and_hear(
+        self, channel: Channel, call: Call, items: AsyncIterable[T], hear: Callable[[T], None], count: int = 0
+    ) -> None:
+        """Send what is planned, and hear items until the end, or until so many came that the handler returns."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
+            async for item in items:
+                hear(item)
+                await trio.sleep(call.reading)
+                count += 1
+                if count > 0 and count == call.returns:
+                    nursery.cancel_scope.cancel()
+                    break
+            else:
+                self.books.checker.completed(call.name, "up")
+        await end(call)
 
     async def converse_in_chunks(self, channel: Channel) -> None:
         data = b""
@@ -120,19 +115,9 @@ class Handlers:
                 if answer:  # an empty chunk is no answer, an empty answer is no chunk
                     await channel.send(answer)
                 return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
-                count = -1
-                async for item in Items(channel, rest):
-                    self.books.checker.received(call.name, "up", item)
-                    await trio.sleep(call.reading)
-                    count += 1
-                    if count and count == call.returns:
-                        nursery.cancel_scope.cancel()
-                        break
-                else:
-                    self.books.checker.completed(call.name, "up")
-            await end(call)
+            # The first item stands with the number of the call, and is none that the handler waits for.
+            received = partial(self.books.checker.received, call.name, "up")
+            await self.send_and_hear(channel, call, Items(channel, rest), received, count=-1)
 
     async def note(self, request: Payload) -> None:
         call, item = self.books.called(request.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -38,6 +39,13 @@ MOST_STEPS = 16
 """Steps by which either of the two may come later: about what an answer takes from its handler to its caller."""
 
 
+async def moment(chance: Random) -> None:
+    """Wait for the moment, and then a few steps more or less."""
+    await trio.sleep(MOMENT)
+    for _ in range(chance.randrange(MOST_STEPS)):
+        await trio.lowlevel.checkpoint()
+
+
 @attrs.frozen
 class Sides:
     """Both connections, and the chance that steps are drawn from. ``seen`` is what handlers tell of."""
@@ -49,10 +57,8 @@ class Sides:
     seen: list[str]
 
     async def moment(self) -> None:
-        """Wait for the moment, and then a few steps more or less."""
-        await trio.sleep(MOMENT)
-        for _ in range(self.chance.randrange(MOST_STEPS)):
-            await trio.lowlevel.checkpoint()
+        """Wait for the moment."""
+        await moment(self.chance)
 
     @asynccontextmanager
     async def left_at_the_moment(self) -> AsyncIterator[None]:
@@ -111,11 +117,6 @@ def responder(seen: list[str], chance: Random) -> Responder:
     """Handlers that do what they do at the moment."""
     responder = Responder()
 
-    async def moment() -> None:
-        await trio.sleep(MOMENT)
-        for _ in range(chance.randrange(MOST_STEPS)):
-            await trio.lowlevel.checkpoint()
-
     @responder.request_response
     def echo(request: Payload) -> Payload:
         return request
@@ -124,26 +125,26 @@ def responder(seen: list[str], chance: Random) -> Responder:
     async def answer(request: Payload) -> bytes:
         seen.append("begin")
         try:
-            await moment()
+            await moment(chance)
             return bytes(1000)
         finally:
             seen.append("end")
 
     @responder.request_response("reject")
     async def reject(request: Payload) -> bytes:
-        await moment()
+        await moment(chance)
         raise Rejected("no")
 
     @responder.request_response("bug")
     async def bug(request: Payload) -> bytes:
-        await moment()
+        await moment(chance)
         raise ZeroDivisionError
 
     @responder.request_stream("item")
     async def item(request: Payload) -> AsyncIterator[bytes]:
         seen.append("begin")
         try:
-            await moment()
+            await moment(chance)
             yield b"item"
             await trio.sleep_forever()
         finally:
@@ -152,7 +153,7 @@ def responder(seen: list[str], chance: Random) -> Responder:
     @responder.request_stream("end")
     async def end(request: Payload) -> AsyncIterator[bytes]:
         yield b"item"
-        await moment()
+        await moment(chance)
 
     @responder.request_stream("flood")
     async def flood(request: Payload) -> AsyncIterator[bytes]:
@@ -161,7 +162,7 @@ def responder(seen: list[str], chance: Random) -> Responder:
 
     @responder.request_channel("part")
     async def part(channel: Channel) -> None:
-        await moment()
+        await moment(chance)
 
     @responder.request_channel("listen")
     async def listen(channel: Channel) -> None:
@@ -202,14 +203,6 @@ async def answer_or_cancel(sides: Sides, route: str = "answer") -> str:
     return outcomes[-1]
 
 
-async def error_or_cancel(sides: Sides) -> str:
-    return await answer_or_cancel(sides, "reject")
-
-
-async def bug_or_cancel(sides: Sides) -> str:
-    return await answer_or_cancel(sides, "bug")
-
-
 async def deadline_or_answer(sides: Sides) -> str:
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
@@ -248,12 +241,8 @@ async def credit_or_cancel(sides: Sides) -> str:
     return f"{count} items"
 
 
-async def close_or_request(sides: Sides) -> str:
-    """This side drains while one of its tasks asks."""
-    return await drain_or_request(sides, drains=sides.client)
-
-
-async def drain_or_request(sides: Sides, drains: Connection | None = None) -> str:
+async def drain_or_request(sides: Sides, *, drains_client: bool = False) -> str:
+    """A side drains while a task of the client's asks."""
     outcome = ""
 
     async def ask() -> None:
@@ -263,10 +252,10 @@ async def drain_or_request(sides: Sides, drains: Connection | None = None) -> st
 
     async def drain() -> None:
         await sides.moment()
-        await (drains or sides.server).drain()
+        await (sides.client if drains_client else sides.server).drain()
 
     async with trio.open_nursery() as nursery:
-        if drains is None:
+        if not drains_client:
             nursery.start_soon(outcome_of, sides.client, "answer")  # what the server waits for, or not
         nursery.start_soon(ask)
         nursery.start_soon(drain)
@@ -350,17 +339,8 @@ async def death_or_resume(sides: Sides) -> str:
     return f"{outcome} {when}"
 
 
-async def resume_or_close(sides: Sides) -> str:
-    """The connection is cut, and the client comes back while the server closes."""
-    return await cut_and_close(sides, sides.server)
-
-
-async def resume_or_leave(sides: Sides) -> str:
-    """The connection is cut, and the client closes while it is about to come back."""
-    return await cut_and_close(sides, sides.client)
-
-
-async def cut_and_close(sides: Sides, closes: Connection) -> str:
+async def cut_and_close(sides: Sides, *, leaves: bool = False) -> str:
+    """The connection is cut, and the client comes back while the server closes, or leaves when it is about to."""
     outcome = ""
 
     async def ask() -> None:
@@ -373,7 +353,7 @@ async def cut_and_close(sides: Sides, closes: Connection) -> str:
 
     async def close() -> None:
         await sides.moment()
-        await closes.drain(grace=0)
+        await (sides.client if leaves else sides.server).drain(grace=0)
 
     async with trio.open_nursery() as nursery:
         for task in (ask, cut, close):
@@ -396,16 +376,19 @@ async def outcome_of(connection: Connection, route: str | None) -> str:
 RACES = (
     Race("item / cancel",                 item_or_cancel,     frozenset({"item", "cancelled"})),
     Race("complete / cancel",             complete_or_cancel, frozenset({"1 item", "cancelled"})),
-    Race("error / cancel",                error_or_cancel,    frozenset({"Rejected", "cancelled"})),
+    Race("error / cancel",                partial(answer_or_cancel, route="reject"),
+         frozenset({"Rejected", "cancelled"})),
     Race("cancel / cancel",               cancel_or_cancel,   frozenset({"completed", "left"})),
     Race("credit / cancel",               credit_or_cancel,   frozenset({"1 items", "2 items"})),
-    Race("close / request",               close_or_request,   frozenset({"1 bytes", "closed"}), ends=True),
+    Race("close / request",               partial(drain_or_request, drains_client=True),
+         frozenset({"1 bytes", "closed"}), ends=True),
     Race("lease expiry / request",        lease_or_request,   frozenset({"1 bytes at once", "1 bytes later"}),
          options={"lease": True}),
     Race("last fragment / cancel",        answer_or_cancel,   frozenset({"1000 bytes", "cancelled"}),
          options={"fragment_size": 100}, faults=Faults(split=(50, 150))),
     Race("two halves end",                halves_end,         frozenset({"0 items, ['word']"})),
-    Race("handler raises / peer cancels", bug_or_cancel,      frozenset({"ApplicationError", "cancelled"})),
+    Race("handler raises / peer cancels", partial(answer_or_cancel, route="bug"),
+         frozenset({"ApplicationError", "cancelled"})),
     Race("outbox full / close",           full_or_close,      frozenset({"Canceled"}), ends=True,
          options={"limits": Limits(outbox_size=2000)}, faults=Faults(buffer=(64, 64), delay=(0.01, 0.01))),
     Race("deadline / answer",             deadline_or_answer, frozenset({"1000 bytes", "deadline"})),
@@ -416,9 +399,10 @@ RACES = (
          frozenset({"1000 bytes in time", "1000 bytes after a resumption"}), ends=True,
          options={"resume": RESUME, "keepalive": silent(MOMENT + SOON)},
          faults=Faults(delay=(0.0, SOON))),
-    Race("resume / close",                resume_or_close,    frozenset({"1000 bytes", "Canceled", "RejectedResume"}),
+    Race("resume / close",                cut_and_close,      frozenset({"1000 bytes", "Canceled", "RejectedResume"}),
          ends=True, options={"resume": RESUME}),
-    Race("resume / leave",                resume_or_leave,    frozenset({"1000 bytes", "closed"}), ends=True,
+    Race("resume / leave",                partial(cut_and_close, leaves=True),
+         frozenset({"1000 bytes", "closed"}), ends=True,
          options={"resume": RESUME}),
 )
 # fmt: on

@@ -14,13 +14,7 @@ from qa.simulation.books import LOST, Books
 from qa.simulation.callers import Callers
 from qa.simulation.handlers import Handlers
 from qa.simulation.plans import KEEPALIVE, Plan, drawn
-from rsocket_trio import (
-    Connection,
-    ResumeOptions,
-    open_connection_over,
-    serve,
-    serve_stream,
-)
+from rsocket_trio import Connection, ResumeOptions, open_connection_over, serve, serve_stream
 from rsocket_trio.errors import SetupError
 from rsocket_trio.testing import DeliveryChecker, SimulatedNetwork, SimulatedStream, Verdict, simulate
 from rsocket_trio.transports.base import Transport

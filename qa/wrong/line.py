@@ -331,9 +331,9 @@ class Line:
         return self._filled("error", stream_id, INVALID) if stream_id else self._filled("failure", 0, CONNECTION_ERROR)
 
     def _filled(self, name: str, stream_id: int, code: int = 0) -> bytes:
-        template = self._notation.templates[name]
         values = {"id": stream_id, "code": code}
-        return template.fill([values.get(field, b"!") for field in template.fields]).value
+        fields = self._notation.templates[name].fields
+        return self._notation.fill(name, *[values.get(field, b"!") for field in fields]).value
 
 
 async def relay(tester: trio.abc.HalfCloseableStream, peer: trio.abc.HalfCloseableStream, line: Line) -> None:

@@ -7,29 +7,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from shutil import which
 from types import SimpleNamespace
 
 import click
 import trio
 
-from rsocket_trio.cli.client_command import credentials
 from rsocket_trio.cli.connections import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, Failure, run_client
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, mime, rows_of
+from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, rows_of
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output
-from rsocket_trio.conformance import clients, report, routes, run
+from rsocket_trio.conformance import clients, report, run
 from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.errors import readable
-from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
-MAX_ROUTE_BYTES = MAX_MIME_BYTES = 255
-"""Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[CaseResult]]]
 
 
@@ -50,18 +45,6 @@ def _patterns(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
     return tuple(pattern for text in texts for pattern in text.split(",") if pattern)
 
 
-def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    paths: dict[str, str] = {}
-    for text in texts:
-        name, sign, path = text.partition("=")
-        if not sign or not path or name not in NEEDS:
-            raise click.BadParameter(f"{text!r}: a route is written NAME=PATH, with one of {', '.join(NEEDS)}")
-        if len(path.encode()) > MAX_ROUTE_BYTES:
-            raise click.BadParameter(f"{name}: a route of {len(path.encode())} bytes, limit {MAX_ROUTE_BYTES}")
-        paths[name] = path
-    return paths
-
-
 def _many(types: Sequence[str]) -> Settings:
     return {"multiple": True, "type": click.Choice(types)}
 
@@ -77,10 +60,6 @@ ROWS = (
     Row("clauses",      "--clause", "Run only cases with this name or clause; * and ? match any characters. Commas "
                         "separate several.", {"multiple": True, "callback": _patterns}),
     Row("without",      "--without", "An interaction that the peer lacks.", _many(list(NEEDS))),
-    Row("routes",       "--route", f"The route of an interaction: {', '.join(NEEDS)}.",
-                        {"multiple": True, "metavar": "NAME=PATH", "callback": _routes}),
-    Row("metadata_mime", "--metadata-mime", "Metadata type of the SETUP.", {"type": mime, "metavar": "MIME"}),
-    Row("data_mime",    "--data-mime", "Data type of the SETUP.", {"type": mime, "metavar": "MIME"}),
     Row("options",      "--with", "An option that the peer has.", _many(list(OPTIONS))),
     Row("reports",      "--report", "A file to write: .json or .xml (JUnit).",
                         {"multiple": True, "type": click.Path(path_type=Path, dir_okay=False), "callback": _reports}),
@@ -88,13 +67,11 @@ ROWS = (
                         {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
     Row("patience",     "--patience", "Seconds for each step.",
                         {"default": run.PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
-    Row("again",        "--again", "Further plays of a case that ran out of time, with four times the "
-                        "patience.", {"default": run.AGAIN, "type": click.IntRange(0, 10), "show_default": True}),
     Row("wait",         "--wait", f"Seconds in which a client has to connect ({clients.WAIT:g}).",
                         {"type": click.FloatRange(0.1, 3600)}),
     Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",
                         {"default": run.AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
-    *rows_of("simple", "bearer", "trust", "untrusted", "cert", "key", "headers"),
+    *rows_of("trust", "untrusted", "cert", "key", "headers"),
     Row("heavy",        "--heavy", "Also run the cases with large frames and many streams.", FLAG),
     Row("with_hex",     "--hex", "Also show the bytes of the frames of a case.", FLAG),
     Row("lists",        "--list", "Show the names of the cases, and run none.", FLAG),
@@ -102,11 +79,8 @@ ROWS = (
                         {"metavar": "CASE"}),
 )
 # fmt: on
-OF_SERVERS = (
-    *("trust", "cert", "key", "untrusted", "headers", "simple", "bearer", "routes"),
-    *("metadata_mime", "data_mime"),
-)
-"""Parameters that are for servers: clients connect, and send their SETUP, by themselves."""
+OF_SERVERS = ("trust", "cert", "key", "untrusted", "headers")
+"""Parameters that are for servers: clients connect by themselves."""
 
 
 @click.command(
@@ -114,7 +88,7 @@ OF_SERVERS = (
     cls=Command,
     examples=(
         "conformance tcp://127.0.0.1:7878",
-        "conformance tcp://127.0.0.1:7878 --route echo=demo.echo --auth-bearer TOKEN --report conformance.json",
+        "conformance tcp://127.0.0.1:7878 --report conformance.json",
         "conformance --role client --listen tcp://127.0.0.1:0 -- python client.py",
     ),
     codes={
@@ -129,8 +103,7 @@ OF_SERVERS = (
 def command(ctx: click.Context, /, words: tuple[str, ...], **parameters: object) -> None:
     """Run the cases of a protocol against the server at URI, and show those that fail.
 
-    It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
-    with those that --route names.
+    It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes.
 
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
     to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
@@ -159,18 +132,14 @@ def _tested_server(
     options: SimpleNamespace, dialect: str, words: tuple[str, ...], cases: list[Case]
 ) -> tuple[str, Cases]:
     """Return the name of the server under test, and the function that plays the cases against it."""
-    if options.wait is not None:
-        raise click.UsageError("--wait is for --role client")
-    uri = _one_uri(words, options.listen)
+    if options.wait is not None or options.listen is not None:
+        raise click.UsageError(f"--{'listen' if options.wait is None else 'wait'} is for --role client")
+    if len(words) != 1:
+        raise click.UsageError(f"{len(words)} words, the URI of one server is expected; a command is for --role client")
+    uri = checked_uri(words[0])
     tls = client_tls(options.trust, options.cert, options.key, untrusted=options.untrusted)
-    target = run.Target(
-        run.dial_to(uri, tls, options.headers),
-        _abilities(options),
-        options.patience,
-        options.at_once,
-        _ways(options, dialect),
-        options.again,
-    )
+    dial = run.dial_to(uri, tls, options.headers)
+    target = run.Target(dial, _abilities(options), options.patience, options.at_once)
     return uri, partial(_against_server, uri, dialect, cases, target)
 
 
@@ -181,64 +150,20 @@ def _tested_clients(
     for name in OF_SERVERS:
         if getattr(options, name):
             raise click.UsageError(f"{name.replace('_', ' ')}: that is for --role server, a client has its own")
-    uri, max_at_once = _address(options.listen)
-    if not words:
-        raise click.UsageError("--role client needs the command that starts the client, as in -- python client.py")
-    start = clients.command(_program(words))
-    at_once, wait = min(options.at_once, max_at_once), options.wait or clients.WAIT
-    listening = clients.Listening(uri, start, _abilities(options), options.patience, at_once, wait, again=options.again)
+    if options.listen is None or not words:
+        raise click.UsageError("--role client needs --listen and a command, as in --listen URI -- python client.py")
+    endpoint = parse_uri(checked_uri(options.listen))
+    if endpoint.uses_tls or endpoint.row.is_local:
+        raise click.UsageError(f"{options.listen}: clients are tested over tcp, ws and unix")
+    # Only where each client has a port of its own several can be told apart.
+    at_once = min(options.at_once, clients.CLIENTS_AT_ONCE) if endpoint.host and not endpoint.port else 1
+    start, wait = clients.command(words), options.wait or clients.WAIT
+    listening = clients.Listening(options.listen, start, _abilities(options), options.patience, at_once, wait)
     return readable(" ".join(words)), partial(_against_clients, cases, listening)
 
 
 def _abilities(options: SimpleNamespace) -> frozenset[str]:
     return frozenset(NEEDS) - frozenset(options.without) | frozenset(options.options)
-
-
-def _ways(options: SimpleNamespace, dialect: str) -> routes.Routes | None:
-    """Return how requests find their handlers and what they carry, ``None`` if nothing is said about it."""
-    auth = credentials(options.simple, options.bearer, dialect)
-    paths, metadata_mime, data_mime = options.routes, options.metadata_mime, options.data_mime
-    if not paths and metadata_mime is None and data_mime is None and auth is None:
-        return None
-    if dialect != routes.DIALECT:
-        raise click.UsageError(f"routes, MIME types and credentials are for {routes.DIALECT}")
-    if auth is not None and metadata_mime not in (None, COMPOSITE_METADATA):
-        raise click.UsageError(f"credentials need composite metadata, not {metadata_mime}")
-    for text in (metadata_mime or "", data_mime or ""):
-        if not text.isascii() or len(text) > MAX_MIME_BYTES:
-            raise click.UsageError(f"{text[:40]!r}: a MIME type has {MAX_MIME_BYTES} characters of ASCII at most")
-    usual = COMPOSITE_METADATA if paths or auth is not None else OCTET_STREAM
-    return routes.Routes(paths, metadata_mime or usual, data_mime or OCTET_STREAM, auth)
-
-
-def _one_uri(words: tuple[str, ...], listen: str | None) -> str:
-    """Return the URI of a server under test."""
-    if listen is not None:
-        raise click.UsageError("--listen is for --role client")
-    if not words:
-        raise click.UsageError("the URI of the server is missing")
-    if len(words) > 1:
-        raise click.UsageError(f"one URI is tested, not {len(words)}: a command is for --role client")
-    return checked_uri(words[0])
-
-
-def _address(listen: str | None) -> tuple[str, int]:
-    """Return where the tester listens, and the number of clients that can be started at once there."""
-    if listen is None:
-        raise click.UsageError("--role client needs --listen, as in --listen tcp://127.0.0.1:7900")
-    endpoint = parse_uri(checked_uri(listen))
-    if endpoint.uses_tls or endpoint.row.is_local:
-        raise click.UsageError(f"{listen}: clients are tested over tcp, ws and unix")
-    has_ports = bool(endpoint.host)
-    return listen, clients.CLIENTS_AT_ONCE if has_ports and not endpoint.port else 1
-
-
-def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command with the path of its program."""
-    program = which(words[0])
-    if program is None:
-        raise click.UsageError(f"there is no command {words[0]!r}")
-    return program, *words[1:]
 
 
 async def _against_server(
@@ -254,28 +179,24 @@ async def _against_server(
 async def _against_clients(cases: list[Case], listening: clients.Listening, out: Output) -> list[CaseResult]:
     """Run the cases; SIGTERM ends the clients that were started, too."""
     results: list[CaseResult] = []
-    is_ended = False
+    fault: Failure | None = None
 
     async def end_on_signal() -> None:
-        nonlocal is_ended
+        nonlocal fault
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
-                is_ended = True
-                nursery.cancel_scope.cancel()
+            await anext(signals)
+        fault = Failure("ended by SIGTERM", ENDED)
+        nursery.cancel_scope.cancel()
 
-    fault: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_on_signal)
         try:
             results = await clients.run_clients(cases, listening)
         except (clients.WrongClient, OSError) as error:
-            fault = error
+            fault = Failure(str(error.strerror if isinstance(error, OSError) else error), CANNOT_CONNECT)
         nursery.cancel_scope.cancel()
-    if is_ended:
-        raise Failure("ended by SIGTERM", ENDED)
     if fault is not None:
-        text = fault.strerror if isinstance(fault, OSError) else fault
-        raise Failure(f"{text}", CANNOT_CONNECT)
+        raise fault
     return results
 
 
@@ -289,7 +210,8 @@ async def _run(
     done = report.CaseRun(tested, dialect, options.role, began, results, trio.current_time() - begun, baseline)
     for result in results:
         if done.is_known(result):
-            await out.write_line(report.told_known(result).encode())
+            known = f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
+            await out.write_line(known.encode())
         elif result.outcome in report.BROKEN:
             await out.write_line("\n".join(report.told(result, with_hex=options.with_hex)).encode())
     await out.write_line(report.table(done).encode())
@@ -297,7 +219,7 @@ async def _run(
     faults: list[str] = []
     for path in options.reports:
         try:
-            report.write(done, path)
+            path.write_text(report.WRITERS[path.suffix](done), "utf-8")
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
     failed = [result for result in results if result.outcome is CaseOutcome.FAIL and not done.is_known(result)]

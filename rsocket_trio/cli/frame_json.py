@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 
@@ -17,90 +17,72 @@ from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1,
 from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, PayloadFrame, RequestFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 
-T = TypeVar("T")
 NS_PER_MS: Final = 1_000_000
 
 
 @attrs.frozen
 class Conversion:
-    """The conversion of a value to JSON and back.
+    """The conversion of a value to JSON and back. ``dump`` and ``load`` are of values that are there.
 
-    ``load`` raises ``ValueError`` naming the expected type. ``absent`` is the value of a key that is missing or null.
+    ``form`` is the type that JSON has, and ``says`` how it is called. ``load`` may raise ``ValueError``.
+    ``absent`` is the value of a key that is missing or null.
     """
 
-    dump: Callable[[Any], object]
-    load: Callable[[object], Any]
+    form: type
+    says: str
     absent: object
+    dump: Callable[[Any], object] = lambda content: content
+    load: Callable[[Any], object] = lambda content: content
 
-
-def _same(content: Any) -> object:
-    return content
-
-
-def _typed(kind: type[T], name: str) -> Callable[[object], T]:
-    """Return a function that returns content of one type, and raises ``ValueError`` with the name for any other."""
-
-    def load(content: object) -> T:
+    def loaded(self, content: object) -> object:
+        """Return the value of content in JSON. Raise ``ValueError`` for content of another form."""
         # Not by isinstance: true and false are no numbers here.
-        if type(content) is not kind:
-            raise ValueError(f"{name} expected")
-        return content
-
-    return load
+        if type(content) is not self.form:
+            raise ValueError(f"{self.says} expected")
+        return self.load(content)
 
 
-_load_int = _typed(int, "a whole number")
-_load_text = _typed(str, "text")
-_load_digits = _typed(str, "hex digits in quotes")
-
-
-def _load_hex(content: object) -> bytes:
-    return unhex(_load_digits(content))
-
-
-def _dump_name(name: int | str | None) -> object:
-    if name is None:
-        return None
+def _dump_name(name: int | str) -> object:
     return {"id": name} if isinstance(name, int) else {"text": name}
 
 
-def _load_name(content: object) -> int | str:
-    if isinstance(content, dict) and len(content) == 1:
-        if "id" in content:
-            return _load_int(content["id"])
-        if "text" in content:
-            return _load_text(content["text"])
-    raise ValueError('{"id": a whole number} or {"text": text} expected')
+def _load_name(content: dict[str, object]) -> object:
+    [(key, name)] = content.items() if len(content) == 1 else [("", None)]
+    conversion = {"id": INT, "text": TEXT}.get(key)
+    if conversion is None:
+        raise ValueError(f"{NAME.says} expected")
+    return conversion.loaded(name)
 
 
 def _dump_extensions(entries: tuple[ExtensionEntry, ...]) -> object:
     return [{name: key.dump(getattr(entry, name)) for name, key in ENTRY.items()} for entry in entries]
 
 
-def _load_extensions(content: object) -> tuple[ExtensionEntry, ...]:
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ValueError("a list of extensions expected")
+def _load_extensions(content: list[object]) -> object:
+    entries: list[ExtensionEntry] = []
     for entry in content:
+        if not isinstance(entry, dict):
+            raise ValueError("a list of extensions expected")  # noqa: TRY004 - it is what came
         if foreign := entry.keys() - ENTRY.keys():
             raise ValueError(f"{', '.join(sorted(foreign))}: an extension has no such key")
-    return tuple(ExtensionEntry(**{name: load(name, key, entry) for name, key in ENTRY.items()}) for entry in content)
+        entries.append(ExtensionEntry(**{name: load(name, key, entry) for name, key in ENTRY.items()}))
+    return tuple(entries)
 
 
-BOOL: Final = Conversion(_same, _typed(bool, "true or false"), False)
-INT: Final = Conversion(_same, _load_int, 0)
-TEXT: Final = Conversion(_same, _load_text, "")
-NAME: Final = Conversion(_dump_name, _load_name, "")
-MS_OF_NS: Final = Conversion(lambda ns: ns // NS_PER_MS, lambda content: _load_int(content) * NS_PER_MS, 0)
+BOOL: Final = Conversion(bool, "true or false", False)
+INT: Final = Conversion(int, "a whole number", 0)
+TEXT: Final = Conversion(str, "text", "")
+NAME: Final = Conversion(dict, '{"id": a whole number} or {"text": text}', "", _dump_name, _load_name)
+HEX: Final = Conversion(str, "hex digits in quotes", b"", bytes.hex, unhex)
+MS_OF_NS: Final = Conversion(int, INT.says, 0, lambda ns: ns // NS_PER_MS, lambda ms: ms * NS_PER_MS)
 OF_TYPE: Final[Mapping[str, Conversion]] = {
     "bool": BOOL,
     "int": INT,
-    "int | None": Conversion(_same, _load_int, None),
-    "float": Conversion(lambda seconds: round(seconds * 1000), lambda content: _load_int(content) / 1000, 0.0),
-    "bytes": Conversion(bytes.hex, _load_hex, b""),
-    "bytes | None": Conversion(lambda content: None if content is None else content.hex(), _load_hex, None),
+    "float": Conversion(int, INT.says, 0.0, lambda seconds: round(seconds * 1000), lambda ms: ms / 1000),
+    "bytes": HEX,
     "int | str": NAME,
-    "str | int | None": Conversion(_dump_name, _load_name, None),
-    "tuple[ExtensionEntry, ...]": Conversion(_dump_extensions, _load_extensions, ()),
+    "str | int": NAME,
+    "tuple[ExtensionEntry, ...]": Conversion(list, "a list of extensions", (), _dump_extensions, _load_extensions),
 }
 """Conversions by the type of a field, as its class declares it. A float is a number of seconds, shown in ms."""
 NAMES: Final[Mapping[str, str]] = {
@@ -195,7 +177,8 @@ def _conversion(dialect: Dialect, row: Row, name: str, declared: str) -> Convers
     if name == "initial_n" and row.name != "REQUEST_CHANNEL" and dialect in (REACTIVESOCKET_0_0, REACTIVESOCKET_0_1):
         # 0 is an ordinary number here, so it stands for an absent one.
         return INT
-    return OF_TYPE[declared]
+    conversion = OF_TYPE[declared.removesuffix(" | None")]
+    return attrs.evolve(conversion, absent=None) if declared.endswith(" | None") else conversion
 
 
 def load(name: str, conversion: Conversion, content: Mapping[str, object]) -> Any:
@@ -204,7 +187,7 @@ def load(name: str, conversion: Conversion, content: Mapping[str, object]) -> An
     if value is None:
         return conversion.absent
     try:
-        return conversion.load(value)
+        return conversion.loaded(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{name}: {error}, not {value!r:.80}") from None
 
@@ -226,7 +209,8 @@ def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
     if dialect.name == REACTIVESOCKET_0_0.name:
         result["version"] = 0
     for name, (attribute, conversion) in _keys(dialect, row, getattr(frame, "ext_type", None)).items():
-        result[name] = conversion.dump(attrgetter(attribute)(frame))
+        value = attrgetter(attribute)(frame)
+        result[name] = None if value is None else conversion.dump(value)
     if other_flags := header.flags & codec.spare_flags(row):
         result["other_flags"] = other_flags
     return result

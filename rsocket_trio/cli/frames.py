@@ -85,12 +85,18 @@ def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
 
     With ``tcp`` the lines are one byte stream with length prefixes, and offsets count from its start.
     """
-    if tcp:
-        yield from _decode_stream(dialect, "".join(lines))
-        return
-    for line in lines:
-        if line.strip():
-            yield _decoded(dialect, line)
+    for text in ["".join(lines)] if tcp else filter(str.strip, lines):
+        try:
+            stream = unhex(text)
+            for start, frame in _cut(dialect, stream) if tcp else [(0, stream)]:
+                try:
+                    yield json.dumps(to_json(dialect, frame)), True
+                except RemoteProtocolError as error:
+                    yield error_at(str(error), start + error.offset)
+        except RemoteProtocolError as error:
+            yield error_at(str(error), error.offset)
+        except ValueError as error:
+            yield error_at(str(error))
 
 
 def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
@@ -105,52 +111,29 @@ def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
     return object_lines(lines, encoded, error_at)
 
 
-def _decoded(dialect: Dialect, line: str) -> Answer:
-    try:
-        return json.dumps(to_json(dialect, unhex(line))), True
-    except RemoteProtocolError as error:
-        return error_at(str(error), error.offset)
-    except ValueError as error:
-        return error_at(str(error))
+def _cut(dialect: Dialect, stream: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of a byte stream with their offsets. Raise ``RemoteProtocolError`` with that of a bad length.
 
-
-def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
-    try:
-        stream = unhex(text)
-    except ValueError as error:
-        yield error_at(str(error))
-        return
+    ALL-RCT-05: after such a one the start of the next frame is unknown.
+    """
     width, counted = PREFIXES[dialect.framing]
-    offset = 0
-    while offset < len(stream):
-        start = offset + width
-        if start > len(stream):
-            left = len(stream) - offset
-            yield error_at(f"length prefix needs {width} bytes at offset {offset}, {left} left", offset)
-            return
+    end = 0
+    while (offset := end) < len(stream):
+        start, fault = offset + width, ""
         size = int.from_bytes(stream[offset:start], "big") - counted
-        if size < dialect.codec.minimum:
-            # ALL-RCT-05: after such a prefix the start of the next frame is unknown.
-            yield error_at(
-                f"frame of {size} bytes at offset {offset}, the smallest has {dialect.codec.minimum}", offset
-            )
-            return
-        if start + size > len(stream):
-            yield error_at(f"frame of {size} bytes at offset {start}, {len(stream) - start} left", offset)
-            return
-        try:
-            yield json.dumps(to_json(dialect, stream[start : start + size])), True
-        except RemoteProtocolError as error:
-            yield error_at(str(error), start + error.offset)
-        offset = start + size
+        end = start + size
+        if start > len(stream):
+            fault = f"length prefix needs {width} bytes at offset {offset}, {len(stream) - offset} left"
+        elif size < dialect.codec.minimum:
+            fault = f"frame of {size} bytes at offset {offset}, the smallest has {dialect.codec.minimum}"
+        elif end > len(stream):
+            fault = f"frame of {size} bytes at offset {start}, {len(stream) - start} left"
+        if fault:
+            raise RemoteProtocolError(fault, offset=offset)
+        yield start, stream[start:end]
 
 
-@click.command(
-    "detect",
-    cls=Command,
-    examples=("detect < first-bytes.hex",),
-    codes={FAILED: "a line was not hex"},
-)
+@click.command("detect", cls=Command, examples=("detect < first-bytes.hex",), codes={FAILED: "a line was not hex"})
 @click.pass_context
 def detect(ctx: click.Context, /) -> None:
     """Name the dialect that the first bytes of a connection speak, in hex, or say "unknown"."""
@@ -159,17 +142,13 @@ def detect(ctx: click.Context, /) -> None:
 
 def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
     """Detect the dialect of each line, which holds the first bytes of a byte stream in hex; or say ``unknown``."""
-    for line in lines:
-        if line.strip():
-            yield _detected(line)
-
-
-def _detected(line: str) -> Answer:
-    try:
-        found = detect_protocol(unhex(line), message=False, ended=True)
-    except ValueError as error:
-        return error_at(str(error))
-    return ("unknown" if found is None or isinstance(found, Undecided) else name_of(found)), True
+    for line in filter(str.strip, lines):
+        try:
+            protocol = detect_protocol(unhex(line), message=False, ended=True)
+        except ValueError as error:
+            yield error_at(str(error))
+        else:
+            yield "unknown" if protocol is None or isinstance(protocol, Undecided) else name_of(protocol), True
 
 
 COMMANDS: Final = {"detect": detect}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rsocket_trio.cli import interrupts
 from rsocket_trio.cli.exit_codes import FAILED, report
@@ -35,15 +35,13 @@ def error_at(text: str, offset: int = 0) -> Answer:
 
 
 def object_lines(
-    lines: Iterable[str], convert: Callable[[dict[str, Any]], str], fail: Callable[[str], Answer]
+    lines: Iterable[str], convert: Callable[[dict[str, object]], str], fail: Callable[[str], Answer]
 ) -> Iterator[Answer]:
     """Convert JSON objects, one a line; blank lines are skipped. ``fail`` makes an answer of the text of an error.
 
     ``convert`` may raise ``ValueError`` and ``LocalProtocolError``.
     """
-    for line in lines:
-        if not line.strip():
-            continue
+    for line in filter(str.strip, lines):
         try:
             content = json.loads(line)
             if not isinstance(content, dict):

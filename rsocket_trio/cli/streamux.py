@@ -69,12 +69,12 @@ def init_command(ctx: click.Context, /, message: bytes | None) -> None:
 
 def negotiated(a: bytes, b: bytes) -> Answer:
     """Return the outcome of two messages in JSON, also of a negotiation that fails."""
+    names = ("id_bits", "length_bits", "header_size")
     try:
         outcome = negotiate(_offered("a", a), _offered("b", b))
     except NegotiationFailed as error:
-        nothing = dict.fromkeys(("id_bits", "length_bits", "header_size", "quick"))
-        return json.dumps({"ok": False, **nothing, "reason": str(error)}), False
-    terms = {name: getattr(outcome.terms, name) for name in ("id_bits", "length_bits", "header_size")}
+        return json.dumps({"ok": False, **dict.fromkeys((*names, "quick")), "reason": str(error)}), False
+    terms = {name: getattr(outcome.terms, name) for name in names}
     return json.dumps({"ok": True, **terms, "quick": outcome.quick}), True
 
 
@@ -105,13 +105,13 @@ def _offered(side: str, data: bytes) -> Initialize:
 def _message(content: Mapping[str, object]) -> Initialize:
     """Return the message that an object describes. Raise ``ValueError`` naming the key if it describes none."""
     for key, number in content.items():
-        if key in FLAGS:
-            # A bool is an int, and 1.0 equals 1: the type decides.
-            if not isinstance(number, int) or number not in (0, 1):
-                raise ValueError(f"{key}: true, false, 0 or 1 expected, not {number!r:.80}")
-        elif key not in ABSENT:
+        # A bool is an int, and 1.0 equals 1: the type decides.
+        is_int = isinstance(number, int)
+        if key in FLAGS and not (is_int and number in (0, 1)):
+            raise ValueError(f"{key}: true, false, 0 or 1 expected, not {number!r:.80}")
+        if key not in ABSENT:
             raise ValueError(f"{key:.80}: an initialize message has no such field")
-        elif not isinstance(number, int) or isinstance(number, bool):
+        if key not in FLAGS and (not is_int or isinstance(number, bool)):
             raise ValueError(f"{key}: a whole number expected, not {number!r:.80}")
     return Initialize(**{**ABSENT, **content})
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
-from rsocket_trio.conformance.header import REQUESTS, has_name
-from rsocket_trio.conformance.notation import (
-    ANYTHING,
-    Anything,
-    Argument,
-    FramePattern,
-    Notation,
-    NotationError,
-    Template,
-    Unfit,
-)
+from rsocket_trio.conformance.header import REQUESTS
+from rsocket_trio.conformance.notation import ANYTHING, Argument, FramePattern, Notation, NotationError, Unfit
 from rsocket_trio.conformance.streamux_notation import Streamux
 
 FORMS: Final = {
@@ -49,8 +40,7 @@ class ExpectedAnswer:
     """``None`` if it may be any."""
     pattern: FramePattern
     """The answer in one frame."""
-    templates: Mapping[str, Template]
-    """The frames of the dialect."""
+    notation: Notation
     is_over: bool = False
     _is_whole: bool = False
     """True once the item has come, and its stream is to be completed."""
@@ -58,32 +48,30 @@ class ExpectedAnswer:
     """Bytes of data that have come."""
 
     @classmethod
-    def parse(cls, templates: Mapping[str, Template], arguments: Sequence[Argument]) -> ExpectedAnswer:
+    def parse(cls, notation: Notation, arguments: Sequence[Argument]) -> ExpectedAnswer:
         """Make one of a stream id, metadata if there is any, and data. Raise ``NotationError`` for other arguments."""
         is_described = len(arguments) == WITH_METADATA
         name = "last_described" if is_described else "last"
-        if name not in templates:
+        if name not in notation.templates:
             raise NotationError(f"the dialect has no frame {name!r}")
         try:
-            pattern = templates[name].fill(arguments)
+            pattern = notation.fill(name, *arguments)
         except Unfit:
             # It takes more than one frame.
-            pattern = templates[name].fill([*arguments[:-1], ANYTHING])
+            pattern = notation.fill(name, *arguments[:-1], ANYTHING)
         stream_id, data = arguments[0], arguments[-1]
         metadata = arguments[1] if is_described else None
         if not isinstance(stream_id, int) or not isinstance(metadata, bytes | None):
             raise NotationError("an answer has its stream id, its metadata if there is any, and its data")
-        wanted = data if isinstance(data, bytes) else None
-        assert wanted is not None or isinstance(data, Anything)
-        return cls(stream_id, metadata, wanted, pattern, templates)
+        return cls(stream_id, metadata, data if isinstance(data, bytes) else None, pattern, notation)
 
     def take(self, frame: bytes) -> bool:
         """Return whether the frame belongs to the answer, as the next part of it. ``is_over`` tells of the last one."""
         if self._is_whole:
-            self.is_over = self.templates["complete"].fill([self.stream_id]).fits(frame)
+            self.is_over = self.notation.fill("complete", self.stream_id).fits(frame)
             return self.is_over
         for name, (ends_item, completes) in FORMS.items():
-            parts = self.templates[name].parts(self.stream_id, frame) if name in self.templates else None
+            parts = self.notation.parts(name, self.stream_id, frame)
             if parts is None or parts[0] != self.metadata:
                 continue
             if not self._is_next(parts[1], is_last=ends_item):
@@ -117,11 +105,8 @@ class UnaskedFrames:
         if isinstance(notation, Streamux):
             return self._chunk(notation, frame) if self.serves_requests else None
         headers = notation.headers
-        kind = headers.kind(frame) if headers else None
-        if headers is None or kind is None:
-            return None
-        stream_id = headers.stream_id(frame)
-        if has_name(kind, REQUESTS) and self.serves_requests and _may_open(notation, stream_id):
+        kind, stream_id = headers.kind(frame), headers.stream_id(frame)
+        if kind.name in REQUESTS and self.serves_requests and _may_open(notation, stream_id):
             is_known = stream_id in self._streams
             self._streams.add(stream_id)
             return b"" if is_known or kind.name == "REQUEST_FNF" else _rejection(notation, stream_id)
@@ -130,7 +115,7 @@ class UnaskedFrames:
         if headers.is_foreign_extension(frame):
             return b""
         later = LATER_ON_SHARED_ID if notation.id_steps == 1 else LATER
-        return b"" if stream_id in self._streams and has_name(kind, later) else None
+        return b"" if stream_id in self._streams and kind.name in later else None
 
     def _chunk(self, notation: Streamux, frame: bytes) -> bytes | None:
         """Answer a chunk of a request with an empty response once it is whole, and a cancel with its ack."""
@@ -142,9 +127,9 @@ class UnaskedFrames:
             return None
         if not chunk.data and not chunk.last:
             is_known = chunk.id in self._streams
-            return notation.templates["cancel_ack"].fill([chunk.id]).value if is_known else None
+            return notation.fill("cancel_ack", chunk.id).value if is_known else None
         self._streams.add(chunk.id)
-        return notation.templates["response_end"].fill([chunk.id]).value if chunk.last else b""
+        return notation.fill("response_end", chunk.id).value if chunk.last else b""
 
 
 def _may_open(notation: Notation, stream_id: int) -> bool:
@@ -153,6 +138,5 @@ def _may_open(notation: Notation, stream_id: int) -> bool:
 
 
 def _rejection(notation: Notation, stream_id: int) -> bytes:
-    template = notation.templates["send_error"]
     values: dict[str, int | bytes] = {"id": stream_id, "code": REJECTED, "text": REJECTION}
-    return template.fill([values[name] for name in template.fields]).value
+    return notation.fill("send_error", *[values[name] for name in notation.templates["send_error"].fields]).value

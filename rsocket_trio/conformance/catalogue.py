@@ -6,8 +6,9 @@ there and what it leads to; other cases are written out step by step.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -21,47 +22,31 @@ from rsocket_trio.conformance.header import Headers
 from rsocket_trio.conformance.notation import Notation, NotationError, Template
 from rsocket_trio.conformance.streamux_notation import Streamux
 
-FOLDER: Final = "cases"
-TESTED_DIALECTS: Final = {
-    "reactivesocket/0.0": "reactivesocket_0_0.toml",
-    "reactivesocket/0.1": "reactivesocket_0_1.toml",
-    "reactivesocket/0.2": "reactivesocket_0_2.toml",
-    "rsocket/1.0": "rsocket_1_0.toml",
-    "rsocket/2.0-draft": "rsocket_2_0_draft.toml",
-    "streamux/1": "streamux_1.toml",
-}
-"""The files of the dialects."""
-NEEDS: Final = {
-    "echo": "a request/response that is answered with its own data and metadata",
-    "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end; "
-    "in ReactiveSocket 0.0 and 0.1 a subscription, too",
-    "talk": "a channel that sends back each item it gets, the first one too, and completes with its requester",
-    "silent": "a request/response that is never answered",
-}
-"""The interactions that a case can need of the peer under test."""
-OPTIONS: Final = {
-    "resume": "sessions that can be resumed, for a minute at least",
-    "leases": "leases, if the other side asks for them: 3 requests for 2 seconds, and that again every 3 seconds",
-    "dialects": "all dialects on one port, told apart by the first bytes",
-    "quick": "a quick init of Streamux, which a server allows and a client requests",
-}
-"""Further abilities that a case can need. A peer has none of them unless one says so."""
-ASKS: Final = {
-    "nothing": "nothing",
-    "request": "a request/response with the data q",
-    "stream": "a stream with the data s, a first count of 2 and no credit after that",
-    "subscription": "a subscription with the data s and the same credit, in ReactiveSocket 0.0 and 0.1",
-    "channel": "a channel with the first data c and the same credit, which sends back each item",
-    "chunks": "a request whose first chunk is c, and which goes on with each chunk of its response",
-    "several": "requests with the data 1, 2, 3 and 4, in this order and at the same time",
-    "large": "a request whose data is 1,000 times l",
-    "cancel": "a request with the data x, which it cancels after 0.2 seconds, and then one with the data y",
-    "ping": "a ping",
-}
-"""The requests that a case can need of a client under test once it has connected, all without metadata. When the
-request is answered, or the stream or subscription has completed, the client makes one more request/response, with the
-data of the answer or of the last item, unless it is empty and the dialect Streamux. It keeps the connection open,
-whatever becomes of its requests. Those from ``chunks`` on are for Streamux, which has no streams and channels."""
+TESTED_DIALECTS: Final = (
+    *("reactivesocket/0.0", "reactivesocket/0.1", "reactivesocket/0.2"),
+    *("rsocket/1.0", "rsocket/2.0-draft", "streamux/1"),
+)
+
+
+def _read(file: str) -> str:
+    return (resources.files(__package__) / "cases" / file).read_text("utf-8")
+
+
+class CaseTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The words of cases for a peer's interactions, its options, and what a client asks, with what each means; names of
+    documents, and of error codes."""
+
+    needs: dict[str, str]
+    options: dict[str, str]
+    asks: dict[str, str]
+    documents: dict[str, str]
+    codes: dict[str, str]
+    draft_codes: dict[str, str]
+
+
+TERMS: Final = msgspec.convert(tomllib.loads(_read("terms.toml")), CaseTerms)
+NEEDS: Final = TERMS.needs
+OPTIONS: Final = TERMS.options
 
 
 class Level(Enum):
@@ -81,79 +66,41 @@ class Level(Enum):
 
 
 class Word(Enum):
-    """The kinds of steps, by the word or sign that begins their line."""
+    """The kinds of steps, by the word or sign that begins their line; ``cases/steps.md`` says what each is about."""
 
     SEND = ">"
-    """These frames are sent, in one write."""
     RAW = ">>"
-    """These bytes are sent on a byte stream, without a length."""
     DRIP = ">."
-    """These frames are sent on a byte stream, a byte at a time."""
     SPLIT = "split"
-    """These frames are sent on a byte stream, so many bytes first and the rest a while later."""
     EACH = "each"
-    """For each of the tester's stream ids from the first number through the second the frame is sent, with the id for
-    ``#``. Behind ``->`` stands the frame that comes for each, behind ``<=`` the answer, both in any order."""
     IN_TURN = "in-turn"
-    """The same, one after the other: the next frame is sent once the last one is answered."""
     TIMES = "times"
-    """This frame is sent so many times."""
     EXPECT = "<"
-    """These frames come next, in this order. ``or`` stands between alternatives."""
     EXPECT_ALL = "<~"
-    """These frames come next, in any order."""
     EXPECT_LATER = "<.."
-    """This frame comes, and items of streams may come before it."""
     ANSWERED = "<="
-    """The stream of this id is answered with this item, and completes with it or right behind it. The item may come in
-    fragments. Its metadata, if it has any, stands before its data."""
     ANSWERED_ALL = "<=~"
-    """The same for several streams, which may be answered in any order."""
     COUNTED = "counted"
-    """On this stream come items with the numbers from the first through the second as text, in this order."""
     GRANTED = "granted"
-    """On this stream so many items are granted, all in all. Other frames that come meanwhile are kept for later."""
     ROOM = "room"
-    """The same. For a peer that grants fewer the case does not apply."""
     ALIVE = "alive"
-    """Nothing is said, and a frame that is always answered is answered."""
     CLOSED = "closed"
-    """The connection ends without a word."""
     FAILED = "failed"
-    """An error of the connection with one of these codes, then the end."""
     SILENT = "silent"
-    """For so many seconds nothing comes but what a peer may send at any time. The frames that stand behind the number
-    do not come, either."""
     OVERRUN = "overrun"
-    """On this stream so many items more are sent than the peer has granted."""
     MUTE = "mute"
-    """From here on the tester answers no KEEPALIVE by itself."""
     BEATS = "beats"
-    """So many KEEPALIVEs come by themselves, each in the interval of the client's SETUP, and are answered."""
     OUTLIVED = "outlived"
-    """The tester says nothing more, and the client ends the connection once the lifetime of its SETUP is over."""
     HALF_CLOSE = "half-close"
-    """The tester says that it sends nothing more, and goes on reading."""
     CUT = "cut"
-    """The connection ends without a word. What came and no step has taken never came."""
     CONNECT = "connect"
-    """Another connection, which the next steps are about: to a server it is opened, of a client it is waited for."""
     ON = "on"
-    """The next steps are about the connection of this number, from 1."""
     LOSE = "lose"
-    """This frame came, and the peer is told that it did not, nor what counts for positions and came behind it."""
     WAIT = "wait"
-    """The tester waits for so many seconds."""
     GONE = "gone"
-    """For so many seconds the client does not ask to resume. It may connect anew."""
     AGREED = "agreed"
-    """The peer's initialize message has come, and agrees with the tester's. Without that the case does not apply."""
     REFUSED = "refused"
-    """The negotiation fails: nothing comes but the peer's initialize message, or not even that, then the end. If the
-    two initialize messages agree all the same, the case does not apply."""
     ASKED = "<?"
-    """These requests of the peer's come, in any order and in chunks as it likes, each an id, or a name for it, and its
-    data. ``$a`` stands for the id that the peer chose from then on."""
 
 
 BYTES: Final = (Word.RAW, Word.DRIP, Word.SPLIT)
@@ -167,6 +114,11 @@ class Step:
     word: Word
     rest: str
     line: str
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the numbers that the step has. Raise ``ValueError`` for a word that is none."""
+        return [int(word, 0) for word in self.rest.split()]
 
 
 @attrs.frozen
@@ -185,7 +137,7 @@ class Case:
     streams_only: bool = False
     """True if it can be played over byte streams alone."""
     asks: str = "nothing"
-    """The request of a client under test: a name of ``ASKS``."""
+    """The request of a client under test: a name of ``TERMS.asks``."""
     lacks: tuple[str, ...] = ()
     """Names of ``OPTIONS`` that a peer for this case must not have."""
     messages_only: bool = False
@@ -197,17 +149,6 @@ class Case:
     def options(self) -> tuple[str, ...]:
         """The names of ``OPTIONS`` that it needs."""
         return tuple(name for name in self.needs if name in OPTIONS)
-
-
-DOCUMENTS: Final = {
-    "RS00": "ReactiveSocket Protocol 0.0 (first draft)",
-    "RS01": "ReactiveSocket Protocol 0.1",
-    "RS02": "ReactiveSocket Protocol 0.2",
-    "RS10": "RSocket Protocol 1.0",
-    "RSX": "RSocket Protocol 2.0 (draft with extensions)",
-    "SMX": "Streamux, protocol version 1 (preview)",
-}
-"""The documents and their versions by the first letters of their clauses. Other clauses are of none."""
 
 
 @attrs.frozen
@@ -228,7 +169,7 @@ class Clause:
     @property
     def document(self) -> str:
         """Return the name and version of its document, empty if it is of none."""
-        return DOCUMENTS.get(self.id.partition("-")[0], "")
+        return TERMS.documents.get(self.id.partition("-")[0], "")
 
     @property
     def source(self) -> str:
@@ -261,10 +202,6 @@ def _rows(file: str) -> dict[str, list[str]]:
     lines = (line for line in _read(file).splitlines() if line and not line.startswith("#"))
     rows = ([cell.strip() for cell in line.split("|")] for line in lines)
     return {number: others for number, *others in rows}
-
-
-def _read(file: str) -> str:
-    return (resources.files(__package__) / FOLDER / file).read_text("utf-8")
 
 
 class CaseRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -316,13 +253,12 @@ class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fi
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of a dialect: its frames, or in Streamux its drawings, and its cases."""
+    """The file of a dialect: its frames and its cases."""
 
     dialect: str
     scenes: dict[str, Scene]
     case: tuple[CaseRow, ...] = ()
     taken: tuple[Taken, ...] = ()
-    drawings: dict[str, str] = {}
     frames: dict[str, str] = {}
     length: int = 0
     length_counts_itself: bool = False
@@ -334,17 +270,18 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def notation(self) -> Notation:
         """Return its frames. Raise ``NotationError`` for one that can't be read."""
-        if self.drawings:
-            return Streamux.parse(self.dialect, self.drawings)
+        templates = {name: Template.parse(name, text) for name, text in self.frames.items()}
+        if not self.header:
+            return Streamux(self.dialect, 0, False, 0, templates)
         return Notation(
             self.dialect,
             self.length,
             self.length_counts_itself,
             self.first_id,
-            {name: Template.parse(name, text) for name, text in self.frames.items()},
-            tuple(Template.parse("resumable", text).fill(()) for text in self.resumable),
+            templates,
+            tuple(Template.parse("resumable", text).fill((), {}) for text in self.resumable),
             self.id_steps,
-            Headers.parse(self.header, self.types),
+            Headers(kinds=self.types, **self.header),
         )
 
 
@@ -356,7 +293,7 @@ def _file(name: str) -> File:
 @cache
 def read_chapter(dialect: str) -> Chapter:
     """Return the cases of a dialect, which are read as they are first asked for."""
-    file = _file(TESTED_DIALECTS[dialect])
+    file = _file(re.sub(r"\W", "_", dialect) + ".toml")
     notation = file.notation()
     return Chapter(notation, tuple(_cases(file, notation)))
 
@@ -371,18 +308,22 @@ def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bo
         raise ValueError(f"there are no cases for {dialect}, only for {', '.join(TESTED_DIALECTS)}")
     cases = [case for case in read_chapter(dialect).cases if case.role == role]
     for pattern in patterns:
-        if not any(fits(case, (pattern,)) for case in cases):
+        if not any(fits(case, [pattern]) for case in cases):
             raise ValueError(f"no case or clause of {dialect} for a {role} fits {pattern!r}: --list names them")
-    found = [case for case in cases if not patterns or fits(case, patterns)]
-    found = [case for case in found if heavy or not case.heavy or case.id in patterns]
-    if cases and not found:
+    wanted = [
+        case
+        for case in cases
+        if (not patterns or fits(case, patterns)) and (heavy or not case.heavy or case.id in patterns)
+    ]
+    if cases and not wanted:
         raise ValueError(f"no case of {dialect} for a {role} that fits runs without --heavy")
-    return found
+    return wanted
 
 
-def fits(case: Case, patterns: tuple[str, ...]) -> bool:
-    """Return whether a pattern with ``*`` and ``?`` is the case's id, or a clause that it shows."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (case.id, *case.clauses))
+def fits(case: Case | CaseRow, patterns: Iterable[str]) -> bool:
+    """Return whether a pattern with ``*`` and ``?`` is the id of a case or a clause that it shows; of a row, the id."""
+    names = (case.id, *case.clauses) if isinstance(case, Case) else (case.id,)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def _cases(file: File, notation: Notation) -> Iterator[Case]:
@@ -411,7 +352,7 @@ def rows_taken(taken: Taken) -> Iterator[CaseRow]:
             if row.id in taken.cases:
                 yield msgspec.structs.replace(row, clauses=taken.cases[row.id])
             continue
-        is_named = _fits_any(row.id, taken.cases) and not _fits_any(row.id, taken.but)
+        is_named = fits(row, taken.cases) and not fits(row, taken.but)
         if not is_named or not {*taken.with_} <= {*row.needs} or {*taken.without} & {*row.needs}:
             continue
         theirs = row.clauses.split()
@@ -423,10 +364,6 @@ def rows_taken(taken: Taken) -> Iterator[CaseRow]:
         ours = (name if name.startswith("ALL-") else taken.clauses[name] for name in theirs)
         names = dict.fromkeys(" ".join(ours).split())
         yield msgspec.structs.replace(row, clauses=" ".join(names))
-
-
-def _fits_any(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _of_roles(row: CaseRow, file: File, notation: Notation) -> Iterator[Case]:
@@ -455,9 +392,7 @@ def _of_roles(row: CaseRow, file: File, notation: Notation) -> Iterator[Case]:
 
 def _probed_with(notation: Notation, steps: tuple[Step, ...]) -> tuple[str, ...]:
     """Return what a peer needs so that a probe of its connection is answered: an echo where the probe is a request."""
-    ask = notation.templates.get("ask")
-    probe = notation.templates.get("probe")
-    is_asked = ask is not None and probe is not None and ask.tokens == probe.tokens
+    is_asked = not notation.negotiates and notation.any_of("ask") == notation.any_of("probe")
     return ("echo",) if is_asked and any(step.word is Word.ALIVE for step in steps) else ()
 
 
@@ -502,21 +437,6 @@ def each_of(rest: str) -> tuple[range, str, str, str]:
     return ids, frames, "", ""
 
 
-def split_of(rest: str) -> tuple[int, str]:
-    """Return the bytes that a step of two parts sends first, and its frames. Raise ``ValueError`` for no number."""
-    size, _, frames = rest.partition(" ")
-    return int(size), frames
-
-
-def silence_of(rest: str) -> tuple[float, list[str]]:
-    """Return the seconds of a silence, and the frames that break it although a peer may send such at any time.
-
-    Raise ``ValueError`` for no number.
-    """
-    seconds, _, frames = rest.partition(" ")
-    return float(seconds), pieces(frames) if frames else []
-
-
 def with_id(frame: str, stream_id: int) -> str:
     """Return a frame of a step for each id with this id in it."""
     return frame.replace("#", str(stream_id))
@@ -525,13 +445,3 @@ def with_id(frame: str, stream_id: int) -> str:
 def pieces(rest: str) -> list[str]:
     """Return the frames of a line."""
     return [piece.strip() for piece in rest.split(" ; ")]
-
-
-def alternatives(piece: str) -> list[str]:
-    """Return the frames of which one is expected."""
-    return piece.split(" or ")
-
-
-def numbers_in(rest: str) -> list[int]:
-    """Return the numbers of a line. Raise ``ValueError`` for one that is none."""
-    return [int(word, 0) for word in rest.split()]

@@ -17,17 +17,9 @@ import attrs
 import trio
 
 from rsocket_trio.conformance.catalogue import Case, read_chapter
-from rsocket_trio.conformance.play import RESUME, CaseOutcome, CaseResult, StepFailure
-from rsocket_trio.conformance.run import (
-    MORE_PATIENCE,
-    PATIENCE,
-    More,
-    lack,
-    play_over,
-    played_again,
-    side_by_side,
-)
-from rsocket_trio.conformance.wire import Ended, WireEnd
+from rsocket_trio.conformance.play import RESUME, CaseOutcome, CaseResult
+from rsocket_trio.conformance.run import PATIENCE, More, lack, play_over, side_by_side
+from rsocket_trio.conformance.wire import Ended, StepFailure, WireEnd
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
@@ -52,11 +44,7 @@ Raise ``WrongClient``."""
 
 
 class WrongClient(Exception):
-    """The client does not come, or does not speak what is tested; ``timed_out`` if it runs and may still come."""
-
-    def __init__(self, why: str, *, timed_out: bool = False) -> None:
-        super().__init__(why)
-        self.timed_out = timed_out
+    """The client does not come, or does not speak what is tested."""
 
 
 @attrs.frozen
@@ -74,12 +62,6 @@ class Listening:
     at_once: int = 1
     wait: float = WAIT
     ssl_context: ssl.SSLContext | None = None
-    again: int = 0
-    """Further plays of a case that ran out of time, with more patience."""
-
-    def more_patient(self) -> Listening:
-        """Return the same, with more time for everything but to connect."""
-        return attrs.evolve(self, patience=self.patience * MORE_PATIENCE)
 
 
 async def run_clients(cases: Sequence[Case], listening: Listening) -> list[CaseResult]:
@@ -117,9 +99,7 @@ async def check_client(listening: Listening, dialect: str) -> None:
 
 async def start_clients(cases: Sequence[Case], listening: Listening) -> list[CaseResult]:
     """Start a client for each case, without a look at what it speaks. Return the results in the same order."""
-    results = await side_by_side(cases, listening.at_once, partial(_start_client, listening=listening))
-    patient = partial(_start_client, listening=listening.more_patient())
-    return await played_again(results, listening.again, listening.at_once, patient)
+    return await side_by_side(cases, listening.at_once, partial(_start_client, listening=listening))
 
 
 async def _start_client(case: Case, listening: Listening) -> CaseResult:
@@ -129,7 +109,7 @@ async def _start_client(case: Case, listening: Listening) -> CaseResult:
     try:
         return await _visit(listening, case.dialect, case.asks, case.options, visit)
     except WrongClient as error:
-        return CaseResult(case, CaseOutcome.FAIL, str(error), timed_out=error.timed_out)
+        return CaseResult(case, CaseOutcome.FAIL, str(error))
 
 
 async def _visit(
@@ -145,73 +125,58 @@ async def _visit(
     there does not count. Raise ``WrongClient`` if none comes.
     """
     [listener] = await open_listeners([listening.uri], ssl_context=listening.ssl_context)
-    connected, news, done = trio.Event(), trio.Event(), trio.Event()
-    results: list[T] = []
-    comes, more = _returns()
-    fault = WrongClient(f"no client connected to {listener.uri} in {listening.wait:g} s", timed_out=True)
+    arrive, arrivals = trio.open_memory_channel[WireEnd | WrongClient](math.inf)
+    has_come, is_over = False, trio.Event()
 
     async def take(accepted: Accepted) -> None:
-        nonlocal fault
+        nonlocal has_come
         try:
             async with accepted.open() as transport:
-                end = WireEnd(transport, read_chapter(dialect).notation)
-                if connected.is_set():
-                    if RESUME in options:
-                        await comes(end)
-                        await done.wait()
-                    return
-                connected.set()
-                news.set()
-                results.append(await visit(end, more))
+                if not has_come or RESUME in options:
+                    has_come = True
+                    await arrive.send(WireEnd(transport, read_chapter(dialect).notation))
+                    await is_over.wait()
         except HandshakeFailed as error:
-            if not news.is_set():
-                fault = WrongClient(f"the client does not speak {listening.uri.partition(':')[0]}: {error}")
-                news.set()
-            return
-        done.set()
+            if not has_come:
+                scheme = listening.uri.partition(":")[0]
+                await arrive.send(WrongClient(f"the client does not speak {scheme}: {error}"))
 
     async def watch(end_of: Callable[[], Awaitable[str]]) -> None:
-        nonlocal fault
         how = await end_of()
-        with trio.move_on_after(LAST_WORDS):
-            # It may have connected just before it ended.
-            await news.wait()
-        if news.is_set():
-            return
-        fault = WrongClient(f"the client ended before it connected: {how}")
-        news.set()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(listener.serve, take))
-        try:
-            async with listening.start(listener.uri, dialect, asks, options) as end_of:
-                nursery.start_soon(watch, end_of)
-                with trio.move_on_after(listening.wait):
-                    await news.wait()
-                if connected.is_set():
-                    await done.wait()
-        except WrongClient as error:
-            fault = error
-        nursery.cancel_scope.cancel()
-    if not results:
-        raise fault
-    return results[0]
-
-
-def _returns() -> tuple[Callable[[WireEnd], Awaitable[None]], More]:
-    """Return where connections of a client that comes back are put, and what waits for the next one."""
-    put, take = trio.open_memory_channel[WireEnd](math.inf)
+        # It may have connected just before it ended.
+        await trio.sleep(LAST_WORDS)
+        if not has_come:
+            await arrive.send(WrongClient(f"the client ended before it connected: {how}"))
 
     @asynccontextmanager
     async def more() -> AsyncIterator[WireEnd]:
         end = None
         with trio.move_on_after(RETURN):
-            end = await take.receive()
-        if end is None:
-            raise StepFailure(f"the client did not connect again in {RETURN:g} s", timed_out=True)
+            end = await arrivals.receive()
+        if not isinstance(end, WireEnd):
+            raise StepFailure(f"the client did not connect again in {RETURN:g} s")
         yield end
 
-    return put.send, more
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(listener.serve, take))
+        first: WireEnd | WrongClient = WrongClient(f"no client connected to {listener.uri} in {listening.wait:g} s")
+        result: list[T] = []
+        try:
+            async with listening.start(listener.uri, dialect, asks, options) as end_of:
+                nursery.start_soon(watch, end_of)
+                with trio.move_on_after(listening.wait):
+                    first = await arrivals.receive()
+                if isinstance(first, WireEnd):
+                    # The client runs until its case is over: its process ends with this block, and the connections
+                    # that it has made are closed once ``is_over`` lets their tasks go.
+                    result.append(await visit(first, more))
+                    is_over.set()
+        except WrongClient as error:
+            first = error
+        nursery.cancel_scope.cancel()
+    if isinstance(first, WrongClient):
+        raise first
+    return result[0]
 
 
 def command(arguments: Sequence[str]) -> Start:

@@ -12,22 +12,11 @@ import attrs
 import trio
 
 from rsocket_trio.conformance.answers import ExpectedAnswer, UnaskedFrames
-from rsocket_trio.conformance.catalogue import (
-    Case,
-    Step,
-    Word,
-    alternatives,
-    each_of,
-    numbers_in,
-    pieces,
-    silence_of,
-    split_of,
-    with_id,
-)
+from rsocket_trio.conformance.catalogue import Case, Step, Word, each_of, pieces, with_id
 from rsocket_trio.conformance.header import Fragments, Torn
-from rsocket_trio.conformance.notation import ANYTHING, FramePattern, Notation, Unfit, shown, valued
+from rsocket_trio.conformance.notation import FramePattern, Notation, Unfit, shown, valued
 from rsocket_trio.conformance.streamux_notation import Disagreed, Streamux, check_offer, offer_of
-from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
+from rsocket_trio.conformance.wire import Ended, Passed, Positions, StepFailure, WireEnd
 
 PROBES = 0x7F00
 """Stream ids above this one are those of probes where a probe is a request: no case uses ids as high. They are odd or
@@ -36,8 +25,6 @@ BEATS = {"keepalive": "keepalive_answer", "beat": "beat_answer"}
 """The templates of frames that ask whether the tester lives, and of the answers."""
 AT_A_TIME = 500
 """Frames that are sent before what they lead to is read, so that neither side waits for the other."""
-NAMED = 3
-"""Answers that a message names of those that are expected."""
 DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
 PAUSE = 0.1
@@ -74,27 +61,13 @@ class CaseResult:
     why: str = ""
     step: str = ""
     record: tuple[Passed, ...] = ()
-    timed_out: bool = False
-    """True if the peer did too little in the time that it had, which says nothing about what it would have done."""
     seconds: float = 0.0
-    """The time that it took, of all plays."""
-    connections: int = 0
-    """The connections that it took, of all plays."""
-    plays: int = 1
-    """The number of plays: above 1 where the ones before ran out of time."""
+    """The time that it took."""
 
 
 def broken(case: Case) -> CaseOutcome:
     """Return the outcome of a case in which the peer did something else."""
     return CaseOutcome.FAIL if case.level.is_binding else CaseOutcome.DEVIATION
-
-
-class StepFailure(Exception):
-    """The peer did not do what the step says."""
-
-    def __init__(self, why: str, *, timed_out: bool = False) -> None:
-        super().__init__(why)
-        self.timed_out = timed_out
 
 
 class MilderFailure(StepFailure):
@@ -152,18 +125,16 @@ class Player:
         self._asides = 0
         match step.word:
             case Word.SEND:
-                await self._send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
+                await self._send(*self._frames(step.rest))
             case Word.RAW:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
             case Word.DRIP:
-                frames = [self._notation.frame(piece).value for piece in pieces(step.rest)]
-                self._has_begun |= not self._is_client
-                for byte in b"".join(map(self._end.on_the_wire, frames)):
-                    await self._end.send_raw(bytes([byte]))
-                    await trio.sleep(DRIP)
+                data = self._on_the_wire(step.rest)
+                await self._send_parts([data[at : at + 1] for at in range(len(data))], DRIP)
             case Word.SPLIT:
-                size, rest = split_of(step.rest)
-                await self._split(size, [self._notation.frame(piece).value for piece in pieces(rest)])
+                size, _, frames = step.rest.partition(" ")
+                data = self._on_the_wire(frames)
+                await self._send_parts([data[: int(size)], data[int(size) :]], PAUSE)
             case Word.EACH:
                 await self._each(step.rest, AT_A_TIME)
             case Word.IN_TURN:
@@ -183,25 +154,26 @@ class Player:
             case Word.ANSWERED | Word.ANSWERED_ALL:
                 await self._expect_answers(pieces(step.rest))
             case Word.COUNTED:
-                stream_id, first, last = numbers_in(step.rest)
+                stream_id, first, last = step.numbers
                 for number in range(first, last + 1):
                     await self._expect([f'item {stream_id} "{number}"'])
             case Word.GRANTED | Word.ROOM:
-                await self._expect_grant(*numbers_in(step.rest), is_needed=step.word is Word.GRANTED)
+                await self._expect_grant(*step.numbers, is_needed=step.word is Word.GRANTED)
             case Word.ALIVE:
                 await self._expect_alive()
             case Word.CLOSED:
                 await self._expect_end()
             case Word.FAILED:
-                await self._expect_failure(numbers_in(step.rest))
+                await self._expect_failure(step.numbers)
             case Word.SILENT:
-                await self._expect_silence(*silence_of(step.rest))
+                seconds, _, frames = step.rest.partition(" ")
+                await self._expect_silence(float(seconds), pieces(frames) if frames else [])
             case Word.OVERRUN:
-                await self._overrun(*numbers_in(step.rest))
+                await self._overrun(*step.numbers)
             case Word.MUTE:
                 self._is_mute = True
             case Word.BEATS:
-                await self._expect_beats(*numbers_in(step.rest))
+                await self._expect_beats(*step.numbers)
             case Word.OUTLIVED:
                 await self._expect_end_of_life()
             case Word.HALF_CLOSE:
@@ -234,6 +206,13 @@ class Player:
     @property
     def _notation(self) -> Notation:
         return self._end.notation
+
+    def _frames(self, rest: str) -> list[bytes]:
+        return [self._notation.frame(piece).value for piece in pieces(rest)]
+
+    def _on_the_wire(self, rest: str) -> bytes:
+        """Return the bytes of a byte stream that are sent for these frames."""
+        return b"".join(map(self._notation.with_length, self._frames(rest)))
 
     def _note(self, event: str) -> None:
         self._end.record.append(Passed(True, b"", event=event))
@@ -269,35 +248,34 @@ class Player:
 
     async def _expect(self, wanted: list[str], *, items_before: bool = False) -> str:
         """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
-        patterns = [(piece, one, self._notation.frame(one)) for piece in wanted for one in alternatives(piece)]
-        name = "more" if self._notation.negotiates else "item"
-        item = self._notation.templates[name].fill([ANYTHING, ANYTHING])
+        patterns = [(piece, text, self._notation.frame(text)) for piece in wanted for text in piece.split(" or ")]
+        item = self._notation.any_of("more" if self._notation.negotiates else "item")
         only = tuple(pattern for _, _, pattern in patterns)
-        named = " ; ".join(wanted)
         ends = trio.current_time() + self._patience
-        frame = await self._frame(named, only)
+        frame = await self._next(only)
         while items_before and item.fits(frame) and not any(pattern.fits(frame) for pattern in only):
             if trio.current_time() >= ends:
-                raise StepFailure(f"nothing but items came in {self._patience:g} s, expected {named}", timed_out=True)
-            frame = await self._frame(named, only)
-        for piece, one, pattern in patterns:
+                raise StepFailure(f"nothing but items came in {self._patience:g} s, expected {' ; '.join(wanted)}")
+            frame = await self._next(only)
+        for piece, text, pattern in patterns:
             if pattern.fits(frame):
-                self._notation.bind(one, frame)
+                self._notation.bind(text, frame)
                 self._keep(frame)
                 return piece
-        for _, one, _ in patterns if self._is_client else ():
-            if (stream_id := self._notation.other_id(one, frame)) is not None:
-                raise NotApplicable(f"the client asks on stream {stream_id}, which may be, where the case needs {one}")
+        for _, text, _ in patterns if self._is_client else ():
+            if (stream_id := self._notation.other_id(text, frame)) is not None:
+                raise NotApplicable(f"the client asks on stream {stream_id}, which may be, where the case needs {text}")
         raise StepFailure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
     async def _expect_answers(self, wanted: list[str]) -> None:
         """Take these answers, whose frames may mix."""
-        answers = [ExpectedAnswer.parse(self._notation.templates, self._notation.arguments(one)) for one in wanted]
+        answers = [ExpectedAnswer.parse(self._notation, self._notation.arguments(one)) for one in wanted]
         while answers:
-            frame = await self._frame(_first_of(answers))
+            frame = await self._next()
             taken = next((answer for answer in answers if answer.take(frame)), None)
             if taken is None:
-                raise StepFailure(f"{shown(frame)} came, expected {_first_of(answers)}")
+                others = f", or one of {len(answers) - 1} others" if len(answers) > 1 else ""
+                raise StepFailure(f"{shown(frame)} came, expected {answers[0].pattern}{others}")
             if taken.is_over:
                 answers.remove(taken)
 
@@ -312,40 +290,35 @@ class Player:
                 continue
             patterns = [self._notation.frame(with_id(back, one)) for one in part] if sign else []
             while patterns:
-                frame = await self._frame(f"{len(patterns)} frames", tuple(patterns))
+                frame = await self._next(tuple(patterns))
                 found = next((pattern for pattern in patterns if pattern.fits(frame)), None)
                 if found is None:
                     raise StepFailure(f"{shown(frame)} came, expected {patterns[0]}, or the same on another stream")
                 patterns.remove(found)
 
-    async def _split(self, size: int, frames: list[bytes]) -> None:
+    async def _send_parts(self, parts: Sequence[bytes], pause: float) -> None:
         self._has_begun |= not self._is_client
-        data = b"".join(map(self._end.on_the_wire, frames))
-        await self._end.send_raw(data[:size])
-        await trio.sleep(PAUSE)
-        await self._end.send_raw(data[size:])
+        for part in parts:
+            await self._end.send_raw(part)
+            await trio.sleep(pause)
 
     async def _expect_grant(self, stream_id: int, number: int, *, is_needed: bool) -> None:
         """Wait until so many items are granted; what comes before is kept for the steps that expect it.
 
         Raise ``StepFailure`` for fewer, or ``NotApplicable`` if the peer need not grant as many.
         """
-        grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
+        grant = self._notation.fill("request_n", stream_id, 0).value[:-4]
         with trio.move_on_after(self._patience):
             while self._granted.get(grant, 0) < number:
-                try:
-                    frame = await self._take()
-                except Ended as ended:
-                    raise StepFailure(f"{ended}, expected a grant on stream {stream_id}") from None
+                frame = await self._take()
                 if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
         granted = self._granted.get(grant, 0)
         if granted < number and not is_needed:
             raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
         if granted < number:
-            seconds = f"{self._patience:g} s"
-            why = f"{granted} items were granted on stream {stream_id} in {seconds}, expected {number}"
-            raise StepFailure(why, timed_out=True)
+            where = f"on stream {stream_id} in {self._patience:g} s"
+            raise StepFailure(f"{granted} items were granted {where}, expected {number}")
 
     async def _receive(self) -> bytes | None:
         """Return the next frame, or a payload once its last fragment came. Return ``None`` for other fragments."""
@@ -358,12 +331,11 @@ class Player:
         # which a payload may have several; and what is joined in the end is one frame to all steps.
         if not self._sees_unused_bits:
             frame = self._notation.cleared(frame)
-        if fault := self._notation.note(frame):
-            raise StepFailure(f"{shown(frame)} came: {fault}")
-        if self._positions is not None:
-            self._positions.note_received(frame)
-            self._token = self._token or self._notation.token_in(frame) or b""
         try:
+            self._notation.note(frame)
+            if self._positions is not None:
+                self._positions.note_received(frame)
+                self._token = self._token or self._notation.token_in(frame) or b""
             return self._fragments.take(frame) if self._joins else frame
         except Torn as fault:
             raise StepFailure(f"{shown(frame)} came: {fault}") from None
@@ -381,15 +353,8 @@ class Player:
         if begun := self._fragments.pending:
             raise StepFailure(f"{shown(begun)} came, and not the rest of it in {self._patience:g} s")
         if rest := self._end.rest:
-            raise StepFailure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}", timed_out=True)
-        raise StepFailure(f"nothing came in {self._patience:g} s", timed_out=True)
-
-    async def _frame(self, expected: str, wanted: tuple[FramePattern, ...] = ()) -> bytes:
-        """Return the next frame that says something. Raise ``StepFailure`` with what is expected at the end."""
-        try:
-            return await self._next(wanted)
-        except Ended as ended:
-            raise StepFailure(f"{ended}, expected {expected}") from None
+            raise StepFailure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}")
+        raise StepFailure(f"nothing came in {self._patience:g} s")
 
     async def _is_aside(self, frame: bytes) -> bool:
         """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered.
@@ -407,70 +372,53 @@ class Player:
         if (answer := self._notation.answer_aside(frame)) is not None:
             await self._end.send(answer)
             return True
-        if self._is_a("request_n", frame):
+        if self._notation.is_a("request_n", frame):
             key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
             self._granted[key] = self._granted.get(key, 0) + number
             return True
         for name, name_of_answer in BEATS.items():
-            if self._is_a(name, frame):
+            if self._notation.is_a(name, frame):
                 if not self._is_mute:
                     await self._send(self._answer(frame, name, name_of_answer))
                 return True
-        if self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame)):
+        if self._notation.is_a("position", frame) or (self._grants_leases and self._is_lease(frame)):
             return True
-        return await self._is_unasked(frame)
-
-    async def _is_unasked(self, frame: bytes) -> bool:
-        """Return whether the peer may send the frame of its own, after it is answered."""
         answer = self._unasked.answer(self._notation, frame) if self._has_begun else None
         if answer and not self._is_mute:
             await self._send(answer)
         return answer is not None
 
-    def _is_a(self, name: str, frame: bytes) -> bool:
-        """Return whether the frame is of this kind, whatever its fields say."""
-        template = self._notation.templates.get(name)
-        return template is not None and template.unfilled().fits(frame)
-
     def _is_lease(self, frame: bytes) -> bool:
         """Return whether the frame is a LEASE, with metadata or without."""
-        return self._is_a("lease", frame) or self._is_a("lease_described", frame)
+        return self._notation.is_a("lease", frame) or self._notation.is_a("lease_described", frame)
 
     def _answer(self, keepalive: bytes, kind: str, kind_of_answer: str) -> bytes:
         """Return the answer to a KEEPALIVE of the peer: the same data, and the tester's position, which is none."""
-        asked, answer = self._notation.templates[kind], self._notation.templates[kind_of_answer]
-        head = len(asked.fill([b"" if name == "data" else 0 for name in asked.fields]).value)
-        return answer.fill([keepalive[head:] if name == "data" else 0 for name in answer.fields]).value
+        asked, answer = (self._notation.templates[name].fields for name in (kind, kind_of_answer))
+        head = len(self._notation.fill(kind, *[b"" if name == "data" else 0 for name in asked]).value)
+        values = [keepalive[head:] if name == "data" else 0 for name in answer]
+        return self._notation.fill(kind_of_answer, *values).value
 
     async def _expect_alive(self) -> None:
-        probe, answer = self._notation.templates["probe"], self._notation.templates["probe_answer"]
-        number = self._notation.probe_id(next(self._probes))
-        arguments = [number if name == "id" else b"probe %d" % number for name in probe.fields]
-        await self._send(probe.fill(arguments).value)
-        wanted = answer.fill(arguments)
+        number, fields = self._notation.probe_id(next(self._probes)), self._notation.templates["probe"].fields
+        arguments = [number if name == "id" else b"probe %d" % number for name in fields]
+        await self._send(self._notation.fill("probe", *arguments).value)
+        wanted = self._notation.fill("probe_answer", *arguments)
         try:
             frame = await self._next((wanted,))
-        except Ended as ended:
-            raise StepFailure(f"{ended}, expected the connection to go on") from None
         except StepFailure as failure:
-            why = f"{failure}, and {wanted} was to answer a probe"
-            raise StepFailure(why, timed_out=failure.timed_out) from None
+            raise StepFailure(f"{failure}, and {wanted} was to answer a probe") from None
         if not wanted.fits(frame):
-            if ended_behind := await self._end_behind():
-                raise StepFailure(f"{ended_behind}, expected the connection to go on; {shown(frame)} came before")
-            raise StepFailure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
-        if begun := self._fragments.pending:
+            # A peer may say more before it ends: that it does is what there is to tell.
+            with trio.move_on_after(min(LAST_WORDS, self._patience)):
+                try:
+                    while True:
+                        await self._receive()
+                except Ended as ended:
+                    why = f"{ended}, expected the connection to go on; {shown(frame)} came before"
+                    raise StepFailure(why) from None
+        if begun := self._fragments.pending if wanted.fits(frame) else frame:
             raise StepFailure(f"{shown(begun)} came, expected nothing but the answer to a probe, {wanted}")
-
-    async def _end_behind(self) -> str:
-        """Return how the connection ends, empty if it does not right now: a peer may say more before it ends."""
-        with trio.move_on_after(min(LAST_WORDS, self._patience)):
-            try:
-                while True:
-                    await self._receive()
-            except Ended as ended:
-                return str(ended)
-        return ""
 
     async def _expect_offer(self) -> Streamux:
         """Wait for the peer's initialize message, unless it has come. Raise ``StepFailure`` if no peer may send it."""
@@ -485,10 +433,7 @@ class Player:
         return notation
 
     async def _expect_agreement(self) -> None:
-        try:
-            notation = await self._expect_offer()
-        except Ended as ended:
-            raise StepFailure(f"{ended}, expected its initialize message") from None
+        notation = await self._expect_offer()
         if notation.session.fault:
             raise NotApplicable(f"the peer offers {notation.session.fault}")
 
@@ -507,8 +452,7 @@ class Player:
             except Ended:
                 return
             raise StepFailure(f"{shown(frame)} came, expected nothing after a negotiation that failed")
-        why = f"the connection is still open after {self._patience:g} s, though the negotiation failed"
-        raise MilderFailure(why, timed_out=True)
+        raise MilderFailure(f"the connection is still open after {self._patience:g} s, though the negotiation failed")
 
     async def _expect_requests(self, wanted: list[str]) -> None:
         """Take these requests of the peer's, cut as it likes, and let their names stand for their ids."""
@@ -516,7 +460,7 @@ class Player:
         assert isinstance(notation, Streamux)
         begun: dict[int, bytes] = {}
         while wanted:
-            frame = await self._frame(" ; ".join(wanted))
+            frame = await self._next()
             chunk = notation.session.parsed(frame)
             data = begun.get(chunk.id, b"") + chunk.data
             whole = [piece for piece in wanted if notation.is_request(piece, chunk.id, data)]
@@ -538,14 +482,13 @@ class Player:
         raise StepFailure(f"{shown(frame)} came, expected the end of the connection")
 
     async def _expect_failure(self, allowed: list[int]) -> None:
-        error = self._notation.templates["failure"]
         named = " or ".join(f"0x{code:x}" for code in allowed)
         try:
             frame = await self._next()
         except Ended:
             raise MilderFailure(f"the connection ended without an ERROR, expected one of {named} before") from None
-        if not any(error.fill([code]).fits(frame) for code in allowed):
-            if not error.fill([ANYTHING]).fits(frame):
+        if not any(self._notation.fill("failure", code).fits(frame) for code in allowed):
+            if not self._notation.is_a("failure", frame):
                 raise StepFailure(f"{shown(frame)} came, expected an ERROR of {named}")
             await self._end_after(frame)
             raise MilderFailure(f"{shown(frame)} came before the end, expected an ERROR of {named}")
@@ -556,18 +499,15 @@ class Player:
             more = await self._next()
         except Ended:
             return
-        except StepFailure as failure:
-            raise StepFailure(f"the connection went on after {shown(frame)}", timed_out=failure.timed_out) from None
+        except StepFailure:
+            raise StepFailure(f"the connection went on after {shown(frame)}") from None
         raise StepFailure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
     async def _expect_silence(self, seconds: float, excluded: Sequence[str]) -> None:
-        patterns = [self._notation.frame(one) for one in excluded]
+        patterns = [self._notation.frame(text) for text in excluded]
         with trio.move_on_after(seconds):
             while True:
-                try:
-                    frame = await self._receive()
-                except Ended as ended:
-                    raise StepFailure(f"{ended}, expected nothing for {seconds:g} s") from None
+                frame = await self._receive()
                 if frame is None:
                     continue
                 if any(pattern.fits(frame) for pattern in patterns) or not await self._is_aside(frame):
@@ -577,7 +517,7 @@ class Player:
 
     async def _expect_gone(self, seconds: float) -> None:
         """Close the connections that a client opens anew. Raise ``StepFailure`` for one that asks to resume."""
-        asks = self._notation.templates["client_resume"].unfilled()
+        asks = self._notation.any_of("client_resume")
         with trio.move_on_after(seconds):
             while True:
                 end = await self._connect()
@@ -592,7 +532,7 @@ class Player:
     def _keep(self, frame: bytes) -> None:
         """Keep what an expected frame says for steps to come."""
         self._has_begun = True
-        if self._is_a("client_times", frame):
+        if self._notation.is_a("client_times", frame):
             self._times = self._notation.templates["client_times"].numbers_in(frame)
         self._grants_leases = self._grants_leases or self._is_lease(frame)
 
@@ -608,55 +548,46 @@ class Player:
     async def _expect_beats(self, number: int) -> None:
         """Wait for KEEPALIVEs of the client, each an interval after the one before; the first may come at once."""
         interval = self._seconds("interval", LONG_INTERVAL)
-        heard = 0
-        while heard < number:
+        beats = tuple(self._notation.any_of(name) for name in BEATS if name in self._notation.templates)
+        for heard in range(number):
             with trio.move_on_after(2 * interval + self._patience / 5) as scope:
-                frame = await self._next(self._beats_of_the_peer())
-                if not any(pattern.fits(frame) for pattern in self._beats_of_the_peer()):
+                frame = await self._next(beats)
+                if not any(beat.fits(frame) for beat in beats):
                     raise StepFailure(f"{shown(frame)} came, expected a KEEPALIVE that asks for an answer")
                 await self._is_aside(frame)
-                heard += 1
             if scope.cancelled_caught:
-                why = f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come"
-                raise StepFailure(why, timed_out=True)
-
-    def _beats_of_the_peer(self) -> tuple[FramePattern, ...]:
-        templates = self._notation.templates
-        return tuple(templates[name].unfilled() for name in BEATS if name in templates)
+                raise StepFailure(f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come")
 
     async def _expect_end_of_life(self) -> None:
         """Say nothing, and wait for the client to end the connection when its lifetime is over, not much earlier."""
         lifetime = self._seconds("lifetime", LONG_LIFETIME)
         self._is_mute = True
-        error = self._notation.templates["failure"].fill([ANYTHING])
         begun = trio.current_time()
         with trio.move_on_after(lifetime + self._patience):
             try:
                 while True:
                     frame = await self._receive()
-                    if frame is not None and not await self._is_aside(frame) and not error.fits(frame):
+                    if (
+                        frame is not None
+                        and not await self._is_aside(frame)
+                        and not self._notation.is_a("failure", frame)
+                    ):
                         raise StepFailure(f"{shown(frame)} came, expected KEEPALIVE or the end")
             except Ended:
                 pass
             if trio.current_time() - begun < lifetime / 2:
                 raise StepFailure(f"the end came before the lifetime of {lifetime:g} s was over")
             return
-        why = f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s"
-        raise StepFailure(why, timed_out=True)
+        raise StepFailure(f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s")
 
     async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""
-        grant = self._notation.templates["request_n"].fill([stream_id, 0]).value
+        grant = self._notation.fill("request_n", stream_id, 0).value
         granted = self._granted.get(grant[:-4], 0)
         if granted + beyond > OVERRUN_LIMIT:
             raise NotApplicable(f"the peer granted {granted} items, which is as good as all")
-        item = self._notation.templates["channel_item"].fill([stream_id, b"x"]).value
+        item = self._notation.fill("channel_item", stream_id, b"x").value
         await self._send(*[item] * (granted + beyond))
-
-
-def _first_of(answers: Sequence[ExpectedAnswer]) -> str:
-    named = " or ".join(str(answer.pattern) for answer in answers[:NAMED])
-    return f"{named} or {len(answers) - NAMED} others" if len(answers) > NAMED else named
 
 
 async def unconnected() -> WireEnd:
@@ -674,5 +605,5 @@ async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unc
             return CaseResult(case, CaseOutcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
         except StepFailure as failure:
             outcome = CaseOutcome.DEVIATION if isinstance(failure, MilderFailure) else broken(case)
-            return CaseResult(case, outcome, str(failure), step.line, tuple(end.record), failure.timed_out)
+            return CaseResult(case, outcome, str(failure), step.line, tuple(end.record))
     return CaseResult(case, CaseOutcome.PASS, record=tuple(end.record))

@@ -16,13 +16,12 @@ from xml.etree import ElementTree as ET
 
 import attrs
 
-from rsocket_trio.conformance.catalogue import ASKS, Case, Clause, clauses
+from rsocket_trio.conformance.catalogue import TERMS, Case, Clause, clauses
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.wire import Passed
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import Row
-from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_0, Dialect
+from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame
 
 BROKEN: Final = (CaseOutcome.FAIL, CaseOutcome.DEVIATION)
@@ -32,19 +31,6 @@ TEXT_SHOWN: Final = 24
 """Bytes of data that are shown as text, where they are such."""
 HIDDEN: Final = frozenset({"stream_id", "interaction", "metadata_type", "ignore", "has_metadata"})
 """Attributes of frames that a line has elsewhere, or not at all."""
-CODES: Final = {
-    0x001: "INVALID_SETUP",
-    0x002: "UNSUPPORTED_SETUP",
-    0x003: "REJECTED_SETUP",
-    0x004: "REJECTED_RESUME",
-    0x101: "CONNECTION_ERROR",
-    0x102: "CONNECTION_CLOSE",
-    0x201: "APPLICATION_ERROR",
-    0x202: "REJECTED",
-    0x203: "CANCELED",
-    0x204: "INVALID",
-}
-CODES_0_0: Final = {0x0001: "INVALID_SETUP", 0x0010: "UNSUPPORTED_SETUP", 0x0100: "REJECTED_SETUP"}
 
 
 @attrs.frozen
@@ -65,11 +51,6 @@ class CaseRun:
     def is_known(self, result: CaseResult) -> bool:
         """Return whether the case was broken in the baseline, too, and failed there if it fails now."""
         return result.outcome in BROKEN and self.baseline.get(result.case.id) in (CaseOutcome.FAIL, result.outcome)
-
-    @property
-    def connections(self) -> int:
-        """Return the number of connections of all cases."""
-        return sum(result.connections for result in self.results)
 
     def count(self, outcome: CaseOutcome) -> int:
         """Return the number of cases that ended so."""
@@ -96,22 +77,8 @@ def table(run: CaseRun) -> str:
 
 
 def cost(run: CaseRun) -> str:
-    """Return a line about what the run took, and how many cases needed more than one play."""
-    line = f"{_many(len(run.results), 'case')} over {_many(run.connections, 'connection')} in {run.seconds:.1f} s"
-    again = [result for result in run.results if result.plays > 1]
-    if not again:
-        return line
-    passed = sum(result.outcome is CaseOutcome.PASS for result in again)
-    return f"{line}; {_many(len(again), 'case')} ran out of time and had another play, {passed} passed then"
-
-
-def _many(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def told_known(result: CaseResult) -> str:
-    """Return the line about a result that is as in the baseline."""
-    return f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
+    """Return a line about what the run took."""
+    return f"{len(run.results)} case{'s' * (len(run.results) != 1)} in {run.seconds:.1f} s"
 
 
 def told(result: CaseResult, *, with_hex: bool = False) -> list[str]:
@@ -127,8 +94,6 @@ def told(result: CaseResult, *, with_hex: bool = False) -> list[str]:
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
-    if result.plays > 1:
-        lines.append(f"  played {result.plays} times")
     record = record_lines(result.case.dialect, result.record, "sent    ", "received", with_hex=with_hex)
     return lines + [f"  {line}" for line in record]
 
@@ -141,7 +106,7 @@ def explained(case: Case) -> str:
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
     if case.role == "client":
-        lines.append(f"the client asks: {ASKS[case.asks]}")
+        lines.append(f"the client asks: {TERMS.asks[case.asks]}")
     return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
 
 
@@ -165,7 +130,6 @@ def as_json(run: CaseRun) -> str:
         "tool": f"rsocket-trio {version('rsocket-trio')}",
         "began": run.began,
         "seconds": round(run.seconds, 1),
-        "connections": run.connections,
         "counts": {outcome.value: run.count(outcome) for outcome in CaseOutcome},
         "cases": [_json_of(result) for result in run.results],
     }
@@ -180,7 +144,6 @@ def _json_of(result: CaseResult) -> dict[str, Any]:
         "clauses": case.clauses,
         "level": case.level.value,
         "outcome": result.outcome.value,
-        "plays": result.plays,
     }
     if result.outcome is not CaseOutcome.PASS:
         content["why"] = result.why
@@ -226,11 +189,6 @@ WRITERS: Final[Mapping[str, Callable[[CaseRun], str]]] = {".json": as_json, ".xm
 """The writers of reports, by the endings of their files."""
 
 
-def write(run: CaseRun, path: Path) -> None:
-    """Write the report that the ending of the file names. Raise ``OSError``."""
-    path.write_text(WRITERS[path.suffix](run), "utf-8")
-
-
 def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, CaseOutcome]:
     """Return the outcomes of an earlier run's JSON by the ids of the cases. Raise ``OSError``.
 
@@ -260,82 +218,58 @@ def frame_line(dialect: str, data: bytes) -> str:
     """
     if dialect not in DIALECTS:
         return hex_of(data)
+    codec = DIALECTS[dialect].codec
     try:
-        return _decoded(DIALECTS[dialect], data)
+        frame = codec.decode(data)
     except RemoteProtocolError as error:
         return f"not understood: {error}"
-
-
-def _decoded(dialect: Dialect, data: bytes) -> str:
-    codec = dialect.codec
-    frame = codec.decode(data)
-    header = codec.header(data)
-    assert header is not None  # A frame that was decoded has a header,
-    row = codec.row(header.number)
-    assert row is not None  # and a type.
-    facts = list(_error_facts(dialect, row, frame) if isinstance(frame, ErrorFrame) else _facts(frame))
-    if row.ignorable and header.flags & codec.ignore_flag:
+    header, row = codec.header(data), codec.row_of(frame)
+    flags = header.flags if header else 0
+    facts = list(_facts(dialect, frame))
+    if row.ignorable and flags & codec.ignore_flag:
         facts.insert(0, "ignore")
-    if spare := header.flags & codec.spare_flags(row):
+    if spare := flags & codec.spare_flags(row):
         facts.append(f"other flags 0x{spare:x}")
     place = f" stream {frame.stream_id}" if row.has_stream_id else ""
     return f"{row.name}{place}{': ' if facts else ''}{', '.join(facts)}"
 
 
-def _facts(frame: Frame) -> list[str]:
-    """Return the flags that are set, then the numbers and texts, then what has a size."""
-    flags: list[str] = []
-    numbers: list[str] = []
-    sizes: list[str] = []
-    for attribute in attrs.fields(type(frame)):
-        content = getattr(frame, attribute.name)
-        name = attribute.name.replace("_", " ")
-        if attribute.name in HIDDEN or content is None or content == () or content is False:
+def _facts(dialect: str, frame: Frame) -> Iterator[str]:
+    """Yield the flags that are set and the numbers, texts and sizes of a frame, those of its payload last."""
+    fields: dict[str, object] = attrs.asdict(frame, recurse=False)
+    if isinstance(frame, ErrorFrame):
+        is_old = dialect == REACTIVESOCKET_0_0.name
+        # The ERROR of a stream has no code in 0.0.
+        if not (is_old and frame.stream_id):
+            code = f"0x{frame.code:x}"
+            name = (TERMS.draft_codes if is_old else TERMS.codes).get(code)
+            yield f"{name} ({code})" if name else code
+        fields = {"metadata": frame.metadata}
+    payload = fields.pop("payload", None)
+    if isinstance(payload, Payload):
+        fields |= {"metadata": payload.metadata, "data": payload.data}
+    for name, content in fields.items():
+        if name in HIDDEN or content is None or content is False or content == ():
             continue
-        if isinstance(content, Payload):
-            sizes += _payload_facts(content)
-        elif content is True:
-            flags.append(name)
-        elif isinstance(content, bytes):
-            sizes.append(_bytes_fact(name, content))
+        shown = name.replace("_", " ")
+        if isinstance(content, bytes):
+            yield _bytes_fact(shown, content)
         elif isinstance(content, tuple):
-            sizes.append(f"{len(content)} {name}")
+            yield f"{len(content)} {shown}"
         elif isinstance(content, float):
-            numbers.append(f"{name} {content:g} s")
+            yield f"{shown} {content:g} s"
         else:
-            numbers.append(f"{name} {readable(str(content))}")
-    return [*flags, *numbers, *sizes]
-
-
-def _payload_facts(payload: Payload) -> Iterator[str]:
-    if payload.metadata is not None:
-        yield size_of(payload.metadata, "metadata")
-    yield _bytes_fact("data", payload.data)
+            yield shown if content is True else f"{shown} {readable(str(content))}"
+    if isinstance(frame, ErrorFrame) and frame.data:
+        yield f'"{readable(frame.data)}"'
 
 
 def _bytes_fact(name: str, content: bytes) -> str:
     """Return short text as it is, and the size of anything else."""
-    is_text = content.isascii() and content.decode("ascii", "replace").isprintable()
-    if content and name == "data" and len(content) <= TEXT_SHOWN and is_text:
+    is_text = content.isascii() and content.decode("ascii").isprintable()
+    if name == "data" and 0 < len(content) <= TEXT_SHOWN and is_text:
         return f'data "{content.decode()}"'
-    return size_of(content, name)
-
-
-def size_of(content: bytes, name: str) -> str:
-    """Return the size of a field in words."""
-    return f"{len(content)} byte{'' if len(content) == 1 else 's'} of {name}"
-
-
-def _error_facts(dialect: Dialect, row: Row, frame: ErrorFrame) -> Iterator[str]:
-    is_old = dialect.name == REACTIVESOCKET_0_0.name
-    # The ERROR of a stream has no code in 0.0.
-    if not is_old or row.name != "ERROR":
-        name = (CODES_0_0 if is_old else CODES).get(frame.code)
-        yield f"{name} (0x{frame.code:x})" if name else f"0x{frame.code:x}"
-    if frame.metadata is not None:
-        yield size_of(frame.metadata, "metadata")
-    if frame.data:
-        yield f'"{readable(frame.data)}"'
+    return f"{len(content)} byte{'s' * (len(content) != 1)} of {name}"
 
 
 def explanation(dialect: str, record: Sequence[Passed]) -> str:
@@ -343,7 +277,7 @@ def explanation(dialect: str, record: Sequence[Passed]) -> str:
 
     An empty text if there is none.
     """
-    found = ""
+    last = ""
     for passed in record:
         if passed.sent or passed.event or not passed.is_frame or dialect not in DIALECTS:
             continue
@@ -351,9 +285,9 @@ def explanation(dialect: str, record: Sequence[Passed]) -> str:
             frame = DIALECTS[dialect].codec.decode(passed.data)
         except RemoteProtocolError:
             continue
-        if isinstance(frame, ErrorFrame) and frame.data and (frame.stream_id == 0 or not found):
-            found = _decoded(DIALECTS[dialect], passed.data)
-    return found
+        if isinstance(frame, ErrorFrame) and frame.data and (frame.stream_id == 0 or not last):
+            last = frame_line(dialect, passed.data)
+    return last
 
 
 def record_lines(

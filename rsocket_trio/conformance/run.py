@@ -14,7 +14,6 @@ import trio
 
 from rsocket_trio.conformance.catalogue import TESTED_DIALECTS, Case, Level, Step, Word, read_chapter
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult, broken, play
-from rsocket_trio.conformance.routes import DIALECT, Routes
 from rsocket_trio.conformance.wire import WireEnd
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
@@ -29,10 +28,6 @@ CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
 STEPS_OF_TIME = 12
 """The steps for which the patience lasts, where that is longer."""
-AGAIN = 1
-"""Further plays of a case that ran out of time."""
-MORE_PATIENCE = 4
-"""The patience of a further play, by that of the first one."""
 IN_TURN = 5
 """The time of a case in which hundreds of requests wait for each other, by that of others: a line may be slow."""
 UNREACHABLE = "the server can't be reached any more"
@@ -49,10 +44,6 @@ class WrongServer(Exception):
     """The server is there, and does not speak what is tested."""
 
 
-class NotInTime(ConnectionLost):
-    """The server may be there: a connection to it took too long."""
-
-
 @attrs.frozen
 class Target:
     """The server under test: how to reach it, and the interactions and options that it has."""
@@ -61,14 +52,6 @@ class Target:
     abilities: frozenset[str]
     patience: float = PATIENCE
     at_once: int = AT_ONCE
-    routes: Routes | None = None
-    """The routes of its interactions and the credentials that it asks for, where there are some."""
-    again: int = 0
-    """Further plays of a case that ran out of time, with more patience."""
-
-    def more_patient(self) -> Target:
-        """Return the same server, with more time for everything."""
-        return attrs.evolve(self, patience=self.patience * MORE_PATIENCE)
 
 
 def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: HeadersLike = ()) -> Dial:
@@ -78,18 +61,14 @@ def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: Header
 
 @asynccontextmanager
 async def _connected(target: Target, dialect: str) -> AsyncIterator[WireEnd]:
-    """Connect for the block. Raise ``ConnectionLost``, ``NotInTime`` where the handshakes take too long."""
+    """Connect for the block. Raise ``ConnectionLost``, also where the handshakes take too long."""
     notation = read_chapter(dialect).notation
     with trio.move_on_after(target.patience) as scope:
         async with target.dial() as transport:
             scope.deadline = math.inf
-            if target.routes is None or dialect != DIALECT:
-                yield WireEnd(transport, notation)
-            else:
-                written = partial(target.routes.written, setup=notation.frame("setup").value)
-                yield WireEnd(transport, notation, written, secret=target.routes.secret)
+            yield WireEnd(transport, notation)
     if scope.cancelled_caught:
-        raise NotInTime(f"the connection was not there after {target.patience:g} s")
+        raise ConnectionLost(f"the connection was not there after {target.patience:g} s")
 
 
 async def check_server(target: Target, dialect: str) -> None:
@@ -132,17 +111,8 @@ async def speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
 
 
 async def run(cases: Sequence[Case], target: Target) -> list[CaseResult]:
-    """Run cases, and return their results in the same order.
-
-    Cases that ran out of time are played again behind the others, unless the server has fallen silent altogether.
-    """
-    results = await side_by_side(cases, target.at_once, partial(_run_case, target=target))
-    if not target.again or not any(result.timed_out for result in results):
-        return results
-    patient = target.more_patient()
-    if not await _is_there(patient, cases[0].dialect):
-        return results
-    return await played_again(results, target.again, target.at_once, partial(_run_case, target=patient))
+    """Run cases, and return their results in the same order."""
+    return await side_by_side(cases, target.at_once, partial(_run_case, target=target))
 
 
 async def side_by_side(cases: Sequence[Case], at_once: int, play_one: Play) -> list[CaseResult]:
@@ -162,22 +132,6 @@ async def side_by_side(cases: Sequence[Case], at_once: int, play_one: Play) -> l
     return [results[case.id] for case in cases]
 
 
-async def played_again(results: Sequence[CaseResult], times: int, at_once: int, play_one: Play) -> list[CaseResult]:
-    """Play the cases that ran out of time again, each up to so many times. Return all results in the same order."""
-    latest = {result.case.id: result for result in results}
-    for _ in range(times):
-        late = [result.case for result in latest.values() if result.timed_out]
-        for new in await side_by_side(late, at_once, play_one):
-            earlier = latest[new.case.id]
-            latest[new.case.id] = attrs.evolve(
-                new,
-                seconds=earlier.seconds + new.seconds,
-                connections=earlier.connections + new.connections,
-                plays=earlier.plays + 1,
-            )
-    return list(latest.values())
-
-
 async def _is_there(target: Target, dialect: str) -> bool:
     """Return whether the server answers in this dialect."""
     try:
@@ -190,18 +144,11 @@ async def _is_there(target: Target, dialect: str) -> bool:
 async def _run_case(case: Case, target: Target) -> CaseResult:
     if (reason := lack(case, target.abilities)) is not None:
         return reason
-    if target.routes and (obstacle := target.routes.obstacle(case, read_chapter(case.dialect).notation)):
-        return CaseResult(case, CaseOutcome.NOT_APPLICABLE, obstacle)
-    # The time of the case itself begins with its connection, and what passed there is told.
-    longest = time_of(case, target.patience) + 2 * target.patience
-    with trio.move_on_after(longest):
-        try:
-            async with _connected(target, case.dialect) as end:
-                return await play_over(end, case, target.patience, partial(_connected, target, case.dialect))
-        except ConnectionLost as error:
-            late = isinstance(error, NotInTime)
-            return CaseResult(case, CaseOutcome.FAIL, f"{UNREACHABLE}: {error}", timed_out=late, connections=1)
-    return CaseResult(case, CaseOutcome.FAIL, f"not over after {longest:g} s", timed_out=True, connections=1)
+    try:
+        async with _connected(target, case.dialect) as end:
+            return await play_over(end, case, target.patience, partial(_connected, target, case.dialect))
+    except ConnectionLost as error:
+        return CaseResult(case, CaseOutcome.FAIL, f"{UNREACHABLE}: {error}")
 
 
 def lack(case: Case, abilities: frozenset[str]) -> CaseResult | None:
@@ -214,27 +161,18 @@ def lack(case: Case, abilities: frozenset[str]) -> CaseResult | None:
 
 
 async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> CaseResult:
-    """Play a case over a connection, for ``time_of`` it at most, and over others that ``more`` opens."""
-    longest = time_of(case, patience)
+    """Play a case over a connection, and over others that ``more`` opens, for a limited time."""
+    is_long = any(step.word is Word.IN_TURN for step in case.steps)
+    longest = max(CASE_TIME, STEPS_OF_TIME * patience) * (IN_TURN if is_long else 1)
     if case.streams_only and end.has_messages:
         return CaseResult(case, CaseOutcome.NOT_APPLICABLE, "it is about byte streams")
     if case.messages_only and not end.has_messages:
         return CaseResult(case, CaseOutcome.NOT_APPLICABLE, "it is about transports with messages")
-    connections = 1
     with trio.move_on_after(longest):
         async with AsyncExitStack() as stack:
 
             async def connect() -> WireEnd:
-                nonlocal connections
-                connections += 1
                 return await stack.enter_async_context(more())
 
-            return attrs.evolve(await play(case, end, patience, connect), connections=connections)
-    why, record = f"not over after {longest:g} s", tuple(end.record)
-    return CaseResult(case, broken(case), why, record=record, timed_out=True, connections=connections)
-
-
-def time_of(case: Case, patience: float) -> float:
-    """Return the seconds after which a case ends."""
-    is_long = any(step.word is Word.IN_TURN for step in case.steps)
-    return max(CASE_TIME, STEPS_OF_TIME * patience) * (IN_TURN if is_long else 1)
+            return await play(case, end, patience, connect)
+    return CaseResult(case, broken(case), f"not over after {longest:g} s", record=tuple(end.record))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 
 import attrs
 import trio
@@ -20,7 +21,6 @@ LONGEST = 64 * 1024 * 1024
 KEPT = 40
 """Frames of the record that are kept. A case that exchanges more tells of the first and the last ones."""
 
-MASK: Final = b"*"
 HEADER: Final = 6
 """Bytes of stream id, type and flags."""
 CONNECTION: Final = bytes(4)
@@ -46,7 +46,11 @@ class Passed:
     """The event on the connection, if the entry is no frame and no bytes."""
 
 
-class Ended(Exception):
+class StepFailure(Exception):
+    """The peer did not do what the step says."""
+
+
+class Ended(StepFailure):
     """The peer ended the connection; ``rest`` is what came of a frame that is not whole."""
 
     def __init__(self, rest: bytes, reason: str) -> None:
@@ -54,23 +58,15 @@ class Ended(Exception):
         self.rest = rest
 
 
-Written: TypeAlias = Callable[[bytes], bytes]
+GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class WireEnd:
-    """The tester's end of one connection. ``record`` may be that of all connections of a case.
+    """The tester's end of one connection. ``record`` may be that of all connections of a case."""
 
-    ``written`` turns a frame of a case into the one that is sent for it. ``secret`` are bytes that are masked in the
-    record, and in the frames that are received.
-    """
-
-    def __init__(
-        self, transport: Transport, notation: Notation, written: Written = bytes, *, secret: bytes = b""
-    ) -> None:
+    def __init__(self, transport: Transport, notation: Notation) -> None:
         self._transport = transport
         self.notation = notation.connected()
-        self._written = written
-        self._secret = secret
         self.rest = b""
         """The received bytes that are no whole frame yet."""
         self._frames: list[bytes] = []
@@ -86,10 +82,6 @@ class WireEnd:
         """Return whether each message of the transport is a frame."""
         return self._transport.is_message_based
 
-    def _masked(self, frame: bytes) -> bytes:
-        """Return the frame with asterisks in place of the secret, which a server may send back."""
-        return frame.replace(self._secret, MASK * len(self._secret)) if self._secret else frame
-
     def _note(self, passed: Passed) -> None:
         self.record.append(passed)
         if len(self.record) > KEPT:
@@ -97,18 +89,13 @@ class WireEnd:
 
     async def send(self, *frames: bytes) -> None:
         """Send these frames, in one write where the transport has no messages."""
-        written = [self._written(frame) for frame in frames]
-        for frame in written:
-            self._note(Passed(True, self._masked(frame)))
+        for frame in frames:
+            self._note(Passed(True, frame))
             self.notation.sent(frame)
         if self._transport.is_message_based:
-            await self._write(written)
+            await self._write(frames)
         else:
-            await self._write([b"".join(self.notation.with_length(frame) for frame in written)])
-
-    def on_the_wire(self, frame: bytes) -> bytes:
-        """Return the bytes of a byte stream that are sent for a frame."""
-        return self.notation.with_length(self._written(frame))
+            await self._write([b"".join(self.notation.with_length(frame) for frame in frames)])
 
     async def send_raw(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -124,25 +111,20 @@ class WireEnd:
         """Say that nothing more is sent."""
         # Messages have no half.
         say = getattr(self._transport, "send_eof", self._transport.finish)
-        with trio.move_on_after(1):
-            try:
-                await say()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The peer was first to end the connection.
-                pass
+        # The peer may be first to end the connection.
+        with trio.move_on_after(1), suppress(*GONE):
+            await say()
 
     async def _write(self, chunks: Sequence[bytes]) -> None:
-        try:
+        # The peer may have ended the connection already, which is what the case finds when it reads.
+        with suppress(*GONE):
             await self._transport.send(chunks)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The peer may have ended the connection already, which is what the case finds when it reads.
-            pass
 
     async def receive(self) -> bytes:
         """Return the next frame. Raise ``Ended`` where none comes any more."""
         while True:
             if self._frames:
-                frame = self._masked(self._frames.pop(0))
+                frame = self._frames.pop(0)
                 self._note(Passed(False, frame))
                 return frame
             if self.rest and self.notation.negotiates:
@@ -155,7 +137,7 @@ class WireEnd:
     async def _read(self) -> None:
         try:
             chunks = await self._transport.receive()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError) as error:
+        except (*GONE, RemoteProtocolError) as error:
             chunks, reason = (), f"the connection broke: {error}"
             self.wrong_protocol = str(error) if isinstance(error, WrongProtocol) else ""
         else:
@@ -201,7 +183,7 @@ class Positions:
         if self._counts(frame):
             self._came.append(frame)
 
-    def lose(self, frame: FramePattern, headers: Headers | None) -> tuple[list[bytes], Fragments]:
+    def lose(self, frame: FramePattern, headers: Headers) -> tuple[list[bytes], Fragments]:
         """Count the first such frame and those behind it as lost; a frame may have come in fragments.
 
         Return the lost ones, and the fragments that are not lost. Raise ``LookupError`` if no such frame came.

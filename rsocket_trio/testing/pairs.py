@@ -9,18 +9,10 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import (
-    Connection,
-    Limits,
-    Responder,
-    ResumeOptions,
-    Setup,
-    open_connection_over,
-    serve,
-    serve_stream,
-)
+from rsocket_trio import Connection, Limits, Responder, ResumeOptions, Setup, open_connection_over, serve, serve_stream
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.testing.network import SimulatedNetwork
+from rsocket_trio.tools.exception_groups import nursery_beside
 
 DIALECT = "rsocket/1.0"
 LIMITS = Limits()
@@ -50,34 +42,22 @@ async def connected_pair(
     """
     network = SimulatedNetwork() if network is None else network
     served = _Noticing(responder if responder is not None else Responder())
-    listener = network.listener()
-    limits_there = limits if server_limits is None else server_limits
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    terms: dict[str, Any] = {"dialects": [dialect], "limits": server_limits or limits, "grace": 0}
+    async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
         if resume is None:
-            await nursery.start(trio.serve_listeners, partial(served.serve, dialect, limits_there), [listener])
+            await nursery.start(trio.serve_listeners, partial(serve_stream, served, **terms), [network.listener()])
         else:
             # One server for all connections: it is where sessions wait for their clients.
-            terms: dict[str, Any] = {"dialects": [dialect], "limits": limits_there, "resume": resume, "grace": 0}
-            await nursery.start(partial(serve, **terms), served, [listener])
-        try:
-            stream = network.connect if resume is not None else await network.connect()
-            async with open_connection_over(
-                stream, dialect=dialect, responder=client_responder, limits=limits, resume=resume, **options
-            ) as client:
-                yield client, await served.server_of(client)
-        except BaseException as exc:
-            error = exc  # alone, in no group of this nursery's
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
+            await nursery.start(partial(serve, resume=resume, **terms), served, [network.listener()])
+        stream = network.connect if resume is not None else await network.connect()
+        async with open_connection_over(
+            stream, dialect=dialect, responder=client_responder, limits=limits, resume=resume, **options
+        ) as client:
+            yield client, await served.server_of(client)
 
 
 class _Noticing(Responder):
-    """Another responder that tells when it let a connection in, or when none is left that it could let in.
+    """Another responder that tells when it let a connection in.
 
     Its handlers are those of ``inner``, also those that are registered later: every attribute that is missing here.
     """
@@ -86,25 +66,19 @@ class _Noticing(Responder):
         self.noticed = trio.Event()
         self.connection: Connection | None = None
         self._inner = inner
-        self._served = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def serve(self, dialect: str, limits: Limits, stream: trio.abc.Stream) -> None:
-        """Serve one connection to its end."""
-        self._served += 1
-        try:
-            await serve_stream(self, stream, dialects=[dialect], limits=limits, grace=0)
-        finally:
-            self._served -= 1
-            if not self._served:
-                self.noticed.set()
-
     async def server_of(self, client: Connection) -> Connection:
         """Return the server's side, once the application there has let the client in."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wait_for_its_end, client)
+
+            async def notice_its_end() -> None:
+                await client.wait_closed()
+                self.noticed.set()
+
+            nursery.start_soon(notice_its_end)
             await self.noticed.wait()
             nursery.cancel_scope.cancel()
         if self.connection is None:
@@ -113,24 +87,17 @@ class _Noticing(Responder):
         assert self.connection is not None
         return self.connection
 
-    async def _wait_for_its_end(self, client: Connection) -> None:
-        await client.wait_closed()
-        self.noticed.set()
-
     @property
     def _setup_handler(self) -> Handler:
         """Return a handler that asks the other responder, and notes the connection."""
         inner = self._inner._setup_handler
-        if inner is None:
-            return Handler(self._notice, Kind.INLINE)
-        return Handler(partial(self._ask, inner), Kind.ASYNC)
 
-    async def _ask(self, inner: Handler, setup: Setup, connection: Connection) -> None:
-        answer = inner.function(setup, connection)
-        if inner.kind is Kind.ASYNC:
-            await answer
-        self._notice(setup, connection)
+        async def ask(setup: Setup, connection: Connection) -> None:
+            if inner is not None:
+                answer = inner.function(setup, connection)
+                if inner.kind is Kind.ASYNC:
+                    await answer
+            self.connection = connection
+            self.noticed.set()
 
-    def _notice(self, setup: Setup, connection: Connection) -> None:
-        self.connection = connection
-        self.noticed.set()
+        return Handler(ask, Kind.ASYNC)

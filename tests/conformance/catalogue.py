@@ -27,12 +27,7 @@ class State(enum.Enum):
 
 
 # What the fifth column says, and how the clause stands then unless a test shows it.
-REMARKS: Final = {
-    "see ": State.DOCUMENTED,
-    "none: ": State.NOT_APPLICABLE,
-    "later: ": State.OPEN,
-    "as: ": State.OPEN,
-}
+REMARKS: Final = {"see ": State.DOCUMENTED, "none: ": State.NOT_APPLICABLE, "later: ": State.OPEN, "as: ": State.OPEN}
 
 
 @attrs.frozen

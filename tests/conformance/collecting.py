@@ -11,13 +11,12 @@ TESTS = Path(__file__).parent.parent
 
 
 class Clauses:
-    """The clauses that tests name, and the tests. Those that fail or are skipped, where they are run, do not count."""
+    """The clauses that tests name, and the tests."""
 
     def __init__(self) -> None:
         self.tests: dict[str, list[pytest.Item]] = defaultdict(list)
         self.breadths: dict[str, int] = {}
         """The number of clauses that a test names: a test that names only one tells most about it."""
-        self.missed: set[str] = set()
         self.broken: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -31,17 +30,12 @@ class Clauses:
         if report.failed:
             self.broken.append(report.nodeid)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed or report.skipped:
-            self.missed.add(report.nodeid)
-
     @property
     def shown(self) -> dict[str, list[str]]:
         """Each clause that is named, with the names of its tests, those first that name the fewest clauses."""
         return {
-            name: [said(item, name) for item in sorted(kept, key=lambda item: self.breadths[item.nodeid])]
+            name: [said(item, name) for item in sorted(items, key=lambda item: self.breadths[item.nodeid])]
             for name, items in self.tests.items()
-            if (kept := [item for item in items if item.nodeid not in self.missed])
         }
 
 

@@ -6,29 +6,29 @@ import struct
 from typing import Any
 
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.notation import Argument
-from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Log, Raw, u32
+from rsocket_trio.conformance.notation import Argument, Notation
+from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Log, Raw, Wire, u32
 
 INVALID_SETUP = "INVALID_SETUP"
 
 
-class OldWire:
+class OldWire(Wire):
     """The frames of one of the two documents."""
 
     length_size = 4
     length_counts_itself = True
     first_ids = (2, 1)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._notation = read_chapter(name).notation
-        self._has_codes = name == "reactivesocket/0.1"
+    @property
+    def _notation(self) -> Notation:
+        return read_chapter(self.name).notation
 
-    def __str__(self) -> str:
-        return self.name
+    @property
+    def _has_codes(self) -> bool:
+        return self.name == "reactivesocket/0.1"
 
     def _frame(self, name: str, *arguments: Argument) -> bytes:
-        return self._notation.templates[name].fill(arguments).value
+        return self._notation.fill(name, *arguments).value
 
     def parsed(self, data: bytes) -> Raw:
         """RS00-HDR-05, RS01-HDR-05."""
@@ -41,9 +41,9 @@ class OldWire:
     def prefixed(self, *frames: bytes) -> bytes:
         return b"".join(map(self._notation.with_length, frames))
 
-    def setup(self, *, lifetime: int = 90_000, data: bytes = b"") -> bytes:
-        times = (20_000, lifetime) if self._has_codes else ()
-        return self._frame("setup_with", *times, OPAQUE, OPAQUE, data)
+    def setup(self, **fields: Any) -> bytes:
+        times = (20_000, fields.get("lifetime", 90_000)) if self._has_codes else ()
+        return self._frame("setup_with", *times, OPAQUE, OPAQUE, fields.get("data", b""))
 
     def keepalive(self, data: bytes = b"") -> bytes:
         return self._frame("keepalive", data)

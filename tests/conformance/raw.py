@@ -7,11 +7,11 @@ dialects are in ``old_frames`` and ``draft_frames``.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
@@ -161,70 +161,31 @@ def ext(ext_type: int, body: bytes = b"", *, flags: int = 0, stream_id: int = 0)
     return frame(EXT, flags, stream_id, u32(ext_type) + body)
 
 
-class RawDialect(Protocol):
-    """The frames of a dialect that every peer and every scene needs."""
-
-    @property
-    def name(self) -> str:
-        """The dialect's name."""
-
-    @property
-    def length_size(self) -> int:
-        """Bytes of the length before a frame on a byte stream."""
-
-    @property
-    def length_counts_itself(self) -> bool:
-        """Return whether that length includes its own bytes."""
-
-    @property
-    def first_ids(self) -> tuple[int, int]:
-        """The first stream id of a client of ours and of a server of ours."""
-
-    def prefixed(self, *frames: bytes) -> bytes:
-        """Return these frames as they stand on a byte stream."""
-
-    def parsed(self, data: bytes) -> Raw:
-        """Return a frame without its length as it was on the wire."""
-
-    def probe(self, stream_id: int, data: bytes) -> tuple[bytes, bytes]:
-        """Return a frame that is always answered, and its answer."""
-
-    def failure(self, got: Raw, code: int | str) -> tuple[bool, bytes]:
-        """Return whether this is an error with this code, whatever its stream, and its text."""
-
-    def is_told(self, code: int | str) -> bool:
-        """Return whether an error of the connection is said before it closes."""
-
-    @property
-    def setup(self) -> Callable[..., bytes]:
-        """The function that draws a SETUP of these fields."""
-
-    def ask(self, stream_id: int, data: bytes = b"") -> bytes: ...
-
-    def stream(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
-
-    def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
-
-    def item(self, stream_id: int, data: bytes = b"") -> bytes:
-        """Return an item of a responder."""
-
-    def request_n(self, stream_id: int, n: int) -> bytes: ...
-
-
 @attrs.frozen
 class Wire:
-    """The frames of RSocket 1.0 and of ReactiveSocket 0.2; the fields are their differences."""
+    """The frames of a dialect that peers and scenes need, as RSocket 1.0 and ReactiveSocket 0.2 have them."""
 
     name: str
-    version: tuple[int, int]
+    version: tuple[int, int] = (1, 0)
     sized_push: bool = False
     """Metadata that stands alone has its length too (RS02-MD-04)."""
 
     length_size = 3
+    """Bytes of the length before a frame on a byte stream."""
     length_counts_itself = False
     first_ids = (1, 2)
-    prefixed = staticmethod(prefixed)
-    parsed = staticmethod(parsed)
+    """The first stream id of a client of ours and of a server of ours."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def prefixed(self, *frames: bytes) -> bytes:
+        """Return these frames as they stand on a byte stream."""
+        return prefixed(*frames)
+
+    def parsed(self, data: bytes) -> Raw:
+        """Return a frame without its length as it was on the wire."""
+        return parsed(data)
 
     def setup(self, **fields: Any) -> bytes:
         return setup(self.version, **fields)
@@ -233,12 +194,15 @@ class Wire:
         return frame(METADATA_PUSH, M, stream_id, sized(metadata) if self.sized_push else metadata)
 
     def probe(self, stream_id: int, data: bytes) -> tuple[bytes, bytes]:
+        """Return a frame that is always answered, and its answer."""
         return keepalive(data), keepalive(data, respond=False)
 
     def failure(self, got: Raw, code: int | str) -> tuple[bool, bytes]:
+        """Return whether this is an error with this code, whatever its stream, and its text."""
         return (got.error_code, got.flags) == (code, 0), got.body[4:]
 
     def is_told(self, code: int | str) -> bool:
+        """Return whether an error of the connection is said before it closes."""
         return True
 
     def ask(self, stream_id: int, data: bytes = b"") -> bytes:
@@ -269,7 +233,7 @@ PROBE = b"are you there?"
 class RawPeer:
     """The other end of a byte stream: it sends what a test tells it to and hears everything."""
 
-    def __init__(self, stream: trio.abc.Stream, wire: RawDialect = RS10, *, client: bool = True) -> None:
+    def __init__(self, stream: trio.abc.Stream, wire: Wire = RS10, *, client: bool = True) -> None:
         self.stream = stream
         self.wire = wire
         self._buffer = b""
@@ -345,11 +309,7 @@ class RawPeer:
 
 @asynccontextmanager
 async def bare_server(
-    wire: RawDialect,
-    responder: Responder,
-    *,
-    pair: tuple[trio.abc.Stream, trio.abc.Stream] | None = None,
-    **options: Any,
+    wire: Wire, responder: Responder, *, pair: tuple[trio.abc.Stream, trio.abc.Stream] | None = None, **options: Any
 ) -> AsyncIterator[RawPeer]:
     """A client made of bytes, connected to a server that waits for its first frame. ``pair`` are their streams."""
     ours, theirs = pair or trio.testing.memory_stream_pair()
@@ -365,7 +325,7 @@ async def bare_server(
 
 @asynccontextmanager
 async def server(
-    wire: RawDialect, responder: Responder, flags: int | str | None = None, **options: Any
+    wire: Wire, responder: Responder, flags: int | str | None = None, **options: Any
 ) -> AsyncIterator[RawPeer]:
     """The same, after a SETUP with these flags."""
     async with bare_server(wire, responder, **options) as peer:
@@ -375,7 +335,7 @@ async def server(
 
 @asynccontextmanager
 async def client(
-    wire: RawDialect, responder: Responder | None = None, **options: Any
+    wire: Wire, responder: Responder | None = None, **options: Any
 ) -> AsyncIterator[tuple[Connection, RawPeer]]:
     """A server made of bytes that has read the SETUP, and the client's connection."""
     options.setdefault("metadata_mime", OPAQUE.decode())
@@ -390,7 +350,7 @@ async def client(
 
 
 @asynccontextmanager
-async def slow_server(wire: RawDialect, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
+async def slow_server(wire: Wire, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
     """A server each of whose writes waits until the client has read it."""
     to_server, server_reads = trio.testing.memory_stream_one_way_pair()
     server_writes, from_server = trio.testing.lockstep_stream_one_way_pair()

@@ -1,7 +1,6 @@
 """``python -m tests.conformance.report`` writes docs/contributing/conformance.md: every clause, and what shows it.
 
-Tests are collected, not run; with ``--run`` they are run, and those that fail or are skipped show nothing. ``--check``
-writes nothing and says where the page and the tests differ, ``--open`` lists what is open.
+Tests are collected, not run. ``--check`` writes nothing and says where the page and the tests differ.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ as a fact, READING how we read what is unclear or left out.
 """
 
 
-def collected(*, run: bool) -> Clauses:
+def collected() -> Clauses:
     """Return what all tests name. Raise ``SystemExit`` when a file can't be collected.
 
     Files that don't speak of clauses are passed over: the tests of Spark alone take seconds to import.
@@ -49,8 +48,8 @@ def collected(*, run: bool) -> Clauses:
     said = io.StringIO()
     files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "clause" in path.read_text("utf-8")]
     options = ["--quiet", "-p", "no:cacheprovider", *files, f"--rootdir={ROOT}"]
-    with contextlib.nullcontext() if run else contextlib.redirect_stdout(said):
-        pytest.main(options if run else ["--collect-only", "--assert=plain", *options], plugins=[clauses])
+    with contextlib.redirect_stdout(said):
+        pytest.main(["--collect-only", "--assert=plain", *options], plugins=[clauses])
     if clauses.broken:
         raise SystemExit(f"can't be collected: {', '.join(clauses.broken)}")
     return clauses
@@ -133,16 +132,9 @@ def differences(found: Sequence[Verdict], text: str) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.report", description=__doc__)
-    parser.add_argument("--run", action="store_true", help="run the tests; failed and skipped ones show nothing")
     parser.add_argument("--check", action="store_true", help="write nothing; say where the page is out of date")
-    parser.add_argument("--open", action="store_true", help="write nothing; list what is open")
     options = parser.parse_args(arguments)
-    found = verdicts(collected(run=options.run))
-    if options.open:
-        for verdict in found:
-            if verdict.state is State.OPEN:
-                print(row(verdict))
-        return 0
+    found = verdicts(collected())
     if options.check:
         stale = differences(found, PAGE.read_text("utf-8") if PAGE.exists() else "")
         print(

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 import trustme
 
-from rsocket_trio import Connection, RSocketError, serve
+from rsocket_trio import Connection, Responder, RSocketError, serve
 from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
 from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
@@ -140,12 +140,7 @@ async def test_our_side_passes(role: str, dialect: str, clock: trio.testing.Mock
 @pytest.mark.clause("RS00-HDR-02", "RS01-HDR-01", "RS02-FRM-02", "RS10-FRM-02", "DET-09")
 @pytest.mark.parametrize(("role", "scheme", "dialect"), list(settings()))
 async def test_our_side_passes_over_every_transport(
-    role: str,
-    scheme: str,
-    dialect: str,
-    tmp_path: Path,
-    clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
+    role: str, scheme: str, dialect: str, tmp_path: Path, clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scheme == "aeron":
         require(missing_aeron())
@@ -188,19 +183,12 @@ FRAGMENT_SIZE = 64
 @pytest.mark.clause("RS10-FRAG-01", "RS10-FRAG-02", "RS10-FRAG-03", "RS10-FRAG-06", "RS02-FRAG-01", "RS02-FRAG-02")
 @pytest.mark.clause("RS01-FRAG-01", "RS01-FRAG-03", "RS00-FRAG-01")
 @pytest.mark.parametrize("dialect", sorted(set(TESTED_DIALECTS) - {"streamux/1"}))
-async def test_our_server_passes_with_answers_in_small_fragments(dialect: str, clock: trio.testing.MockClock) -> None:
-    begins = ("request-", "requests-", "fragments-")
-    cases = [case for case in cases_of(dialect, "server", heavy=False) if case.id.startswith(begins)][::PART]
-    abilities = frozenset(NEEDS)
-    async with serving(dialect, abilities, fragment_size=FRAGMENT_SIZE) as bound:
-        results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
-    assert [told(result) for result in results if result.outcome is not CaseOutcome.PASS] == []
-
-
-@pytest.mark.parametrize("dialect", some(sorted(set(TESTED_DIALECTS) - {"streamux/1"}), 2))
-async def test_our_server_passes_that_makes_requests_of_its_own(dialect: str, clock: trio.testing.MockClock) -> None:
+async def test_our_server_passes_with_small_fragments_and_requests_of_its_own(
+    dialect: str, clock: trio.testing.MockClock
+) -> None:
     cases = [case for case in cases_of(dialect, "server", heavy=False) if not case.options]
-    cases = [case for number, case in enumerate(cases) if number % PART == 0 or case.id.startswith("ids-")]
+    begins = ("ids-", "fragments-")
+    cases = [case for number, case in enumerate(cases) if number % PART == 0 or case.id.startswith(begins)]
     abilities = frozenset(NEEDS)
     made = responder_of(dialect, abilities)
 
@@ -220,3 +208,20 @@ async def test_our_server_passes_that_makes_requests_of_its_own(dialect: str, cl
         results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
         nursery.cancel_scope.cancel()
     assert [told(result) for result in results if result.outcome is not CaseOutcome.PASS] == []
+
+
+@pytest.mark.parametrize("abilities", [frozenset[str](), frozenset({"echo"})], ids=["none", "echo"])
+@pytest.mark.parametrize("dialect", [name for name in TESTED_DIALECTS if not read_chapter(name).notation.negotiates])
+async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
+    dialect: str, abilities: frozenset[str], clock: trio.testing.MockClock
+) -> None:
+    responder = Responder()
+    if abilities:
+        responder.request_response(lambda request: request)
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0", dialects=[dialect]))
+        results = await run(some(chosen(dialect, role="server"), 20), Target(dial_to(uri), abilities, 60, 64))
+        nursery.cancel_scope.cancel()
+
+    broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
+    assert [told(result) for result in broken] == []

@@ -7,24 +7,20 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from attrs import evolve
 
-from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
-from rsocket_trio.conformance.clients import Listening, Start, command, run_clients
-from rsocket_trio.conformance.notation import Notation, Unfit
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
+from rsocket_trio.conformance.clients import Listening, command, run_clients
 from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.run import lack
-from rsocket_trio.conformance.wire import Ended, WireEnd
-from rsocket_trio.transports.connect import open_transport
 from tests.blocks import ROOT
 from tests.cli.commands import Result, run, started
 from tests.conformance.peers import client, starting
-from tests.each_row import some
 
 CLIENT = ["--", sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "]
 OURS = [*CLIENT[:-1], CLIENT[-1] + "from tests.conformance.peers import main; main()"]
@@ -73,7 +69,7 @@ async def test_a_client_that_falls_silent_fails_its_case_and_the_bytes_are_shown
     result = await held("--patience", "0.5", "--clause", "connected-setup", "--", sys.executable, str(silent))
 
     assert result.code == 1
-    assert "nothing came in 2 s" in result.stdout
+    assert "nothing came in 0.5 s" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -133,10 +129,10 @@ async def test_a_client_of_another_transport_is_told_at_once(listen: str, told: 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["--listen", TCP, "--", "no-such-command"], 2, "there is no command 'no-such-command'"),
+        (["--listen", TCP, "--", "no-such-command"], 3, "no-such-command: No such file or directory"),
         ([], 2, "--role client needs --listen"),
-        (["--listen", "tls://127.0.0.1:0"], 2, "clients are tested over tcp, ws and unix"),
-        (["--listen", TCP], 2, "--role client needs the command that starts the client"),
+        (["--listen", "tls://127.0.0.1:0", "--", "x"], 2, "clients are tested over tcp, ws and unix"),
+        (["--listen", TCP], 2, "--role client needs --listen and a command"),
     ],
 )
 async def test_what_can_not_be_run_is_told(arguments: list[str], code: int, told: str) -> None:
@@ -242,107 +238,3 @@ async def test_a_client_that_is_started_hears_of_its_options() -> None:
         TCP, "rsocket/1.0", "nothing", ("resume", "leases")
     ) as end_of:
         assert await end_of() == "exit code 3, resume,leases"
-
-
-REQUESTS = {
-    "nothing": (),
-    "request": ('ask {} "q"',),
-    "stream": ('stream {} 2 "s"',),
-    "subscription": ('sub {} 2 "s"',),
-    "channel": ('channel {} 2 "c"',),
-}
-"""The requests of a client by what it is to ask, with its first stream id."""
-
-
-def bare(*, closes: bool) -> Start:
-    """Return what starts a client of bytes that answers probes. At any other frame it closes, or does nothing."""
-
-    async def live(uri: str, dialect: str, asks: str) -> None:
-        notation = read_chapter(dialect).notation
-        async with open_transport(uri) as transport:
-            end = WireEnd(transport, notation)
-            if notation.negotiates:
-                await live_in_streamux(end, asks, closes=closes)
-                return
-            first = (one.format(notation.first_id) for one in ("setup", *REQUESTS[asks]))
-            await end.send(*(notation.frame(one).value for one in first))
-            with suppress(Ended):
-                while (answer := answer_to_probe(notation, await end.receive())) or not closes:
-                    await end.send(*answer)
-
-    @asynccontextmanager
-    async def start(
-        uri: str, dialect: str, asks: str, options: Sequence[str]
-    ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(live, uri, dialect, asks)
-            yield trio.sleep_forever
-            nursery.cancel_scope.cancel()
-
-    return start
-
-
-STREAMUX_REQUESTS = {
-    "nothing": (),
-    "request": ('request 0 "q"',),
-    "chunks": ('request_more 0 "c"',),
-    "several": tuple(f'request {number - 1} "{number}"' for number in range(1, 5)),
-    "large": ('request_more 0 "l"*500', 'request 0 "l"*500'),
-    "cancel": ('request 0 "x"', "cancel 0"),
-    "ping": ("ping 0",),
-}
-"""The same for Streamux."""
-
-
-SHOWN_BY_BOTH = {
-    *("client-one-initialize-message", "client-a-slow-initialize-message", "client-early-requests"),
-    *("client-drawn-5-9-a-ping", "client-drawn-0-6-a-ping"),
-}
-"""What a client shows by its first message, and by answering probes."""
-
-
-async def live_in_streamux(end: WireEnd, asks: str, *, closes: bool) -> None:
-    """The same client, once it has heard the initialize message."""
-    await end.send(end.notation.frame("setup").value)
-    with suppress(Ended, Unfit):
-        end.notation.note(await end.receive())
-        for one in STREAMUX_REQUESTS[asks]:
-            await end.send(end.notation.frame(one).value)
-        while True:
-            frame = await end.receive()
-            end.notation.note(frame)
-            is_probe = end.notation.frame(f"ping {end.notation.probe_id(0)}").fits(frame)
-            answer = end.notation.answer_aside(frame) if is_probe else None
-            if answer is None and closes:
-                return
-            if answer is not None:
-                await end.send(answer)
-    if not closes:
-        await trio.sleep_forever()
-
-
-def answer_to_probe(notation: Notation, frame: bytes) -> list[bytes]:
-    """The answer to a frame that asks whether the client lives; none to any other."""
-    probe, answer = notation.templates["probe"], notation.templates["probe_answer"]
-    head = len(probe.fill([0 if name == "id" else b"" for name in probe.fields]).value)
-    values: dict[str, int | bytes] = {"id": int.from_bytes(frame[head - 4 : head], "big"), "data": frame[head:]}
-    arguments = [values[name] for name in probe.fields]
-    if not frame[head:].startswith(b"probe") or probe.fill(arguments).value != frame:
-        return []
-    return [answer.fill(arguments).value]
-
-
-@pytest.mark.parametrize("dialect", some(sorted(TESTED_DIALECTS), 2))
-async def test_every_case_fails_a_client_that_closes_or_one_that_does_nothing(
-    dialect: str, autojump_clock: object
-) -> None:
-    every = chosen(dialect, role="client")
-    passed = []
-    for closes in (True, False):
-        listening = Listening(f"memory://bare-{dialect.replace('/', '-')}", bare(closes=closes), frozenset(NEEDS))
-        results = await run_clients(every, listening)
-        passed.append({result.case.id for result in results if result.outcome is CaseOutcome.PASS})
-
-    assert passed[0] & passed[1] == SHOWN_BY_BOTH & {case.id for case in every}
-    assert passed[0]
-    assert passed[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.header import MAX_JOINED, Fragments, Torn
+from rsocket_trio.conformance.header import MAX_JOINED, NO_HEADERS, Fragments, Torn
 
 PLAIN, OLD, OLDEST, DRAFT = "rsocket/1.0", "reactivesocket/0.1", "reactivesocket/0.0", "rsocket/2.0-draft"
 JOINED = {
@@ -41,12 +41,13 @@ JOINED = {
         ['item_more_described 2 "m" ""', 'last_described 2 "n" "b"'],
         'last_described 2 "mn" "b"',
     ),
-    "what would be fragments of a request of 0.0": (OLDEST, ['ask_more 2 "a"'], 'ask_more 2 "a"'),
-    "an item with types of its own": (
-        DRAFT,
-        ["hex 00000001 28b0 85 78", 'item 1 "y"'],
-        "hex 00000001 2830 85 78 79",
+    "typed metadata of 0.0": (
+        OLDEST,
+        ["hex 00 60 0020 0000000000000002 a5 000005 6d", 'last_described 2 "n" "b"'],
+        "hex 00 50 0020 0000000000000002 a5 000006 6d 6e 62",
     ),
+    "what would be fragments of a request of 0.0": (OLDEST, ['ask_more 2 "a"'], 'ask_more 2 "a"'),
+    "an item with types of its own": (DRAFT, ["hex 00000001 28b0 85 78", 'item 1 "y"'], "hex 00000001 2830 85 78 79"),
 }
 
 
@@ -77,10 +78,7 @@ def test_the_first_fragment_tells_what_is_not_whole() -> None:
 
 @pytest.mark.parametrize(
     ("frame", "fault"),
-    [
-        ('item_described 1 "m" "b"', "behind data"),
-        ("hex 00000001 2920 000005 6d", "longer than its fragment"),
-    ],
+    [('item_described 1 "m" "b"', "behind data"), ("hex 00000001 2920 000005 6d", "longer than its fragment")],
 )
 def test_fragments_that_no_peer_may_send_are_torn(frame: str, fault: str) -> None:
     notation, fragments = read_chapter(PLAIN).notation, fragments_of(PLAIN)
@@ -101,4 +99,4 @@ def test_fragments_end_somewhere() -> None:
 
 
 def test_chunks_of_streamux_stay_as_they_are() -> None:
-    assert Fragments(None).take(b"chunk") == b"chunk"
+    assert Fragments(NO_HEADERS).take(b"chunk") == b"chunk"

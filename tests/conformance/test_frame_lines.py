@@ -31,8 +31,7 @@ def test_a_frame_is_shown_by_what_it_says(frame: str, line: str) -> None:
 
 
 def test_the_error_of_a_stream_has_no_code_in_the_first_draft() -> None:
-    frames = read_chapter("reactivesocket/0.0").notation.templates
-    error = frames["error"].fill([2]).value + b"oops"
+    error = read_chapter("reactivesocket/0.0").notation.fill("error", 2).value + b"oops"
 
     assert frame_line("reactivesocket/0.0", error) == 'ERROR stream 2: "oops"'
 

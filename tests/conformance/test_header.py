@@ -29,9 +29,7 @@ CASES = {
 
 
 def headers_of(dialect: str) -> Headers:
-    headers = read_chapter(dialect).notation.headers
-    assert headers is not None
-    return headers
+    return read_chapter(dialect).notation.headers
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from rsocket_trio.conformance.catalogue import (
-    ASKS,
     NEEDS,
     OPTIONS,
+    TERMS,
     TESTED_DIALECTS,
     Case,
     Level,
@@ -87,10 +87,7 @@ SETUP = "hex 00000000 0400 0001 0000 000003e8 000007d0 0000"
 """A client's SETUP with an interval of 1 s and a lifetime of 2 s."""
 PASSED = {
     "KEEPALIVEs in their interval": ("< client_setup\nbeats 2", [SETUP, 'keepalive 0 ""', 'keepalive 0 "x"']),
-    "answers in any order": ('<=~ 1 "a" ; 3 "b"', ['item 3 "b"', 'last 1 "a"', "complete 3"]),
     "an answer behind what may come at any time": ('<= 1 "a"', ["request_n 1 5", 'keepalive 0 ""', 'last 1 "a"']),
-    "counted items": ("counted 1 9 11", ['item 1 "9"', 'item 1 "10"', 'item 1 "11"']),
-    "an item in fragments": ('< item 1 "abc"', ['item_more 1 "a"', 'item_more 1 "b"', 'item 1 "c"']),
     "counted items in fragments": (
         "counted 1 10 11",
         ['item 1 "10"', 'item_more 1 "1"', "request_n 1 1", 'item 1 "1"'],
@@ -99,23 +96,16 @@ PASSED = {
         'each 1 3 stream # 1 "" -> item # "00"',
         ['item_more 3 "0"', 'item_more 1 "0"', 'item 1 "0"', 'item 3 "0"'],
     ),
-    "a grant in one": ("granted 1 3", ["request_n 1 3"]),
-    "room": ("room 1 3", ["request_n 1 3"]),
-    "an answer for each in turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 1 "1"', 'last 3 "3"']),
     "a grant in portions": ("granted 1 3", ["request_n 1 1", "request_n 1 1", "request_n 1 9"]),
     "a grant behind an item that is kept": (
         'granted 1 1\n< item 1 "a"\n< item 1 "b"',
         ['item 1 "a"', "request_n 1 1", 'item 1 "b"'],
     ),
     "a grant that came before": ('< item 1 "a"\ngranted 1 1', ["request_n 1 1", 'item 1 "a"']),
-    "an answer for each": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"', 'item 1 "1"', "complete 1"]),
-    "a frame for each": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"', 'item 1 "0"']),
     "an open frame for each": (
         'each 1 3 keepalive 0 "#" -> keepalive_answer * "#"',
         ['keepalive_answer 7 "1"', 'keepalive_answer 8 "3"'],
     ),
-    "nothing for each": ("each 1 9 cancel #", []),
-    "an answer behind a request of the server": ('> setup\n<= 1 "a"', ['ask 2 "q"', 'last 1 "a"']),
     "an answer behind what needs no answer": (
         '> setup\n<= 1 "a"',
         ['forget 2 "f"', 'push "m"', 'ext_ignorable 0 7 "x"', 'ext_ignorable 1 7 "x"', 'last 1 "a"'],
@@ -124,26 +114,19 @@ PASSED = {
         '> setup\n<= 1 "a"',
         ['channel_more 2 5 "q"', 'last 1 "a"', 'item 2 "r"', "request_n 2 1", "cancel 2"],
     ),
-    "silence": ("silent 1", []),
-    "silence but for a request of the server": ("> setup\nsilent 1", ['ask 2 "q"', 'push "m"']),
-    "silence but for what may come at any time": ("silent 1", ["request_n 1 5", 'keepalive 0 "x"']),
 }
 FAILED = {
     "a KEEPALIVE too few": ("< client_setup\nbeats 2", [SETUP, 'keepalive 0 ""'], "1 of 2 KEEPALIVEs came"),
     "a word instead of a KEEPALIVE": ("< client_setup\nbeats 1", [SETUP, "cancel 1"], "expected a KEEPALIVE"),
     "life beyond the lifetime": ("< client_setup\noutlived", [SETUP], "went on for 5 s after the lifetime of 2 s"),
-    "a word before the end of life": ("< client_setup\noutlived", [SETUP, "cancel 1"], "expected KEEPALIVE or the end"),
     "an answer to a KEEPALIVE that was not sent": ("silent 1", ['keepalive_answer 0 ""'], "expected nothing for 1 s"),
     "a KEEPALIVE answered twice": (
         '< keepalive_answer 0 "a"\nalive',
         ['keepalive_answer 0 "a"', 'keepalive_answer 0 "a"'],
         "expected nothing but the answer to a probe",
     ),
-    "a lease that was not asked for": ("silent 1", ["lease 1 1"], "expected nothing for 1 s"),
-    "an answer that is another": ('<= 1 "a"', ['last 1 "b"'], "expected 00 00 00 01 28 60 61"),
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
-    "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
-    "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
+    "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 31, or one of 9 others"),
     "a fragment without the rest": ('< item 1 "ab"', ['item_more 1 "a"'], "came, and not the rest of it in 5 s"),
     "a fragment in silence": ("silent 1", ['item_more 1 "a"'], "28 a0 61 came, expected nothing for 1 s"),
     "a fragment before the answer to a probe": (
@@ -158,31 +141,16 @@ FAILED = {
     ),
     "a request before SETUP": ("silent 1", ['ask 2 "q"'], "expected nothing for 1 s"),
     "a request on a stream of the tester": ("> setup\nsilent 1", ['ask 1 "q"'], "expected nothing for 1 s"),
-    "a METADATA_PUSH on a stream": ("> setup\nsilent 1", ["hex 00000002 3100 78"], "expected nothing for 1 s"),
-    "an EXT that may not be ignored": ("> setup\nsilent 1", ["hex 00000000 fc00 00000007"], "expected nothing for 1 s"),
-    "an item of a stream that nobody opened": ("> setup\nsilent 1", ['item 2 "a"'], "expected nothing for 1 s"),
     "a frame that a silence excludes": ('> setup\nsilent 1 push "m"', ['push "m"'], "expected nothing for 1 s"),
-    "an item too few": ("counted 1 0 1", ['item 1 "0"'], "nothing came in 5 s"),
-    "items out of order": ("counted 1 0 1", ['item 1 "1"', 'item 1 "0"'], "expected"),
     "too small a grant": ("granted 1 3", ["request_n 1 2"], "2 items were granted on stream 1 in 5 s, expected 3"),
-    "a grant on another stream": ("granted 1 1", ["request_n 3 1"], "0 items were granted"),
     "an item that was kept and is not expected": ("granted 1 1\nsilent 1", ['item 1 "a"', "request_n 1 1"], "nothing"),
-    "an answer for each out of turn": ('in-turn 1 3 ask # "#" <= # "#"', ['last 3 "3"', 'last 1 "1"'], "expected"),
-    "an answer too few": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"'], "nothing came in 5 s"),
-    "a frame too few": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"'], "nothing came in 5 s"),
     "a frame twice": (
         'each 1 3 stream # 1 "" -> item # "0"',
         ['item 3 "0"', 'item 3 "0"'],
         "or the same on another stream",
     ),
-    "a word in silence": ("silent 1", ['item 1 "a"'], "expected nothing for 1 s"),
 }
-AT_THE_END = {
-    "an answer": ('<= 1 "a"', "expected 00 00 00 01 28 60 61"),
-    "a grant": ("granted 1 1", "expected a grant on stream 1"),
-    "a frame for each": ('each 1 3 stream # 1 "" -> item # "0"', "expected 2 frames"),
-    "silence": ("silent 1", "expected nothing for 1 s"),
-}
+AT_THE_END = ('<= 1 "a"', "granted 1 1", 'each 1 3 stream # 1 "" -> item # "0"', "silent 1")
 
 
 @pytest.mark.parametrize(("steps", "said"), PASSED.values(), ids=PASSED)
@@ -199,11 +167,10 @@ async def test_a_step_fails_and_says_why(autojump_clock: object, steps: str, sai
     assert (await played(steps, said, level=Level.READING)).outcome is CaseOutcome.DEVIATION
 
 
-@pytest.mark.parametrize(("steps", "why"), AT_THE_END.values(), ids=AT_THE_END)
-async def test_a_step_fails_at_the_end_of_the_connection(autojump_clock: object, steps: str, why: str) -> None:
+@pytest.mark.parametrize("steps", AT_THE_END)
+async def test_a_step_fails_at_the_end_of_the_connection(autojump_clock: object, steps: str) -> None:
     result = await played(steps, [], ends=True)
-    assert result.outcome is CaseOutcome.FAIL
-    assert why in result.why
+    assert (result.outcome, result.why) == (CaseOutcome.FAIL, "the peer closed the connection")
 
 
 async def test_a_client_that_ends_too_early_has_not_waited_for_its_lifetime(autojump_clock: object) -> None:
@@ -388,7 +355,7 @@ def test_the_names_in_a_file_are_known(dialect: str) -> None:
     for case in cases:
         assert {*case.needs} <= {*NEEDS, *OPTIONS}, case
         assert {*case.lacks} <= {*OPTIONS}, case
-        assert case.asks in ASKS, case
+        assert case.asks in TERMS.asks, case
         assert {*case.clauses} <= {*clauses()}, case
 
 

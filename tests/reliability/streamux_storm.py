@@ -1,23 +1,14 @@
-"""A program, one side of a storm over Streamux: so many requests of both sides at once, cancels and pings.
-
-``server URI COUNT SEED [PEM]`` prints where it listens, serves one client, and calls it back as often as that calls it.
-``client URI COUNT SEED [PEM]`` is that client. Each ends with 0 if every answer was right and nothing is left.
-"""
+"""One side of a storm over Streamux: so many requests of both sides at once, cancels and pings."""
 
 from __future__ import annotations
 
 import math
-import os
 import random
-import ssl
-import sys
-from functools import partial
 
 import attrs
 import trio
-import trio.testing
 
-from rsocket_trio import Connection, Payload, Responder, Setup, current_connection, open_connection, serve
+from rsocket_trio import Connection, Payload, Responder, current_connection
 
 DONE = b"done"
 PATIENCE = 60.0
@@ -53,19 +44,13 @@ class Plan:
 
 
 class Side:
-    """One side: what it asks, and how it answers what the other one asks.
+    """One side: what it asks, and how it answers what the other one asks."""
 
-    With ``gathers`` it answers nothing before all requests that nobody cancels are there at once.
-    """
-
-    def __init__(self, count: int, *, theirs: int, ours: int, gathers: bool) -> None:
+    def __init__(self, count: int, *, theirs: int, ours: int) -> None:
         self.count = count
         self.seeds = theirs, ours
         self.wrong: list[str] = []
-        self.gathered = self.cancelled = self.answered = 0
-        self.patient = sum(math.isinf(Plan.of(theirs, number).cancelled) for number in range(count))
-        self.gathers = gathers
-        self.all_here = trio.Event()
+        self.cancelled = self.answered = 0
         self.stormed = trio.Event()
         self.report = ""
         self.responder = Responder()
@@ -79,13 +64,7 @@ class Side:
         plan = Plan.of(self.seeds[0], int.from_bytes(request.data[:4], "big"))
         if request.data != plan.request:
             self.wrong.append(f"request {request.data[:16].hex()} of {len(request.data)} bytes")
-        if math.isinf(plan.cancelled) and self.gathers:
-            self.gathered += 1
-            if self.gathered == self.patient:
-                self.all_here.set()
-            await self.all_here.wait()
-        else:
-            await trio.sleep(plan.answered)
+        await trio.sleep(plan.answered)
         return plan.answer
 
     async def storm(self, connection: Connection) -> None:
@@ -124,67 +103,5 @@ class Side:
     def check(self) -> None:
         assert self.wrong == []
         assert self.report == ""
-        assert self.gathered == (self.patient if self.gathers else 0)
         assert self.answered + self.cancelled == self.count
         assert 0 < self.cancelled < self.count / 2
-
-
-def left_over() -> tuple[int, int]:
-    """Tasks and descriptors of this process."""
-    return trio.lowlevel.current_statistics().tasks_living, len(os.listdir("/proc/self/fd"))
-
-
-async def until_nothing_is_left(before: tuple[int, int]) -> None:
-    with trio.move_on_after(5):
-        while left_over() != before:  # noqa: ASYNC110
-            await trio.sleep(0.01)
-    assert left_over() == before
-
-
-async def be_server(uri: str, side: Side, ssl_context: ssl.SSLContext | None) -> None:
-    async with trio.open_nursery() as nursery:
-
-        @side.responder.setup
-        def begin(setup: Setup, connection: Connection) -> None:
-            nursery.start_soon(side.storm, connection)
-
-        [bound] = await nursery.start(partial(serve, side.responder, uri, ssl_context=ssl_context))
-        await trio.testing.wait_all_tasks_blocked()
-        before = left_over()
-        print(bound, flush=True)
-        await side.stormed.wait()
-        await until_nothing_is_left(before)
-        nursery.cancel_scope.cancel()
-    side.check()
-
-
-async def be_client(uri: str, side: Side, ssl_context: ssl.SSLContext | None) -> None:
-    before = left_over()
-    async with open_connection(
-        uri, dialect="streamux/1", responder=side.responder, ssl_context=ssl_context
-    ) as connection:
-        await side.storm(connection)
-        reply = await connection.request_response(DONE)
-        assert reply.data == b"well done"
-        side.report = side.left(connection, answering=0)
-    await until_nothing_is_left(before)
-    side.check()
-
-
-def main() -> None:
-    role, uri, count, seed, *pem = sys.argv[1:]
-    purpose, run = (ssl.Purpose.CLIENT_AUTH, be_server) if role == "server" else (ssl.Purpose.SERVER_AUTH, be_client)
-    context = None
-    if pem:
-        context = ssl.create_default_context(purpose)
-        if role == "server":
-            context.load_cert_chain(pem[0])
-        else:
-            context.load_verify_locations(pem[0])
-    seeds = 2 * int(seed), 2 * int(seed) + 1
-    theirs, ours = seeds if role == "server" else reversed(seeds)
-    trio.run(run, uri, Side(int(count), theirs=theirs, ours=ours, gathers=True), context)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -82,75 +82,32 @@ async def stop_a_server() -> list[float]:
 
 # What clients do to a listener
 
-Attack = Callable[[trio.SocketStream], Awaitable[None]]
+ATTACKS: dict[str, bytes] = {
+    "garbage": bytes(range(256)) * 10,
+    "a frame without end": b"\xff\xff\xff" + bytes(100),
+    "reset": b"",
+    "SETUP, then reset": raw.prefixed(raw.setup(), raw.ask(1)),
+    "SETUP, then garbage": raw.prefixed(raw.setup()) + b"\x00\x00\x01\x00",
+    "silence": b"",
+    "half a SETUP": raw.prefixed(raw.setup())[:20],
+    "HTTP": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    "half a handshake": b"\x16\x03\x01\x02\x00\x01\x00",
+    "half a request": b"GET /rsocket HTTP/1.1\r\nHost:",
+    "half a preface": b"PRI * HTTP/2.0\r\n\r\nSM",
+}
+"""What clients say, and nothing after it; those with reset in their names end the connection so."""
 
 
-async def garbage(stream: trio.SocketStream) -> None:
-    await stream.send_all(bytes(range(256)) * 10)
-
-
-async def a_frame_without_end(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"\xff\xff\xff" + bytes(100))
-
-
-async def reset(stream: trio.SocketStream) -> None:
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    await trio.aclose_forcefully(stream)
-
-
-async def setup_then_reset(stream: trio.SocketStream) -> None:
-    await stream.send_all(raw.prefixed(raw.setup(), raw.ask(1)))
-    await reset(stream)
-
-
-async def setup_then_garbage(stream: trio.SocketStream) -> None:
-    await stream.send_all(raw.prefixed(raw.setup()) + b"\x00\x00\x01\x00")
-
-
-async def silence(stream: trio.SocketStream) -> None:
-    return
-
-
-async def half_a_setup(stream: trio.SocketStream) -> None:
-    await stream.send_all(raw.prefixed(raw.setup())[:20])
-
-
-async def http(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-
-
-async def half_a_handshake(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"\x16\x03\x01\x02\x00\x01\x00")
-
-
-async def half_a_request(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"GET /rsocket HTTP/1.1\r\nHost:")
-
-
-async def half_a_preface(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM")
-
-
-ATTACKS: list[Attack] = [
-    garbage,
-    a_frame_without_end,
-    reset,
-    setup_then_reset,
-    setup_then_garbage,
-    silence,
-    half_a_setup,
-    http,
-    half_a_handshake,
-    half_a_preface,
-]
-
-
-async def until_closed(port: int, attack: Attack) -> float:
+async def until_closed(port: int, begin: bytes, *, resets: bool = False) -> float:
     """Return the seconds after which the server has closed a connection that began like this."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     started = time.monotonic()
     try:
-        await attack(stream)
+        if begin:
+            await stream.send_all(begin)
+        if resets:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await trio.aclose_forcefully(stream)
         while await stream.receive_some():
             pass
     except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -161,7 +118,7 @@ async def until_closed(port: int, attack: Attack) -> float:
 
 
 async def attack_a_listener(
-    scheme: str, attacks: Sequence[Attack], count: int, descriptors: Callable[[], int]
+    scheme: str, attacks: Sequence[str], count: int, descriptors: Callable[[], int]
 ) -> tuple[list[float], list[float], int]:
     """Make each attack so often at once, and well-behaved requests until all attackers are gone.
 
@@ -181,8 +138,8 @@ async def attack_a_listener(
     def echo(request: Payload) -> Payload:
         return request
 
-    async def attacker(port: int, attack: Attack) -> None:
-        lasted.append(await until_closed(port, attack))
+    async def attacker(port: int, attack: str) -> None:
+        lasted.append(await until_closed(port, ATTACKS[attack], resets="reset" in attack))
 
     async def ask_all_the_while(uri: str) -> None:
         while len(lasted) < count * len(attacks):
@@ -214,7 +171,7 @@ async def fall_silent(clients: int, lifetime: float) -> list[float]:
     setup = raw.prefixed(raw.setup(keepalive=500, lifetime=round(lifetime * 1000)))
 
     async def client(port: int) -> None:
-        lasted.append(await until_closed(port, lambda stream: stream.send_all(setup)))
+        lasted.append(await until_closed(port, setup))
 
     async with trio.open_nursery() as nursery:
         (uri,) = await nursery.start(serve, Responder(), ["tcp://127.0.0.1:0"])

@@ -114,11 +114,6 @@ async def test_the_trace_tells_what_the_ledger_was_told(autojump_clock: trio.tes
             await trio.sleep_forever()
 
     words = [" ".join(map(str, fact[:2])) for _, fact in trace.facts]
-    assert words == [
-        "handler of talk begins",
-        "talk down offers",
-        "talk down receives",
-        "handler of talk is cancelled",
-    ]
+    assert words == ["handler of talk begins", "talk down offers", "talk down receives", "handler of talk is cancelled"]
     assert [when for when, _ in trace.facts] == [0, 0, 0, 1]
     assert str(trace).splitlines()[-1] == "    1.000000  handler of talk is cancelled"
