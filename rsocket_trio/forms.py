@@ -91,9 +91,10 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``passes_on`` that it looks at nothing of its call, ``around`` are interceptors of this
-    handler alone, ``codecs`` returns those for the objects that ``function`` gives. ``plain`` says that nothing has to
-    be done round the function.
+    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` returns those for the
+    objects that ``function`` gives. ``plain`` says that nothing has to be done round the function. ``relay``, of a
+    handler that looks at nothing of its calls, hands a request on without a task: it takes the engine, the stream and
+    the request, and returns whether it did.
     """
 
     function: Function
@@ -108,7 +109,7 @@ class Handler:
     typed: TypedForm | None = None
     pattern: RouteMatcher | None = None
     requires: Requirement | None = None
-    passes_on: bool = False
+    relay: Callable[..., bool] | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
     codecs: Callable[[], CodecChoice] | None = None

@@ -364,7 +364,7 @@ class Responder:
             )
         with self._all_or_nothing():
             for interaction, handler in other._requests():
-                if prefix and handler.route is None and handler.passes_on:
+                if prefix and handler.route is None and handler.relay is not None:
                     continue  # what is forwarded behind a prefix has a route
                 self._include(interaction, handler, prefix, other._interceptors)
         self._setup_checks += other._setup_checks
@@ -508,7 +508,7 @@ class Responder:
         *,
         credit: int = 256,
         refill: bool = True,
-        passes_on: bool = False,
+        relay: Callable[..., bool] | None = None,
     ) -> Any:
         _check_requires(requires)
 
@@ -525,7 +525,7 @@ class Responder:
                 credit=credit,
                 refill=refill,
                 requires=requires,
-                passes_on=passes_on,
+                relay=relay,
                 codecs=self._choices,
             )
             self._add(handler, interaction, text, pattern)
@@ -548,7 +548,7 @@ class Responder:
             handler = attrs.evolve(handler, pattern_text=text or "", route=route)
         else:
             handler = attrs.evolve(handler, pattern_text=text, route=pattern.text, pattern=pattern)
-        looks = handler.pattern is not None and not handler.passes_on
+        looks = handler.pattern is not None and handler.relay is None
         if handler.typed is not None or handler.requires is not None or handler.around or looks:
             handler = attrs.evolve(handler, plain=False)
             self._attach_served_calls()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -9,14 +11,18 @@ import attrs
 import trio
 
 from rsocket_trio import errors
-from rsocket_trio.connection.connection import Connection, Requester, current_connection
+from rsocket_trio.connection.connection import Connection, Requester, answered, current_connection
+from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.handler_tasks import RelayedResponse
 from rsocket_trio.connection.hooks import current_call_variable
+from rsocket_trio.connection.request_queue import routed
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
-from rsocket_trio.errors import ApplicationError, Rejected
+from rsocket_trio.errors import ApplicationError, Rejected, RSocketError
 from rsocket_trio.forms import checked
 from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, mime_name
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_RESPONSE, Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.services.calls.context import Call
@@ -46,10 +52,10 @@ def forwarding(connection: Far, *, route: str | None = None, credentials: bool =
     responder._last_pushes = (checked("metadata_push", forwarder.push),)
     for registered, to in (("**", None), (None, route)):
         # A channel's client may send what the far side asks for, and nothing before.
-        terms: Any = {"route": registered, "credit": 0, "refill": False, "passes_on": True}
+        terms: Any = {"route": registered, "credit": 0, "refill": False, "relay": partial(forwarder.relay, to)}
         for interaction, function in (
-            (Interaction.REQUEST_RESPONSE, partial(forwarder.respond, to)),
-            (Interaction.FIRE_AND_FORGET, partial(forwarder.forget, to)),
+            (Interaction.REQUEST_RESPONSE, partial(forwarder.ask, connection.request_response, to)),
+            (Interaction.FIRE_AND_FORGET, partial(forwarder.ask, connection.fire_and_forget, to)),
             (Interaction.REQUEST_STREAM, partial(forwarder.stream, connection.request_stream, to)),
             (Interaction.REQUEST_SUBSCRIPTION, partial(forwarder.stream, connection.request_subscription, to)),
             (Interaction.REQUEST_CHANNEL, partial(forwarder.channel, to)),
@@ -58,65 +64,91 @@ def forwarding(connection: Far, *, route: str | None = None, credentials: bool =
     return responder
 
 
-class ErrorTranslation:
-    """A block whose errors become what the client is told of its forwarded request."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        leaf = None if error is None else only_leaf(error)
-        while isinstance(leaf, ExceptionGroup) and leaf.split(errors.RSocketError)[1] is None:
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise the errors of the block as its client is told of them."""
+    try:
+        yield
+    except Exception as error:
+        leaf = only_leaf(error)
+        while isinstance(leaf, ExceptionGroup) and leaf.split(RSocketError)[1] is None:
             leaf = leaf.exceptions[0]  # both directions of a channel hear of the loss
         if isinstance(leaf, errors.StreamError) and not isinstance(leaf, errors.Drained):
             raise leaf from None
         if isinstance(leaf, errors.Unsupported | errors.LocalProtocolError | ValueError):
             raise Rejected(f"the far side can't be asked so: {leaf}") from error
-        if isinstance(leaf, errors.SetupError) or (isinstance(leaf, errors.RSocketError) and errors.did_not_run(leaf)):
+        if isinstance(leaf, errors.SetupError) or (isinstance(leaf, RSocketError) and errors.did_not_run(leaf)):
             raise Rejected("the far side can't be reached: the request was not sent") from error
-        if isinstance(leaf, errors.RSocketError):
+        if isinstance(leaf, RSocketError):
             raise ApplicationError("the far side was lost") from error
-
-
-TRANSLATED_ERRORS = ErrorTranslation()
+        raise
 
 
 @attrs.frozen(eq=False)
 class Forwarder:
-    """Asks the far side of ``requester``; ``credentials`` pass in any case."""
+    """Asks the far side of ``requester``; ``credentials`` pass in any case.
+
+    ``route`` is that of requests which have none.
+    """
 
     requester: Far
     credentials: bool
 
-    # ``route`` is that of requests which have none.
+    def relay(self, route: str | None, port: Engine, stream: StreamState, request: Payload) -> bool:
+        """Send a request of one answer, or of none, at once. Return False if that takes a task."""
+        engine, interaction = self.requester._usable(), stream.interaction
+        if (
+            engine is None
+            or engine is port
+            or not engine.plain_requests
+            or interaction not in (REQUEST_RESPONSE, FIRE_AND_FORGET)
+            or self.credentials
+            or has_odd_answers(port.connection, engine.session)
+        ):
+            return False
+        try:
+            request = routed(engine, self._far_request(request, port.connection, engine), route)
+            far = engine.request_queue.at_once(interaction, request, None, ())
+        except (RSocketError, ValueError):
+            return False  # the task says why
+        if far is not None and interaction is REQUEST_RESPONSE:
+            RelayedResponse(port, stream, engine, far, partial(self._finish, engine, request))
+        return far is not None
 
-    async def respond(self, route: str | None, request: Payload) -> Payload:
-        """Return the answer of the far side."""
-        with TRANSLATED_ERRORS:
-            return checked_answer(await self.requester.request_response(self._far_request(request), route=route))
+    async def _finish(self, engine: Engine, request: Payload, result: Payload | RSocketError) -> Payload:
+        """Return an answer over ``engine``, or over another one for an error of a request that was not processed."""
+        if isinstance(result, Payload):
+            return result
+        with translated_errors():
+            following = await self.requester._next_engine(result, [engine])
+            if following is None:
+                raise result
+            return checked_answer(await self.requester._sent(answered, following, (), None, request, [engine]))
 
-    async def forget(self, route: str | None, request: Payload) -> None:
-        """Send a request without an answer."""
-        with TRANSLATED_ERRORS:
-            await self.requester.fire_and_forget(self._far_request(request), route=route)
+    async def ask(self, send: Any, route: str | None, request: Payload) -> Payload | None:
+        """Return the answer of the far side, if there is to be one."""
+        with translated_errors():
+            answer = await send(self._request_from_here(request), route=route)
+            return None if answer is None else checked_answer(answer)
 
     async def push(self, metadata: bytes) -> None:
         """Send metadata that the client pushed."""
-        with TRANSLATED_ERRORS:
+        with translated_errors():
             await self.requester.metadata_push(metadata)
 
     async def stream(self, opening: Any, route: str | None, request: Payload, out: Outgoing) -> None:
         """Send the items of the far side, as many as the client grants."""
         owed = min(await out.wait_room(), MAX_OWED_ITEMS)
-        with TRANSLATED_ERRORS:
-            async with opening(self._far_request(request), route=route, initial_request_n=owed, refill=False) as items:
+        with translated_errors():
+            far_request = self._request_from_here(request)
+            async with opening(far_request, route=route, initial_request_n=owed, refill=False) as items:
                 await pass_on(items, out, owed)
 
     async def channel(self, route: str | None, near: Channel) -> None:
         """Pass items on in both directions, each half until its end."""
         owed = min(await near.wait_room(), MAX_OWED_ITEMS)
-        with TRANSLATED_ERRORS:
-            request = self._far_request(near.request)
+        with translated_errors():
+            request = self._request_from_here(near.request)
             opening = self.requester.request_channel(request, route=route, initial_request_n=owed, refill=False)
             async with opening as far, trio.open_nursery() as nursery:
                 nursery.start_soon(pass_upstream, near, far)
@@ -125,54 +157,59 @@ class Forwarder:
 
     # What differs between the two connections
 
-    def check_setup(self, setup: Setup, connection: Connection) -> None:
+    def check_setup(self, setup: Setup, near: Connection) -> None:
         """Raise ``RejectedSetup`` for a client whose data the far side would misread."""
-        far = self.requester._far_setup
-        if far is not None and misreads(far, setup, connection):
-            raise errors.RejectedSetup(other_data(far, setup))
+        refusal = misread_data(near, self.requester._usable())
+        if refusal:
+            raise errors.RejectedSetup(refusal)
 
-    def _far_request(self, request: Payload) -> Payload:
-        """Return a request as the far side gets it. Raise ``Rejected`` for metadata that can't be told there."""
-        near, far = current_connection(), self.requester._far_setup
-        if far is not None and misreads(far, near.setup, near):
-            # The far side was not there yet when the client came.
-            raise Rejected(other_data(far, near.setup))
+    def _request_from_here(self, request: Payload) -> Payload:
+        return self._far_request(request, current_connection(), self.requester._usable())
+
+    def _far_request(self, request: Payload, near: Connection, engine: Engine | None) -> Payload:
+        """Return a request as the far side gets it. Raise ``Rejected`` for metadata that it has no place for."""
+        refusal = misread_data(near, engine)
+        if refusal:
+            raise Rejected(refusal)  # the far side was not there yet when the client came
         metadata, mime = request.metadata, request.metadata_mime or near.setup.metadata_mime
         if self.credentials and mime == COMPOSITE_METADATA and near._engine.responder._authenticator is not None:
             # The responder that takes them has left them out. A request without any may have no call.
             call = current_call_variable.get(None)
             kept = [entry for entry in call.entries if entry.mime == AUTHENTICATION] if isinstance(call, Call) else []
             metadata = (metadata or b"") + encode_composite(kept) or None
-        if far is not None and metadata and mime != far.metadata_mime:
-            is_composite = mime == COMPOSITE_METADATA
-            entries = decode_composite(metadata) if is_composite else [Entry(mime_name(mime), metadata)]
-            metadata = metadata_of(entries, far.metadata_mime)
+        if engine is not None and metadata and mime != engine.metadata_mime:
+            metadata = converted_metadata(metadata, mime, engine.metadata_mime)
         if metadata is request.metadata:
             return request
         return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
 
 
-def misreads(far: Setup, near: Setup, connection: Connection) -> bool:
-    """Return whether the far side takes the data of a client for another type; not where its requests name theirs."""
-    if not near.data_mime or mime_name(near.data_mime) == mime_name(far.data_mime):
-        return False
-    return not connection._engine.session.dialect.mime_fields
+def misread_data(near: Connection, engine: Engine | None) -> str:
+    """Return why the far side would take a client's data for another type, or ``""``."""
+    data_mime = near.setup.data_mime
+    if engine is None or not data_mime or near._engine.session.dialect.mime_fields:
+        return ""
+    far_mime = engine.connection.setup.data_mime
+    if mime_name(data_mime) == mime_name(far_mime):
+        return ""
+    return f"data of type {data_mime!r}: what is behind this server has {far_mime!r}"
 
 
-def other_data(far: Setup, near: Setup) -> str:
-    """Return why a client is refused whose data the far side would misread."""
-    return f"data of type {near.data_mime!r}: what is behind this server has {far.data_mime!r}"
-
-
-def metadata_of(entries: list[Entry], mime: str | int) -> bytes | None:
-    """Return entries as metadata of a MIME type. Raise ``Rejected`` if that can't hold them."""
-    if mime == COMPOSITE_METADATA:
+def converted_metadata(metadata: bytes, mime: str | int, far_mime: str | int) -> bytes | None:
+    """Return metadata of one MIME type as that of another. Raise ``Rejected`` if this can't hold it."""
+    entries = decode_composite(metadata) if mime == COMPOSITE_METADATA else [Entry(mime_name(mime), metadata)]
+    if far_mime == COMPOSITE_METADATA:
         return encode_composite(entries)
     for number, entry in enumerate(entries):
-        if number or entry.mime != mime:
-            taken = f"only {mime!r}" if mime else "no metadata"
+        if number or entry.mime != far_mime:
+            taken = f"only {far_mime!r}" if far_mime else "no metadata"
             raise Rejected(f"metadata of type {entry.mime!r}: what is behind this server takes {taken}")
     return entries[0].content if entries else None
+
+
+def has_odd_answers(near: Connection, session: Session) -> bool:
+    """Return whether an answer of ``session`` may have what the dialect of a client lacks."""
+    return not near.setup.metadata_mime or session.dialect.mime_fields
 
 
 def checked_answer(payload: Payload) -> Payload:
@@ -189,7 +226,7 @@ async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: 
 
     ``scope`` is cancelled once ``sink`` wants no more.
     """
-    is_odd = not current_connection().setup.metadata_mime or source._port.session.dialect.mime_fields
+    is_odd = has_odd_answers(current_connection(), source._port.session)
 
     def grant() -> None:
         nonlocal owed

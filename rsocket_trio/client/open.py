@@ -22,9 +22,9 @@ from rsocket_trio.connection.protocols import (
 )
 from rsocket_trio.connection.recording import (
     RecordedTransport,
-    dial_with_lengths,
-    recorded_dial,
     recording_into,
+    with_lengths,
+    wrapped_dial,
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.tools.event_loop_checks import no_trio
-from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, as_lost, open_transport
@@ -281,16 +281,22 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
     """
     # An application's own transport may be one that knows nothing of this.
     granted = getattr(transport, "granted", None)
+    engine, session = connection._engine, connection._engine.session
     try:
         if granted is not None:
             with as_lost(uri):
                 connection.handshake = await granted(time_limit)
-        await connection._wait_for_answer(time_limit)
+        if session.awaits_answer:
+            with time_limit.step(f"the {session.dialect.first_message} was not answered"):
+                await engine.wait_for_answer()
     except trio.ClosedResourceError:
         # The connection ended before the answer came, as for the silence of its peer.
         raise await connection.wait_closed() from None
     except ConnectionLost as lost:
-        connection._abandon(lost)
+        if engine.ended is None:
+            # Without a word to the peer, which does not answer.
+            engine.end(lost)
+            engine.link.abandon()
         raise
 
 
@@ -319,12 +325,12 @@ async def _run_client(
             credentials = await fresh_credentials(options["auth"])
     factory, dial = prepare(credentials)
     del prepare, options, credentials
-    error: BaseException | None = None
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         if factory.length_on_messages:
-            dial = dial_with_lengths(dial)
+            # Byte streams have lengths anyway.
+            dial = wrapped_dial(dial, lambda inner: with_lengths(inner) if inner.is_message_based else inner)
         if recording is not None:
-            dial = recorded_dial(dial, recording, factory.name)
+            dial = wrapped_dial(dial, lambda inner: RecordedTransport(inner, recording, "client", factory.name))
         async with dial(time_limit) as transport:
             begun = factory.begin(trio.current_time())
             reconnector = None
@@ -336,27 +342,14 @@ async def _run_client(
             )
             transport.use_framing(factory.framing())
             try:
-                async with trio.open_nursery() as nursery:
-                    # Beside the block. A lost connection raises nothing here: the calls that wait raise it.
+                # At the end the nursery waits for ``_run``, which writes what is queued, closes and returns.
+                async with nursery_beside(lambda _: connection._leave()) as nursery:
+                    # A lost connection raises nothing here: the calls that wait raise it.
                     nursery.start_soon(connection._run, transport)
-                    try:
-                        await _wait_until_open(connection, transport, time_limit, uri)
-                        connection._engine.tell_connected()
-                        yield connection
-                    except BaseException as exc:
-                        # Kept until the nursery has ended: raised inside it would leave in a group.
-                        error = exc
-                    # The nursery now waits for `run`, which writes what is queued, closes and returns.
-                    connection._leave()
-            except BaseExceptionGroup as group:
-                leaf = only_leaf(group)
-                raise leaf from leaf.__cause__
+                    await _wait_until_open(connection, transport, time_limit, uri)
+                    connection._engine.tell_connected()
+                    yield connection
             finally:
                 failures.log_repeats()
                 if isinstance(transport, RecordedTransport):
                     transport.session_over(connection._engine.ended)
-            if error is not None:
-                try:
-                    raise error
-                finally:
-                    del error  # its traceback refers to this frame

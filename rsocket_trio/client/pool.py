@@ -11,20 +11,16 @@ import trio
 
 from rsocket_trio.client.reconnecting import (
     BACKOFF,
-    USABLE,
     FailoverRequester,
     ReconnectingClient,
     ReconnectOptions,
     checked,
-    connect_forever,
-    twin,
 )
 from rsocket_trio.connection.recording import recording_into
-from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, did_not_run, unsent_copy
-from rsocket_trio.terms import Backoff, Setup
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, did_not_run, fresh_copy, unsent_copy
+from rsocket_trio.terms import Backoff
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import nursery_beside
-from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:
@@ -39,30 +35,27 @@ class PoolMember:
     flight on it.
     """
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self.state = "connecting"
-        self._client: ReconnectingClient | None = None
+    def __init__(self, client: ReconnectingClient) -> None:
+        self._client = client
         self._leaving = trio.Event()
 
     def __repr__(self) -> str:
         return f"<PoolMember {self.uri}, {self.state}, load {self.load}>"
 
     @property
+    def uri(self) -> str:
+        """Return where it leads."""
+        return self._client._uri
+
+    @property
+    def state(self) -> str:
+        """Return the state of its connection."""
+        return self._client._state
+
+    @property
     def load(self) -> int:
         """Return the number of requests in flight."""
-        return 0 if self._client is None else self._client._requests_in_flight
-
-    @property
-    def _engine(self) -> Engine | None:
-        """The engine for new requests, ``None`` while there is none."""
-        connection = None if self._client is None else self._client._connection
-        return connection._engine if connection is not None and connection.status in USABLE else None
-
-    @property
-    def _refusal(self) -> Exception | None:
-        """The error for which no connection is made any more."""
-        return None if self._client is None else self._client._ended
+        return self._client._requests_in_flight
 
 
 class Pool(FailoverRequester):
@@ -75,12 +68,11 @@ class Pool(FailoverRequester):
     """
 
     def __init__(self, terms: ReconnectOptions, connections: int, wait: bool, backoff: Backoff) -> None:
+        super().__init__(wait)
         self._terms = terms
         self._connections = connections
-        self._wait = wait
         self._backoff = backoff
         self._members: list[PoolMember] = []
-        self._changes = ParkingLot()
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
 
@@ -96,35 +88,13 @@ class Pool(FailoverRequester):
         """Wait until a server is connected, also with ``wait=False``. Raise the refusal if all servers refuse."""
         need_trio()
         await trio.lowlevel.checkpoint()
-        while self._pick(()) is None:
-            if (error := self._ended()) is not None:
-                raise error
-            await self._changes.park()
+        await self._next(wait=True)
 
     # Requests
 
-    @property
-    def _far_setup(self) -> Setup | None:
-        engines = [engine for member in self._members if (engine := member._engine) is not None]
-        return engines[0].connection.setup if engines else None
-
-    async def _ready(self) -> Engine:
-        need_trio()
-        return await self._next(())
-
-    async def _next(self, tried: Sequence[Engine]) -> Engine:
-        """Return the engine for a request, none of those ``tried``; wait for one. No checkpoint after it was found."""
-        while (engine := self._pick(tried)) is None:
-            error = self._error()
-            if error is not None:
-                await trio.lowlevel.checkpoint()
-                raise error
-            # Whatever changes the state of a member wakes it, and a new list.
-            await self._changes.park()
-        return engine
-
-    def _pick(self, tried: Sequence[Engine]) -> Engine | None:
-        usable = [engine for member in self._members if (engine := member._engine) is not None and engine not in tried]
+    def _usable(self, tried: Sequence[Engine] = ()) -> Engine | None:
+        engines = [member._client._usable() for member in self._members]
+        usable = [engine for engine in engines if engine is not None and engine not in tried]
         # A session that waits for a new transport is asked only where there is no other.
         usable = [engine for engine in usable if not engine.is_suspended] or usable
         if len(usable) > 1:
@@ -132,9 +102,8 @@ class Pool(FailoverRequester):
             usable = random.sample(usable, 2)
         return min(usable, key=lambda engine: engine.session.requests_in_flight, default=None)
 
-    def _error(self) -> Exception | None:
-        """Return why a request can't wait for a member."""
-        waiting = None if self._wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
+    def _failure(self, *, wait: bool) -> Exception | None:
+        waiting = None if wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
         return self._ended() or waiting
 
     def _ended(self) -> Exception | None:
@@ -142,10 +111,10 @@ class Pool(FailoverRequester):
         if self._is_closed:
             return ConnectionClosed("the pool was closed")
         staying = [member for member in self._members if not member._leaving.is_set()]
-        refusals = [refusal for member in staying if (refusal := member._refusal) is not None]
+        refusals = [refusal for member in staying if (refusal := member._client._ended) is not None]
         if refusals and len(refusals) == len(staying):
             # Nothing is tried any more: a server that refuses once refuses again.
-            return twin(refusals[0])
+            return fresh_copy(refusals[0])
         return None
 
     def _sends_again(self, refusal: RSocketError) -> bool:
@@ -154,10 +123,10 @@ class Pool(FailoverRequester):
     async def _next_engine(self, refusal: RSocketError, tried: Sequence[Engine]) -> Engine | None:
         if not did_not_run(refusal):
             return None
-        engine = self._pick(tried)
+        engine = self._usable(tried)
         is_gone = refusal._is_unsent or isinstance(refusal, ConnectionClosed)
-        if engine is None and is_gone and self._error() is None:
-            return await self._next(tried)
+        if engine is None and is_gone and self._failure(wait=self._wait) is None:
+            return await self._next(tried, wait=self._wait)
         await trio.lowlevel.checkpoint_if_cancelled()
         return engine
 
@@ -175,7 +144,8 @@ class Pool(FailoverRequester):
                 kept.add(member.uri)
         for uri in wanted:
             for _ in range(0 if uri in kept else self._connections):
-                member = PoolMember(uri)
+                client = ReconnectingClient(uri, self._terms, True, self._backoff, lambda _: self._changes.wake_all())
+                member = PoolMember(client)
                 self._members.append(member)
                 self._nursery.start_soon(self._keep, member)
         # Those that wait for a member may have been refused by the former ones.
@@ -183,16 +153,9 @@ class Pool(FailoverRequester):
 
     async def _keep(self, member: PoolMember) -> None:
         """Keep a member connected until its URI leaves the list, then let its requests finish."""
-
-        def note(state: str) -> None:
-            member.state = state
-            self._changes.wake_all()
-
-        options = self._terms
-        async with connect_forever(member.uri, backoff=self._backoff, on_state=note, **options) as client:
-            member._client = client
+        async with member._client._running():
             await member._leaving.wait()
-            await client._retire()
+            await member._client._retire()
         self._members.remove(member)
 
     def _close(self, nursery: trio.Nursery) -> None:

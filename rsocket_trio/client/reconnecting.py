@@ -9,7 +9,7 @@ import random
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 import trio
 
@@ -40,7 +40,7 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.signatures import completed
-from rsocket_trio.terms import Backoff, Setup
+from rsocket_trio.terms import Backoff
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.tools.parking_lot import ParkingLot
@@ -96,10 +96,36 @@ class FailoverRequester(
 ):
     """Takes a connection for each request, and sends what was certainly not processed to another one."""
 
+    def __init__(self, wait: bool) -> None:
+        self._wait = wait
+        self._changes = ParkingLot()
+        """Where requests wait for a connection; whatever changes one wakes them."""
+
     def _calls(self) -> RequestCalls:
         from rsocket_trio.services.calls import client
 
         return client
+
+    @abstractmethod
+    def _usable(self, tried: Sequence[Engine] = ()) -> Engine | None:
+        """Return the engine for a new request, none of those ``tried``; ``None`` if it has to wait for one."""
+
+    @abstractmethod
+    def _failure(self, *, wait: bool) -> Exception | None:
+        """Return why no request will get a connection, or gets none now if it does not ``wait``."""
+
+    async def _ready(self) -> Engine:
+        need_trio()
+        return await self._next(wait=self._wait)
+
+    async def _next(self, tried: Sequence[Engine] = (), *, wait: bool) -> Engine:
+        """Return the engine for a request, none of those ``tried``; wait for one. No checkpoint after it was found."""
+        while (engine := self._usable(tried)) is None:
+            if (error := self._failure(wait=wait)) is not None:
+                await trio.lowlevel.checkpoint()
+                raise error
+            await self._changes.park()
+        return engine
 
     @abstractmethod
     def _sends_again(self, refusal: RSocketError) -> bool:
@@ -132,9 +158,9 @@ class ReconnectingClient(FailoverRequester):
     def __init__(
         self, uri: str, terms: ReconnectOptions, wait: bool, backoff: Backoff, on_state: Callable[[str], object] | None
     ) -> None:
+        super().__init__(wait)
         self._uri = uri
         self._terms = terms
-        self._wait = wait
         self._backoff = backoff
         self._on_state = on_state
         self._state = "connecting"
@@ -143,7 +169,6 @@ class ReconnectingClient(FailoverRequester):
         self._ended: Exception | None = None
         self._drained_at = self._resend_at = -math.inf
         self._draining: list[Connection] = []
-        self._changes = ParkingLot()
 
     def __repr__(self) -> str:
         return f"<ReconnectingClient {self._uri}, {self._state}>"
@@ -158,7 +183,7 @@ class ReconnectingClient(FailoverRequester):
         """Wait for a connection, and return it. Raise the error that ended the client."""
         need_trio()
         await trio.lowlevel.checkpoint()
-        return await self._next(wait=True)
+        return (await self._next(wait=True)).connection
 
     async def insist(self, call: Callable[[], Awaitable[R]]) -> R:
         """Return the result of ``call``, which is called again whenever its connection is lost or closed meanwhile.
@@ -181,13 +206,19 @@ class ReconnectingClient(FailoverRequester):
                 if error.text != GRACE_IS_OVER:
                     raise
 
-    async def _ready(self) -> Engine:
-        need_trio()
-        return await (await self._next(self._wait))._ready()
+    def _usable(self, tried: Sequence[Engine] = ()) -> Engine | None:
+        connection = self.connection
+        return None if connection is None else connection._engine
 
-    @property
-    def _far_setup(self) -> Setup | None:
-        return None if self._connection is None else self._connection.setup
+    def _failure(self, *, wait: bool) -> Exception | None:
+        if self._ended is not None:
+            return fresh_copy(self._ended)
+        if wait or (self._connection is not None and self._connection.status != "draining"):
+            return None
+        why = self._why if self._connection is None else ConnectionClosed("the last one drains")
+        error = unsent_copy(ConnectionLost(f"no connection: {why}"))
+        error.__cause__ = why
+        return error
 
     def _sends_again(self, refusal: RSocketError) -> bool:
         return type(refusal) is Drained
@@ -218,21 +249,18 @@ class ReconnectingClient(FailoverRequester):
         current = [] if self._connection is None else [self._connection]
         return sum(each._engine.session.requests_in_flight for each in [*current, *self._draining])
 
-    async def _next(self, wait: bool) -> Connection:
-        """Return the connection for a new request. There is no checkpoint after it was found."""
-        while (connection := self.connection) is None:
-            if self._ended is not None:
-                await trio.lowlevel.checkpoint()
-                raise twin(self._ended)
-            if not wait and (self._connection is None or self._connection.status == "draining"):
-                why = self._why if self._connection is None else ConnectionClosed("the last one drains")
-                await trio.lowlevel.checkpoint()
-                raise unsent_copy(ConnectionLost(f"no connection: {why}")) from why
-            # `_connect`, `_hand_over`, `_lose` and `_end` wake it; by then the state may have changed again.
-            await self._changes.park()
-        return connection
-
     # The tasks
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Keep the client connected for as long as the block."""
+        try:
+            async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
+                nursery.start_soon(self._run, nursery)
+                yield
+        finally:
+            self._end(ConnectionClosed("the client was closed by this side"))
+            self._tell("closed")
 
     async def _run(self, nursery: trio.Nursery) -> None:
         """Connect in a loop, until a connection is refused or the task is cancelled."""
@@ -266,7 +294,7 @@ class ReconnectingClient(FailoverRequester):
         try:
             terms = await renewed(self._terms, time_limit)
         except ConnectionLost as error:
-            self._lose(twin(error), refused=False)
+            self._lose(fresh_copy(error), refused=False)
             task_status.started(0.0)
         else:
             await self._connect(terms, time_limit, task_status)
@@ -305,7 +333,7 @@ class ReconnectingClient(FailoverRequester):
         except (RSocketError, ValueError, TypeError) as error:
             if since < math.inf:
                 raise  # an error of the on_state function
-            why = twin(error)
+            why = fresh_copy(error)
         if since < math.inf:
             task_status.started(trio.current_time() - since)
             return
@@ -402,18 +430,8 @@ async def connect_forever(
         # One capture for all connections, not one for each.
         fit["capture"] = recording
         client = ReconnectingClient(uri, fit, wait, backoff, on_state)
-        try:
-            async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
-                nursery.start_soon(client._run, nursery)
-                yield client
-        finally:
-            client._end(ConnectionClosed("the client was closed by this side"))
-            client._tell("closed")
-
-
-def twin(error: Exception) -> Exception:
-    """Return a fresh copy of an error, also of a ``ValueError`` or ``TypeError``, without its traceback."""
-    return fresh_copy(cast("RSocketError", error))
+        async with client._running():
+            yield client
 
 
 def checked(terms: ReconnectOptions) -> ReconnectOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import trio
 
@@ -127,7 +127,7 @@ class Reopened(Incoming):
     def __aiter__(self) -> AsyncIterator[Payload]:
         return super().__aiter__() if self._is_taken else self
 
-    def __anext__(self) -> Coroutine[Any, Any, Payload]:
+    def __anext__(self) -> Coroutine[object, object, Payload]:
         return super().__anext__() if self._is_taken else self._again(super().__anext__)
 
     async def receive_batch(self) -> list[Payload]:
@@ -145,7 +145,7 @@ class ReopenedChannel(Reopened, Channel):
     async def wait_room(self, beyond: int = 0) -> int:
         return await self._again(partial(super().wait_room, beyond))
 
-    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
+    def send(self, payload: PayloadLike) -> Coroutine[object, object, None]:
         return super().send(payload) if self._is_taken else self._again(partial(super().send, payload))
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:

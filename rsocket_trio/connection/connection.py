@@ -25,7 +25,7 @@ from rsocket_trio.connection.hooks import (
 from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed
 from rsocket_trio.connection.resumption import Reconnector
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
-from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError
+from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
 from rsocket_trio.mux.flow_control import checked_request_n
@@ -36,11 +36,8 @@ from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.tools.event_loop_checks import need_trio, no_trio
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.values import UnsaidNumber
 
-ADMISSION_TIMEOUT = 1.0
-"""Seconds that a client gets at least to be let in, on a connection that drains with a shorter grace period."""
 PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
@@ -121,7 +118,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         *,
         route: str | None = None,
         extension_entries: Iterable[object] = (),
-        reply: Any = None,
+        reply: object = None,
         auth: Auth | None = None,
         metadata: Iterable[MetadataPair] = (),
     ) -> Any:
@@ -203,7 +200,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @shows_options
     def request_stream(
-        self, payload: object = b"", *, pushes: bool = False, items: Any = None, **options: Unpack[ItemTerms]
+        self, payload: object = b"", *, pushes: bool = False, items: object = None, **options: Unpack[ItemTerms]
     ) -> Any:
         """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
@@ -259,7 +256,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     ) -> TypedChannel[Any, Any]: ...
 
     @shows_options
-    def request_channel(self, payload: object = b"", *, items: Any = None, **options: Unpack[ItemTerms]) -> Any:
+    def request_channel(self, payload: object = b"", *, items: object = None, **options: Unpack[ItemTerms]) -> Any:
         """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
 
         ``route``, ``extension_entries``, ``initial_request_n``, ``refill``, ``auth`` and ``metadata`` are those of
@@ -270,7 +267,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         return self._opening(Channel, REQUEST_CHANNEL, payload, items, terms)
 
     def _opening(
-        self, kind: type[Incoming], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
+        self, kind: type[Incoming], interaction: Interaction, payload: object, items: object, terms: ItemTerms
     ) -> Any:
         """Return a new stream or channel for use under ``async with``, of objects if ``items`` is their type."""
         stream = self._open(kind, interaction, payload, items, terms)
@@ -279,7 +276,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         # Imported here, so that programs of bytes do not load it.
         from rsocket_trio.connection.typed_streams import Stream, TypedChannel
 
-        return TypedChannel[Any, Any](stream, items) if kind is Channel else Stream[Any](stream, items)
+        return (TypedChannel[Any, Any] if kind is Channel else Stream[Any])(None, items, opening=stream)
 
     async def fire_and_forget(
         self,
@@ -383,10 +380,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
                     raise
                 engine, request = following, request if renewed is None else renewed()
 
-    @property
-    def _far_setup(self) -> Setup | None:
-        """The SETUP of the connection that requests go to, ``None`` while there is none."""
-        return None
+    @abstractmethod
+    def _usable(self) -> Engine | None:
+        """Return the engine that a new request goes to at once, ``None`` if it has to wait for one."""
 
     async def _next_engine(self, refusal: RSocketError, tried: Sequence[Engine]) -> Engine | None:
         """Return the engine that a request is sent to after an error, ``None`` if it ends with that error.
@@ -405,7 +401,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @abstractmethod
     def _open(
-        self, kind: type[Incoming], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
+        self, kind: type[Incoming], interaction: Interaction, payload: object, items: object, terms: ItemTerms
     ) -> Any:
         """Return a new stream for use under ``async with``; ``new_stream`` makes it."""
 
@@ -414,7 +410,7 @@ T = TypeVar("T", bound=Incoming)
 
 
 def new_stream(
-    engine: Engine, kind: type[T], interaction: Interaction, payload: object, items: Any, terms: ItemTerms
+    engine: Engine, kind: type[T], interaction: Interaction, payload: object, items: object, terms: ItemTerms
 ) -> T:
     """Return a stream of a connection, which its block opens. Raise ``ValueError`` for an impossible credit."""
     credit, refill, route = terms["initial_request_n"], terms["refill"], terms["route"]
@@ -526,14 +522,13 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def _calls(self) -> RequestCalls:
         return self._engine.request_calls or self._engine.attach_request_calls()
 
-    @property
-    def _far_setup(self) -> Setup:
-        return self.setup
+    def _usable(self) -> Engine:
+        return self._engine
 
     async def _ready(self) -> Engine:
         return self._engine
 
-    def _open(self, kind: type[T], interaction: Interaction, payload: object, items: Any, terms: ItemTerms) -> T:
+    def _open(self, kind: type[T], interaction: Interaction, payload: object, items: object, terms: ItemTerms) -> T:
         return new_stream(self._engine, kind, interaction, payload, items, terms)
 
     # The connection itself
@@ -630,20 +625,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     # What opens and serves connections
 
-    async def _drain_server(self, *, grace: float) -> None:
-        """Drain a connection of a server that stops. Its requests are refused from now on.
-
-        A client that was not let in yet has ``grace`` seconds for that, and ``ADMISSION_TIMEOUT`` at least: it is told
-        that its requests were refused.
-        """
-        engine, ends = self._engine, trio.current_time() + grace
-        if engine.session.awaits_admission:
-            engine.session.drain()
-            with trio.move_on_after(max(grace, ADMISSION_TIMEOUT)):
-                while engine.ended is None and engine.session.awaits_admission:
-                    await engine.changes.park()
-        await self.drain(grace=max(0.0, ends - trio.current_time()))
-
     def _run(
         self,
         transport: Transport,
@@ -652,7 +633,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         first: Sequence[bytes] = (),
         deadlines: Deadlines | None = None,
         refused_clients: RefusedClients | None = None,
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[object, object, None]:
         """Run the connection until it ends, whatever is cancelled around it: to be awaited at once.
 
         ``first`` are the frames that came on this transport already. Many connections share ``deadlines`` and
@@ -667,20 +648,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             context.run(current_call_variable.set, None)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines, refused_clients)
-
-    async def _wait_for_answer(self, time_limit: ConnectTimeout) -> None:
-        """Wait until the server has answered a SETUP that asked for an answer. Raise its refusal, or why none came."""
-        session = self._engine.session
-        if session.awaits_answer:
-            with time_limit.step(f"the {session.dialect.first_message} was not answered"):
-                await self._engine.wait_for_answer()
-
-    def _abandon(self, error: ConnectionLost) -> None:
-        """End the connection without a word to the peer, which does not answer; not if it has ended already."""
-        engine = self._engine
-        if engine.ended is None:
-            engine.end(error)
-            engine.link.abandon()
 
     def _leave(self) -> None:
         """End the connection: cancel open streams, send the queued frames, then close."""

@@ -122,6 +122,8 @@ class Dispatcher:
                 responder = engine.responder
                 calls = responder._served_calls or responder._attach_served_calls()
                 handler = calls.served(engine, handler, payload, metadata)
+            elif handler.relay is not None and not event.entries and handler.relay(engine, stream, payload):
+                return
             if event.entries:
                 entitled = self._with_entries(handler, stream, payload, event.entries)
                 if entitled is None:

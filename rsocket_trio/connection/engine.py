@@ -70,7 +70,6 @@ class Engine(Timer):
         "_dispatcher",
         "_finished",
         "_nursery",
-        "_on_growth",
         "_outbox",
         "_refused_clients",
         "_resume_scope",
@@ -84,6 +83,7 @@ class Engine(Timer):
         "is_suspended",
         "link",
         "observers",
+        "on_growth",
         "on_state",
         "peer_closing",
         "peer_draining",
@@ -148,7 +148,8 @@ class Engine(Timer):
         self._said_gave_up = False
         self.observers: tuple[Function, ...] = ()
         self.on_state: tuple[Callable[[], object], ...] = ()
-        self._on_growth: Callable[[], object] | None = None
+        self.on_growth: Callable[[], object] | None = None
+        """Called whenever something is queued while the session is suspended."""
 
     async def run(
         self,
@@ -214,7 +215,7 @@ class Engine(Timer):
         self.request_queue.release()
         self.receive_budget.resume_reading()
         self.on_state = ()
-        self._on_growth = self._nursery = self.deadlines = None
+        self.on_growth = self._nursery = self.deadlines = None
         self._view = weakref.ref(self.connection)
         del self.workers, self._dispatcher
 
@@ -323,11 +324,10 @@ class Engine(Timer):
                 self.end(ConnectionClosed("the peer closed the connection"))
         session.attention = session.draining or self.request_queue.has_waiters or self.ended is not None
 
-    # The questions of a link, and what it reports
+    # What ``LinkOwner`` asks and reports
 
     @property
     def is_congested(self) -> bool:
-        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
         return self.receive_budget.is_exceeded or self.session.is_congested
 
     @property
@@ -341,21 +341,17 @@ class Engine(Timer):
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more has to be read."""
         return self.ended is not None
 
     @property
     def is_mid_frame(self) -> bool:
-        """Return whether the session holds a part of a frame, beyond the transport."""
         return self.session.is_mid_frame
 
     @property
     def progress(self) -> int:
-        """A number that grows while readers take received items, and handlers finish, unless something is read."""
         return self.workers.finished - self.receive_budget.size
 
     def pause_reading(self) -> None:
-        """Have the link resumed once readers have made room for more."""
         if self.receive_budget.is_exceeded:
             self.receive_budget.pause_reading(self._on_readers_progress)
             self.reset_deadline()  # the check for readers that take nothing may be due before the next deadline
@@ -363,7 +359,6 @@ class Engine(Timer):
             self.receive_budget.resume_reading()  # readers have no part in what reading pauses for
 
     def resume_reading(self) -> None:
-        """Note that reading goes on, and pauses again at the whole limit."""
         self.receive_budget.resume_reading()
 
     def reconsider_pause(self) -> None:
@@ -373,15 +368,10 @@ class Engine(Timer):
 
     def _on_readers_progress(self) -> None:
         """Resume reading. Frames of the peer stayed unread meanwhile, so it was not silent."""
-        self._forgive_silence(trio.current_time())
+        self.session.heard(trio.current_time())
         self.link.resume()
 
-    def _forgive_silence(self, now: float) -> None:
-        """Count the peer's silence from now on: frames of it may have stayed unread."""
-        self.session.heard(now)
-
     def on_broken(self, error: RemoteProtocolError) -> None:
-        """Handle a framing error: the transport cannot find the next frame."""
         self._dispatcher.act(self.session.broken(error))
 
     def on_lost(self, error: ConnectionLost) -> None:
@@ -398,10 +388,9 @@ class Engine(Timer):
             self.faults.lost(cut)
             self.end(cut)
 
-    # What streams and handlers ask
+    # What ``StreamPort`` asks
 
     def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
-        """Send one item; the caller has checked credit and room."""
         self._commands.send_item(stream, payload, complete=complete)
         link = self.link
         if not link.is_awake:
@@ -418,18 +407,15 @@ class Engine(Timer):
             link.flush()
 
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
-        """Send metadata for one stream; the caller has checked the room."""
         self._commands.metadata_push(stream, push)
         self.wake()
 
     def complete_stream(self, stream: StreamState) -> None:
-        """Complete this side's half, if it is still open."""
         if stream.open & SENDING and self.ended is None:
             self._commands.send_complete(stream)
             self.wake()
 
     def fail_stream(self, stream: StreamState, error: StreamError) -> None:
-        """End a stream with an error if this side's half is open; else cancel the peer's half."""
         if self.ended is not None:
             return
         if stream.open & SENDING:
@@ -443,14 +429,12 @@ class Engine(Timer):
         self.wake()
 
     def cancel_stream(self, stream: StreamState) -> None:
-        """Cancel a stream, if it has not ended. Never waits and never raises."""
         if self.ended is None:
             self._commands.send_cancel(stream)
             self.request_queue.grant_next()  # a stream that sent no frame yet gives its id back at once
             self.wake()
 
     def request_n(self, stream: StreamState, amount: int) -> None:
-        """Grant credit."""
         if self.ended is None:
             self._commands.request_n(stream, amount)
             self.wake()
@@ -464,7 +448,6 @@ class Engine(Timer):
     # What users' calls wait for
 
     def check_open(self) -> None:
-        """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
         if self.ended is not None:
             raise fresh_copy(self.ended)
 
@@ -564,7 +547,7 @@ class Engine(Timer):
         waits_for_readers = self._waits_for_readers
         if waits_for_readers:
             # Before the judgement, which leaves the peer's silence out of account then, but not the keepalive.
-            self._forgive_silence(now)
+            self.session.heard(now)  # frames of it may have stayed unread
         act, _ = self._judge(now)
         if act is None or waits_for_readers:
             self.link.observe_progress(now)
@@ -635,10 +618,6 @@ class Engine(Timer):
         self._suspend(error)
         link.abandon()
 
-    def watch_growth(self, grown: Callable[[], object]) -> None:
-        """Have a function called whenever something is queued while the session is suspended."""
-        self._on_growth = grown
-
     def _suspend(self, error: ConnectionLost) -> None:
         """Suspend the session, because its transport is lost, until there is another."""
         if self.is_suspended or self.ended is not None:
@@ -646,7 +625,7 @@ class Engine(Timer):
         self.faults.lost(error)
         self.is_suspended = True
         # From here on what is queued wakes no send task: it counts towards what waiting sessions may keep.
-        link, self.link = self.link, NoLink(self._on_growth)
+        link, self.link = self.link, NoLink(self.on_growth)
         self._dispatcher.act(self.session.suspend())
         self._on_idle()
         link.on_idle()

@@ -99,7 +99,7 @@ class HandlerCall(StreamObserver):
         # The call gets the stream's events before the channel does: a cancel stops the handler.
         self.stream.owner = self
 
-    def _as_payload(self, item: Any) -> Payload:
+    def _as_payload(self, item: object) -> Payload:
         if item is None:
             return Payload()
         responder = self.port.responder
@@ -173,6 +173,64 @@ class HandlerCall(StreamObserver):
             self.sender.on_credit()
 
 
+class RelayedResponse(StreamObserver):
+    """A request/response that was handed on to another connection: the owner of both streams, in place of a task.
+
+    The receive task of either side passes on what came there. ``finish`` returns the answer, or raises, for what can't
+    be passed on at once: it takes the far side's answer or error.
+    """
+
+    __slots__ = ("_far", "_far_port", "_finish", "_near", "_port")
+
+    def __init__(
+        self,
+        port: Engine,
+        near: StreamState,
+        far_port: Engine,
+        far: StreamState,
+        finish: Callable[[Payload | RSocketError], Awaitable[Payload]],
+    ) -> None:
+        self._port = port
+        self._near = near
+        self._far_port = far_port
+        self._far = far
+        self._finish = finish
+        near.owner = far.owner = self
+
+    def _on_item(self, payload: Payload, complete: bool) -> None:
+        self._far.owner = None
+        self._far_port.session.outbox.on_answer(self._far)
+        port = self._port
+        if not port.session.outbox.has_room(payload):
+            self._go_on(payload)
+            return
+        self._near.owner = None
+        port.answer(self._near, payload)
+        port.workers.finished += 1
+        if port.link.is_paused:
+            port.reconsider_pause()
+
+    def _on_complete(self) -> None:
+        self._on_item(Payload(), True)
+
+    def _on_error(self, error: RSocketError) -> None:
+        self._far.owner = None
+        if self._port.ended is not None or not self._near.open & SENDING:
+            self._on_cancel()  # it is the near side that ended
+        else:
+            self._go_on(error)
+
+    def _on_cancel(self) -> None:
+        self._far.owner = None
+        self._far_port.cancel_stream(self._far)
+
+    def _go_on(self, result: Payload | RSocketError) -> None:
+        """Leave what the far side answered to a task."""
+        handler = Handler(self._finish, Kind.ASYNC, interaction=self._near.interaction)
+        self._near.owner = call = HandlerCall(self._port, self._near, handler, result)
+        self._port.workers.start(call)
+
+
 async def _respond(call: HandlerCall) -> None:
     answer = await call.handler.function(call.payload)
     if type(answer) is Payload:
@@ -219,7 +277,7 @@ async def _channel(call: HandlerCall) -> None:
 
 
 # The coroutines that a worker awaits; ``HandlerCall.fail`` turns their exceptions into the end of the stream.
-RUNNERS: dict[Interaction, Callable[[HandlerCall], Awaitable[Any]]] = {
+RUNNERS: dict[Interaction, Callable[[HandlerCall], Awaitable[object]]] = {
     Interaction.REQUEST_RESPONSE: _respond,
     Interaction.FIRE_AND_FORGET: _forget,
     Interaction.REQUEST_STREAM: _stream,

@@ -86,19 +86,15 @@ class ServedCalls(Protocol):
         /,
     ) -> Handler:
         """Return the handler that serves this one call. Raise ``StreamError`` if nothing does."""
-        ...
 
     def unmatched(self, interaction: Interaction, /) -> Handler:
         """Return what stands for the handler of a request that no handler matches."""
-        ...
 
     def answer_payload(self, handler: Handler, request: Payload, setup: Setup, answer: object, /) -> Payload:
         """Return what a handler of bytes gave, and is neither payload, bytes nor text, as a payload."""
-        ...
 
     def failed_call(self, connection: Connection, interaction: str, route: str | None, pattern: str | None, /) -> Call:
         """Return the argument of ``on_error`` functions for the call of a handler of bytes."""
-        ...
 
 
 class RequestCalls(Protocol):
@@ -107,18 +103,14 @@ class RequestCalls(Protocol):
     @property
     def ClientCall(self) -> type[ClientCall]:  # noqa: N802 - it is the class
         """Begin a request, with its payload, route, credentials, type of answers and entries."""
-        ...
 
-    def object_request(self, port: Engine, payload: object, route: str | None, kind: Any, /) -> Payload:
+    def object_request(self, port: Engine, payload: object, route: str | None, kind: object, /) -> Payload:
         """Return a request that needs a codec and nothing else."""
-        ...
 
-    def decoder(self, port: Engine, kind: Any, /) -> Callable[[Payload], Any]:
+    def decoder(self, port: Engine, kind: object, /) -> Callable[[Payload], Any]:
         """Return the function that returns an answer as ``kind``, or raises ``ValueError``."""
-        ...
 
     def remote_of(
         self, contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair], /
     ) -> ServiceT:
         """Return an object with the methods of ``contract``, each of which is a request."""
-        ...

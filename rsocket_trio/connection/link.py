@@ -65,52 +65,41 @@ class LinkOwner(Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Return whether reading must pause."""
-        ...
+        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
 
     @property
     def is_stuck(self) -> bool:
         """Return whether a pause of reading would not end without another transport."""
-        ...
 
     @property
     def is_over(self) -> bool:
         """Return whether nothing more has to be read."""
-        ...
 
     @property
     def is_mid_frame(self) -> bool:
         """Return whether the session holds a part of a frame, beyond the transport."""
-        ...
 
     @property
     def progress(self) -> int:
         """A number that grows while readers take received items, and handlers finish, unless something is read."""
-        ...
 
     def after_read(self, frames: Sequence[bytes]) -> bool:
         """Act on whole frames. Return whether to look at ``is_congested`` and ``is_over`` before the next read."""
-        ...
 
     def after_write(self) -> None:
         """Act on a write, or on a look at an empty outbox."""
-        ...
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         """Act on a framing error: the transport cannot find the next frame."""
-        ...
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Act on the loss of the transport."""
-        ...
 
     def pause_reading(self) -> None:
         """Have the link resumed once there is room for more."""
-        ...
 
     def resume_reading(self) -> None:
         """Note that reading goes on."""
-        ...
 
 
 class Turns:

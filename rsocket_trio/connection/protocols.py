@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
@@ -15,7 +14,6 @@ from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime, mime
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import EMPTY
 from rsocket_trio.rsocket import dialect as family
 from rsocket_trio.rsocket.dialect import Dialect, dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
@@ -24,7 +22,7 @@ from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE, ResumeRequest, resu
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.streamux_magic import NAME, begins
-from rsocket_trio.terms import Keepalive, ResumeOptions, Setup
+from rsocket_trio.terms import ResumeOptions, Setup
 from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
@@ -120,14 +118,6 @@ def client_setup(dialect: Dialect, terms: ClientTerms) -> ClientSetup:
     frame = setup_frame(dialect, numbered(dialect, terms))
     written = setup_frame(dialect, terms) if dialect.mime_fields else frame
     return ClientSetup(frame, dialect.codec.encode(frame), described(dialect, stated(dialect, written)))
-
-
-@lru_cache(maxsize=32)
-def _bare_client_setup(
-    dialect: Dialect, keepalive: Keepalive, data_mime: str | int, metadata_mime: str | int, lease: bool, strict: bool
-) -> ClientSetup:
-    """Return a SETUP with nothing of the application's in it. Programs that connect often use the same one again."""
-    return client_setup(dialect, ClientTerms(EMPTY, data_mime, metadata_mime, keepalive, lease, strict))
 
 
 @attrs.frozen
@@ -361,12 +351,7 @@ def client_protocol(
             if isinstance(mime, str) and "/" not in mime and not says_none:
                 check_mime(what, mime)
     try:
-        if terms.payload is EMPTY and not terms.entries:
-            setup = _bare_client_setup(
-                record, terms.keepalive, terms.data_mime, terms.metadata_mime, terms.lease, terms.strict
-            )
-        else:
-            setup = client_setup(record, terms)
+        setup = client_setup(record, terms)
     except Exception as error:
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
     if resume is not None and not record.resumes:

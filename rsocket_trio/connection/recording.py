@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
@@ -116,18 +116,8 @@ def wrapped_dial(dial: Dial, wrap: Callable[[Transport], Transport]) -> Dial:
     return dialled
 
 
-def dial_with_lengths(dial: Dial) -> Dial:
-    """Return the dial with length prefixes in messages. Byte streams have them anyway."""
-    return wrapped_dial(dial, lambda inner: with_lengths(inner) if inner.is_message_based else inner)
-
-
-def recorded_dial(dial: Dial, recording: Recording, dialect: str) -> Dial:
-    """Return the dial with each of its transports recorded."""
-    return wrapped_dial(dial, lambda inner: RecordedTransport(inner, recording, "client", dialect))
-
-
 @asynccontextmanager
-async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
+async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Recording | None]:
     """Provide the recording; a directory gets a new capture, which is written and closed at the end of the block.
 
     Raise the exceptions of ``Capture``.

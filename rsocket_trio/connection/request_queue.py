@@ -155,7 +155,7 @@ class RequestQueue:
         self._port.link.wake()
         return stream
 
-    async def ping(self, token: Any) -> None:
+    async def ping(self, token: trio.Event) -> None:
         """Send a ping, after waiting for a free id if a ping takes one."""
         self._check_open()
         # A ping needs no permit of a lease.
@@ -172,7 +172,7 @@ class RequestQueue:
             await self.park_for_room(size)
         self._check_open()
 
-    def park_for_room(self, size: int) -> Coroutine[Any, Any, Any]:
+    def park_for_room(self, size: int) -> Coroutine[object, object, object]:
         """Ask for room for ``size`` bytes, and wait until there may be some; to be awaited at once. A checkpoint."""
         if self._outbox.ask_for_room(size):
             return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it

@@ -44,39 +44,30 @@ class StreamPort(Protocol):
     @property
     def link(self) -> Link | NoLink:
         """The link of the current transport; its send task is woken after something was queued."""
-        ...
 
     def check_open(self) -> None:
         """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
-        ...
 
     def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
         """Send one item; the caller has checked credit and room."""
-        ...
 
     def answer(self, stream: StreamState, payload: Payload) -> None:
         """Send a handler's one answer, from the task that ran the handler; the caller has checked the room."""
-        ...
 
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
         """Send metadata for one stream; the caller has checked the room."""
-        ...
 
     def complete_stream(self, stream: StreamState) -> None:
         """Complete this side's half, if it is still open."""
-        ...
 
     def fail_stream(self, stream: StreamState, error: StreamError) -> None:
         """End a stream with an error if this side's half is open; else cancel the peer's half."""
-        ...
 
     def cancel_stream(self, stream: StreamState) -> None:
         """Cancel a stream, if it has not ended. Never waits and never raises."""
-        ...
 
     def request_n(self, stream: StreamState, amount: int) -> None:
         """Grant credit."""
-        ...
 
 
 class StreamObserver:
@@ -145,7 +136,7 @@ class Sending:
         """
         return await self._sending().wait_room(beyond)
 
-    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
+    def send(self, payload: PayloadLike) -> Coroutine[object, object, None]:
         """Send ``payload`` as one item.
 
         Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was sent.
@@ -260,7 +251,7 @@ class Incoming(StreamObserver):
         life.observe(self)
         return self
 
-    def _decoder(self, kind: Any) -> Callable[[Payload], Any]:
+    def _decoder(self, kind: object) -> Callable[[Payload], Any]:
         """Return the function that turns items into ``kind``."""
         assert self._life is not None
         return self._life.item_decoder(kind)
@@ -279,7 +270,7 @@ class Incoming(StreamObserver):
         inbox = self._inbox
         return self if inbox is None else inbox
 
-    def __anext__(self) -> Coroutine[Any, Any, Payload]:
+    def __anext__(self) -> Coroutine[object, object, Payload]:
         # No coroutine of its own: there is one for every item. Nothing may be raised here: the interpreter's
         # ``anext(items, default)`` crashes then.
         inbox = self._inbox
@@ -323,7 +314,7 @@ class Incoming(StreamObserver):
         """Have the stream's events go to ``observer``, which passes them on."""
         self._opened()[0].owner = observer
 
-    def _request(self, renewed: Callable[[], Payload] | None) -> Coroutine[Any, Any, StreamState]:
+    def _request(self, renewed: Callable[[], Payload] | None) -> Coroutine[object, object, StreamState]:
         """Open the stream, with its request ``renewed`` if it had to wait. There is no checkpoint after that."""
         return self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries, renewed)
 
@@ -360,7 +351,7 @@ class IncomingWithPushes(Incoming):
 
     __slots__ = ()
 
-    def __anext__(self) -> Coroutine[Any, Any, Payload | MetadataPush]:  # type: ignore[override]  # the caller asked for them
+    def __anext__(self) -> Coroutine[object, object, Payload | MetadataPush]:  # type: ignore[override]  # the caller asked for them
         return super().__anext__()
 
     async def receive_batch(self) -> list[Payload | MetadataPush]:  # type: ignore[override]
@@ -437,7 +428,7 @@ class Channel(Sending, Incoming):
             sender.on_grant = self._sender.on_grant
         self._sender = sender
 
-    def _encoder(self, kind: Any) -> Callable[[Any], PayloadLike]:
+    def _encoder(self, kind: object) -> Callable[[Any], PayloadLike]:
         """Return the function that turns objects of type ``kind`` into payloads."""
         assert self._life is not None
         return self._life.item_encoder(kind)

@@ -21,15 +21,37 @@ NOT_OPEN = "the stream is not open: use it under 'async with'"
 
 
 class Decoding(Generic[T, Carrier]):
-    """Reads the payloads of ``_carrier`` as objects. What a batch brought behind one that does not fit is left for the
-    next read."""
+    """Reads the payloads of a stream as objects: of one that is open, or that ``opening`` opens under ``async with``.
 
-    __slots__ = ("_carrier", "_decode", "_left")
+    What a batch brought behind a payload that does not fit is left for the next read.
+    """
 
-    def __init__(self, carrier: Carrier | None, decode: Decode, *, with_request: Payload | None = None) -> None:
+    __slots__ = ("_carrier", "_decode", "_left", "_opening")
+
+    def __init__(
+        self,
+        carrier: Carrier | None,
+        decode: Any,
+        *,
+        opening: AbstractAsyncContextManager[Carrier] | None = None,
+        with_request: bool = False,
+    ) -> None:
         self._carrier = carrier
         self._decode = decode
-        self._left: list[Payload] = [] if with_request is None or not with_request.data else [with_request]
+        self._opening = opening
+        request = carrier.request if carrier is not None and with_request else None
+        self._left: list[Payload] = [] if request is None or not request.data else [request]
+
+    async def __aenter__(self) -> Self:
+        if self._opening is not None:
+            self._carrier = await self._opening.__aenter__()
+            self._attach(self._carrier)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._opening is None else await self._opening.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
@@ -63,9 +85,13 @@ class Decoding(Generic[T, Carrier]):
         """
         self._opened().request_n(request_n)
 
+    def _attach(self, carrier: Carrier) -> None:
+        """Read what was opened: until now ``_decode`` was the type of the items."""
+        self._decode = carrier._decoder(self._decode)
+
     def _opened(self) -> Carrier:
         if self._carrier is None:
-            raise LocalProtocolError(NOT_OPEN)
+            raise LocalProtocolError("the stream is not open: use it under 'async with'")
         return self._carrier
 
 
@@ -77,9 +103,6 @@ class Receiving(Decoding[T, Channel]):
 
     __slots__ = ()
 
-    def __init__(self, channel: Channel, decode: Decode, *, with_request: bool = True) -> None:
-        super().__init__(channel, decode, with_request=channel.request if with_request else None)
-
 
 class Stream(Decoding[T, Incoming]):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
@@ -88,21 +111,7 @@ class Stream(Decoding[T, Incoming]):
     the items that came before it. An item that does not fit its type raises ``DecodeError``, a ``ValueError``.
     """
 
-    __slots__ = ("_opening",)
-
-    def __init__(self, opening: AbstractAsyncContextManager[Incoming], items: Any) -> None:
-        super().__init__(None, items)
-        self._opening = opening
-
-    async def __aenter__(self) -> Self:
-        self._carrier = inner = await self._opening.__aenter__()
-        self._decode = inner._decoder(self._decode)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._opening.__aexit__(kind, error, trace)
+    __slots__ = ()
 
 
 class TypedChannel(Decoding[Received, Channel], Generic[Received, Sent]):
@@ -113,53 +122,41 @@ class TypedChannel(Decoding[Received, Channel], Generic[Received, Sent]):
     ``Invalid`` in a handler, and ``DecodeError`` at the requester.
     """
 
-    __slots__ = ("_encode", "_opening", "_sent")
+    __slots__ = ("_encode",)
 
     def __init__(
         self,
-        opening: AbstractAsyncContextManager[Channel] | None,
-        items: Any,
+        carrier: Channel | None,
+        decode: Any,
         *,
-        channel: Channel | None = None,
-        encode: Encode | None = None,
-        with_request: bool = True,
+        opening: AbstractAsyncContextManager[Channel] | None = None,
+        encode: Any = Any,
+        with_request: bool = False,
     ) -> None:
-        super().__init__(channel, items, with_request=channel.request if channel is not None and with_request else None)
-        self._opening = opening
-        self._encode = encode
-        self._sent: Any = Any
+        super().__init__(carrier, decode, opening=opening, with_request=with_request)
+        self._encode = encode  # until the channel is open, the type of what is sent
 
-    def _sends(self, kind: Any) -> None:
+    def _sends(self, kind: object) -> None:
         """Encode the items that are sent as ``kind`` says, from the opening on."""
-        self._sent = kind
+        self._encode = kind
 
-    async def __aenter__(self) -> Self:
-        if self._opening is None:
-            return self
-        self._carrier = channel = await self._opening.__aenter__()
-        self._decode, self._encode = channel._decoder(self._decode), channel._encoder(self._sent)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return None if self._opening is None else await self._opening.__aexit__(kind, error, trace)
+    def _attach(self, carrier: Channel) -> None:
+        super()._attach(carrier)
+        self._encode = carrier._encoder(self._encode)
 
     @property
     def room(self) -> int:
         """Number of items that the peer's credit allows right now, without waiting."""
         return self._opened().room
 
-    def send(self, item: Sent) -> Coroutine[Any, Any, None]:
+    def send(self, item: Sent) -> Coroutine[object, object, None]:
         """Send ``item``. Waits and raises as ``Channel.send``, and raises ``TypeError`` for what can't be encoded."""
         channel = self._opened()
-        assert self._encode is not None
         return channel.send(self._encode(item))
 
     async def send_many(self, items: Iterable[Sent]) -> None:
         """Send ``items`` in order, at a lower cost than one ``send`` for each."""
         channel = self._opened()
-        assert self._encode is not None
         await channel.send_many(map(self._encode, items))
 
     async def send_eof(self) -> None:

@@ -58,11 +58,11 @@ class Spanned:
         is_server = call.side == "server"
         # A peer may name any route: as the name of a span only those that the application wrote are few.
         name = (call.pattern if is_server else call.route) or call.interaction
-        attributes = {"rpc.system": "rsocket", "rpc.method": name, "rsocket.interaction": call.interaction}
         handshake = call.connection.handshake
+        attributes = {"rpc.system": "rsocket", "rpc.method": name, "rsocket.interaction": call.interaction}
+        attributes["network.transport"] = handshake.transport
         if handshake.peer_address:
             attributes["network.peer.address"] = str(handshake.peer_address)
-        attributes["network.transport"] = handshake.transport
         parent = None
         if is_server:
             names = {mime: name for name, mime in HEADERS.items()}
@@ -93,8 +93,7 @@ class Spanned:
             span.add_event("end", {**counts, "rsocket.outcome": call.outcome})
         if call.error is not None:
             span.set_attribute("error.type", type(call.error).__name__)
-            code = getattr(call.error, "code", None)
-            if code is not None:
+            if (code := getattr(call.error, "code", None)) is not None:
                 span.set_attribute("rpc.response.status_code", f"0x{code:X}")
             span.set_status(Status(StatusCode.ERROR, str(call.error)))
         span.end()

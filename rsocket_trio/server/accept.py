@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import trio
 
-from rsocket_trio.connection.connection import ADMISSION_TIMEOUT, Connection
+from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.deadlines import Deadlines, Timeout
 from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.link import RefusedClients
@@ -35,6 +35,7 @@ from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import ResumableConnection, SessionRegistry
+from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
@@ -49,10 +50,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rsocket_trio")
 
+ADMISSION_TIMEOUT = 1.0
+"""Seconds that a client gets at least to be let in, on a connection that drains with a shorter grace period."""
 CLOSE_TIMEOUT = 1.0
 """Seconds that a refusal and the end of a transport may take."""
 
-Serving: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+Serving: TypeAlias = Callable[[], Coroutine[object, object, None]]
 """Serves a new client to its end, or keeps the transport of one that resumes; the result is awaited at once."""
 
 
@@ -192,30 +195,50 @@ class Server:
             finally:
                 ended.set()
 
-        async with self.sharing_deadlines(), trio.open_nursery() as nursery:
-            with trio.CancelScope(shield=True):
-                handlers = await nursery.start(hold)
-            try:
-                yield handlers
-            finally:
-                # Before the first await: a connection whose SETUP arrives from now on is begun to be drained.
-                self._draining = nursery
-                self._grace_ends = trio.current_time() + grace
-                for carrying in self._carrying:
-                    carrying.stop_accepting()
-                if self.sessions is not None:
-                    self.sessions.close()
-                for connection in self.connections:
-                    nursery.start_soon(self._drain, connection)
-                handlers.cancel_scope.deadline = max(self._grace_ends, trio.current_time() + ADMISSION_TIMEOUT)
-                over.set()
-                # Mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds.
+        try:
+            async with self.sharing_deadlines(), trio.open_nursery() as nursery:
                 with trio.CancelScope(shield=True):
-                    await ended.wait()
+                    handlers = await nursery.start(hold)
+                try:
+                    yield handlers
+                finally:
+                    # Before the first await: a connection whose SETUP arrives from now on is begun to be drained.
+                    self._begin_drain(nursery, grace)
+                    handlers.cancel_scope.deadline = max(self._grace_ends, trio.current_time() + ADMISSION_TIMEOUT)
+                    over.set()
+                    # Mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds.
+                    with trio.CancelScope(shield=True):
+                        await ended.wait()
+        except BaseExceptionGroup as group:
+            leaf = only_leaf(group)
+            raise leaf from leaf.__cause__
+        finally:
+            self.failure_log.log_repeats()
+
+    def _begin_drain(self, nursery: trio.Nursery, grace: float) -> None:
+        """Drain all connections in this nursery, those that are yet to begin as well."""
+        self._draining = nursery
+        self._grace_ends = trio.current_time() + grace
+        for carrying in self._carrying:
+            carrying.stop_accepting()
+        if self.sessions is not None:
+            self.sessions.close()
+        for connection in self.connections:
+            nursery.start_soon(self._drain, connection)
 
     async def _drain(self, connection: Connection) -> None:
+        """Drain a connection, whose requests are refused from now on.
+
+        A client that was not let in yet has the time for that: it is told that its requests were refused.
+        """
+        engine = connection._engine
         with trio.CancelScope(shield=True):
-            await connection._drain_server(grace=max(0.0, self._grace_ends - trio.current_time()))
+            if engine.session.awaits_admission:
+                engine.session.drain()
+                with trio.CancelScope(deadline=max(self._grace_ends, trio.current_time() + ADMISSION_TIMEOUT)):
+                    while engine.ended is None and engine.session.awaits_admission:
+                        await engine.changes.park()
+            await connection.drain(grace=max(0.0, self._grace_ends - trio.current_time()))
 
     async def _accept_client(self, transport: Transport, deadline: float) -> Serving | None:
         """Detect the dialect and the session. Return ``None`` if no dialect matches or the client disconnected.
@@ -251,7 +274,7 @@ class Server:
 
         One that begins while the server drains is served like one that was open before: its requests are refused.
         """
-        connection, resumable, listener = self._begin(transport, protocol)
+        connection, resumable = self._begin(transport, protocol)
         running = connection._run(
             transport,
             setup_deadline=setup_deadline,
@@ -270,33 +293,26 @@ class Server:
             self.connections.discard(connection)
             if recorded is not None:
                 recorded.session_over(connection._engine.ended)
-            if self.sessions is not None and resumable is not None and listener is not None:
+            if self.sessions is not None and resumable is not None:
                 self.sessions.release(resumable)
-                listener.let_go()
+                resumable.let_go()
 
     def _begin(
         self, transport: Transport, protocol: ServerProtocolFactory
-    ) -> tuple[Connection, ResumableConnection | None, ResumeListener | None]:
+    ) -> tuple[Connection, ResumableConnection | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
         begun = protocol.begin(trio.current_time())
         if self._draining is not None:
             begun.session.drain()  # requests that come together with the SETUP are refused as well
         if protocol.resume is None:
             transport.use_framing(protocol.framing(first=True))
-        sessions, session = self.sessions, begun.resumable
-        if sessions is None or session is None or protocol.resume is None:
-            alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.failure_log)
-            return alone, None, None
-        listener = ResumeListener(protocol.resume)
+        listener = None if begun.resumable is None or protocol.resume is None else ResumeListener(protocol.resume)
         connection = Connection(
             begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
         )
-        resumable = ResumableConnection(connection._engine, session, listener)
-        session.resume_handshake.claim = partial(sessions.claim, resumable)
-        resumable.watch(sessions.on_growth)
-        resumable.share(sessions.live)
-        connection.on_state(lambda _: sessions.on_state(resumable))
-        return connection, resumable, listener
+        if self.sessions is None or begun.resumable is None or listener is None:
+            return connection, None
+        return connection, ResumableConnection(connection._engine, begun.resumable, listener, self.sessions)
 
     async def _read_first_frames(
         self, transport: Transport, protocol: RSocketServer, deadline: float

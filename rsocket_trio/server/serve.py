@@ -18,12 +18,10 @@ from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.limits import checked_grace
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options
-from rsocket_trio.server.signals import Stop
+from rsocket_trio.server.signals import Stop, collecting_rarely
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
-from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners, server_contexts
 from rsocket_trio.transports.websocket.origins import parse_origins
@@ -174,28 +172,23 @@ async def serve_here(
         server = Server(responder, options, recording)
         listeners = await open_listeners()
         async with AsyncExitStack() as stack:
-            stack.callback(server.failure_log.log_repeats)
             for listener in listeners:
                 stack.push_async_callback(listener.aclose)
-            try:
-                async with server.open_handlers(options["grace"]) as handlers:
-                    async with trio.open_nursery() as accepting:
-                        for listener in listeners:
-                            accepting.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
-                        # From here a cancellation of the caller means: accept what waits, drain, and return.
-                        task_status.started([listener.uri for listener in listeners])
-                        await (trio.Event() if retiring is None else retiring).wait()
-                        # The supervisor's sockets stay open, and other workers accept what waits.
-                        for listener in listeners:
-                            await listener.aclose()
-                    # Imported only here, as a program of one process does not load it.
-                    from rsocket_trio.server.processes.messages import RETIRE_DELAY
+            handlers = await stack.enter_async_context(server.open_handlers(options["grace"]))
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
+                # From here a cancellation of the caller means: accept what waits, drain, and return.
+                task_status.started([listener.uri for listener in listeners])
+                await (trio.Event() if retiring is None else retiring).wait()
+                # The supervisor's sockets stay open, and other workers accept what waits.
+                for listener in listeners:
+                    await listener.aclose()
+            # Imported only here, as a program of one process does not load it.
+            from rsocket_trio.server.processes.messages import RETIRE_DELAY
 
-                    # A client that was accepted just now has not asked for anything yet: give it time to do so.
-                    await trio.sleep(RETIRE_DELAY)
-            except BaseExceptionGroup as group:
-                leaf = only_leaf(group)
-                raise leaf from leaf.__cause__
+            # A client that was accepted just now has not asked for anything yet: give it time to do so.
+            await trio.sleep(RETIRE_DELAY)
 
 
 async def serve_inherited(
@@ -261,14 +254,8 @@ async def serve_stream(
         transport = as_transport(stream)
         if path is not None or known:
             transport.handshake = attrs.evolve(transport.handshake, path=path, headers=known)
-        try:
-            async with server.open_handlers(terms["grace"]) as handlers:
-                served = trio.Event()
-                handlers.start_soon(server.serve_one, transport, served)
-                task_status.started()
-                await served.wait()
-        except BaseExceptionGroup as group:
-            leaf = only_leaf(group)
-            raise leaf from leaf.__cause__
-        finally:
-            server.failure_log.log_repeats()
+        async with server.open_handlers(terms["grace"]) as handlers:
+            served = trio.Event()
+            handlers.start_soon(server.serve_one, transport, served)
+            task_status.started()
+            await served.wait()

@@ -27,11 +27,15 @@ class ResumableConnection:
 
     __slots__ = ("_listener", "_session", "engine", "token")
 
-    def __init__(self, engine: Engine, session: Session, listener: ResumeListener) -> None:
+    def __init__(self, engine: Engine, session: Session, listener: ResumeListener, registry: SessionRegistry) -> None:
         self.token: bytes | None = None
         self.engine = engine
         self._session = session
         self._listener = listener
+        session.resume_handshake.claim = partial(registry.claim, self)
+        engine.on_growth = partial(registry.on_growth, self)
+        engine.on_state += (partial(registry.on_state, self),)
+        self._outbox.share(registry.live, self)
 
     @property
     def is_suspended(self) -> bool:
@@ -62,10 +66,6 @@ class ResumableConnection:
     def live_bytes(self) -> int:
         """Bytes that it is known to keep to send (again) while its client is connected."""
         return self._outbox.counted
-
-    def share(self, shared: Shared) -> None:
-        """Share a limit of what is kept to send (again) with the others whose clients are connected."""
-        self._outbox.share(shared, self)
 
     def ask(self) -> None:
         """Ask the client for its position: a sender waits until less is kept."""
@@ -100,13 +100,13 @@ class ResumableConnection:
         self._listener.offer(resumed)
         self.engine.replace_link(ConnectionLost("the client came back on another transport"))
         if self.is_over:
-            self._listener.let_go()
+            self.let_go()
             raise RejectedResume("unknown resume token")
         self._session.resume_handshake.take(back, trio.current_time())
 
-    def watch(self, grown: Callable[[ResumableConnection], object]) -> None:
-        """Have a function called whenever something is queued while it waits for its client."""
-        self.engine.watch_growth(partial(grown, self))
+    def let_go(self) -> None:
+        """Release a transport that the client came back on too late."""
+        self._listener.let_go()
 
 
 class SessionRegistry:

@@ -263,4 +263,4 @@ class TypedCall:
         first = self._plan.body is ABSENT and not self._plan.takes(ArgumentSource.PAYLOAD)
         if source is ArgumentSource.RECEIVING:
             return Receiving[object](carrier, decode, with_request=first)
-        return TypedChannel[object, object](None, decode, channel=carrier, encode=self._encoded, with_request=first)
+        return TypedChannel[object, object](carrier, decode, encode=self._encoded, with_request=first)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rsocket_trio import (
     Connection,
     ConnectionLost,
     Credentials,
+    Limits,
     Outgoing,
     Payload,
     Rejected,
@@ -27,7 +29,7 @@ from rsocket_trio import (
     open_pool,
     serve,
 )
-from rsocket_trio.client.forwarding import TRANSLATED_ERRORS
+from rsocket_trio.client.forwarding import translated_errors
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, Entry, encode_composite
 from rsocket_trio.services import Simple
 from tests.connection.pairs import settle
@@ -59,7 +61,11 @@ class FarSide:
 
         @responder.request_response("slow")
         async def slow(request: Payload) -> bytes:
-            await trio.sleep(10)
+            try:
+                await trio.sleep(10)
+            except trio.Cancelled:
+                self.cancelled.set()
+                raise
             return b"late"
 
         @responder.fire_and_forget("note")
@@ -104,9 +110,17 @@ class FarSide:
 
 @asynccontextmanager
 async def forwarded(
-    change: Callable[[Responder], None] | None = None, *, prefix: str = "", route: str | None = None, **options: Any
+    change: Callable[[Responder], None] | None = None,
+    *,
+    prefix: str = "",
+    route: str | None = None,
+    near: Mapping[str, Any] = {},
+    **options: Any,
 ) -> AsyncIterator[FarSide]:
-    """Provide what is behind a forwarder at ``NEAR``; ``change`` changes the forwarder's own responder."""
+    """Provide what is behind a forwarder at ``NEAR``; ``change`` changes the forwarder's own responder.
+
+    ``near`` are options of its server, the others those of its connection.
+    """
     far, front = FarSide(), Responder()
     if change is not None:
         change(front)
@@ -115,7 +129,7 @@ async def forwarded(
         await nursery.start(far.serve)
         async with open_connection(FAR, **far_options) as connection:
             front.include(forwarding(connection, route=route, **options), prefix)
-            await nursery.start(serve, front, NEAR)
+            await nursery.start(partial(serve, front, NEAR, **near))
             yield far
             nursery.cancel_scope.cancel()
 
@@ -208,6 +222,50 @@ async def test_a_client_that_leaves_cancels_the_far_handler(autojump_clock: Mock
         await far.cancelled.wait()
 
 
+@pytest.mark.parametrize("ends", ["call", "connection"])
+async def test_a_request_whose_caller_or_client_goes_is_cancelled_at_the_far_side(
+    ends: str, autojump_clock: MockClock
+) -> None:
+    async with forwarded() as far, open_connection(NEAR) as client:
+
+        async def ask() -> None:
+            with suppress(ConnectionLost), trio.move_on_after(1 if ends == "call" else 20):
+                await client.request_response(route="slow")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            if ends == "connection":
+                client._engine.lose(ConnectionLost("by the test"))
+            with trio.fail_after(1):
+                await far.cancelled.wait()
+
+
+async def test_requests_wait_for_the_far_side_without_a_task_each(autojump_clock: MockClock) -> None:
+    async with forwarded(), open_connection(NEAR) as client, trio.open_nursery() as nursery:
+        before = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(100):
+            nursery.start_soon(partial(client.request_response, route="slow"))
+        await trio.sleep(1)
+        # Those of the callers, of the far side's handlers, and a few that send.
+        assert trio.lowlevel.current_statistics().tasks_living - before < 250
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_wait_for_room_to_the_client(autojump_clock: MockClock) -> None:
+    answer = bytes(1000)
+    limits = Limits(outbox_size=2500)
+    async with forwarded(near={"limits": limits}), open_connection(NEAR) as client, trio.open_nursery() as nursery:
+        answers: list[Payload] = []
+
+        async def ask() -> None:
+            answers.append(await client.request_response(answer, route="echo"))
+
+        for _ in range(100):
+            nursery.start_soon(ask)
+    assert [each.data for each in answers] == [answer] * 100
+
+
 # Which requests
 
 
@@ -221,11 +279,6 @@ async def test_routes_of_the_responder_come_first(autojump_clock: MockClock) -> 
         assert (await client.request_response(route="echo")).data == b"own"
         assert (await client.request_response(b"x")).data == b"x"  # under the route of the forwarder
         assert len(far.seen) == 1
-
-
-async def test_without_a_route_of_its_own_a_request_without_one_passes_so(autojump_clock: MockClock) -> None:
-    async with forwarded(), open_connection(NEAR) as client:
-        assert (await client.request_response()).data == b"bare"
 
 
 async def test_behind_a_prefix_only_such_routes_are_forwarded(autojump_clock: MockClock) -> None:
@@ -392,26 +445,11 @@ async def test_a_far_side_that_is_lost_meanwhile_fails_the_request_and_one_that_
 
 
 async def test_a_loss_that_both_directions_hear_of_is_one_error() -> None:
-    with pytest.raises(ApplicationError, match="the far side was lost"), TRANSLATED_ERRORS:
+    with pytest.raises(ApplicationError, match="the far side was lost"), translated_errors():
         raise ExceptionGroup("both", [ConnectionLost("up"), ConnectionLost("down")])
 
 
-async def test_a_pool_is_forwarded_to(autojump_clock: MockClock) -> None:
-    far, front = FarSide(), Responder()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(far.serve)
-        async with open_pool([FAR]) as pool:
-            front.include(forwarding(pool))
-            await nursery.start(serve, front, NEAR)
-            async with open_connection(NEAR) as client:
-                assert (await client.request_response(b"x", route="echo")).data == b"x"
-                async with client.request_channel(route="echo") as channel:
-                    await channel.send(b"1")
-                    assert (await anext(channel)).text == "re 1"
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_channel_that_one_server_rejects_is_forwarded_to_another(autojump_clock: MockClock) -> None:
+async def test_what_one_server_rejects_is_forwarded_to_another(autojump_clock: MockClock) -> None:
     far, front = FarSide(), Responder()
     async with trio.open_nursery() as nursery:
         await nursery.start(far.serve)
@@ -421,6 +459,7 @@ async def test_a_channel_that_one_server_rejects_is_forwarded_to_another(autojum
             await nursery.start(serve, front, NEAR)
             async with open_connection(NEAR) as client:
                 for _ in range(20):  # which begin at either server
+                    assert (await client.request_response(b"x", route="echo")).data == b"x"
                     async with client.request_channel(route="echo") as channel:
                         await channel.send(b"1")
                         await channel.send(b"2")

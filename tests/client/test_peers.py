@@ -21,9 +21,6 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.rsocket.dialect import DIALECTS
-from rsocket_trio.rsocket.peers import PEERS
-from rsocket_trio.rsocket.quirks import known_quirks
 from rsocket_trio.transports.memory import memory_pair
 
 OLD = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
@@ -52,17 +49,23 @@ KEEP_LENGTHS = ["java-0.2.2", "js-3", "js-1"]
 
 
 class Heard:
-    """The frames that a client of ours wrote, without their lengths."""
+    """The frames that a client of ours wrote, without their lengths of ``size`` bytes, of which ``counted`` count."""
 
-    def __init__(self, stream: trio.testing.MemoryReceiveStream) -> None:
+    def __init__(self, stream: trio.abc.ReceiveStream, size: int = 4, counted: int = 4) -> None:
         self._stream = stream
-        self._data = b""
+        self._size = size
+        self._counted = counted
+        self._data = bytearray()
 
     async def next(self) -> bytes:
-        while len(self._data) < 4 or len(self._data) < (size := int.from_bytes(self._data[:4], "big")):
-            self._data += bytes(await self._stream.receive_some())
-        frame, self._data = self._data[4:size], self._data[size:]
-        return frame
+        return await self._take(int.from_bytes(await self._take(self._size), "big") - self._counted)
+
+    async def _take(self, size: int) -> bytes:
+        while len(self._data) < size:
+            self._data += await self._stream.receive_some(2**20)
+        taken = bytes(self._data[:size])
+        del self._data[:size]
+        return taken
 
 
 @asynccontextmanager
@@ -72,14 +75,6 @@ async def asking(**terms: Any) -> AsyncIterator[tuple[Connection, Heard]]:
     async with open_connection_over(theirs, **terms) as connection:
         yield connection, Heard(ours.receive_stream)
     await trio.aclose_forcefully(ours)
-
-
-def test_the_names_are_those_of_the_peers_that_were_tried() -> None:
-    assert list(PEERS) == NAMES
-    assert all(peer.what for peer in PEERS.values())
-    assert [PEERS[name].dialect for name in NAMES] == ["reactivesocket/0.1"] * 6 + ["reactivesocket/0.2", "rsocket/1.0"]
-    for peer in PEERS.values():
-        assert set(peer.quirks) <= set(known_quirks(DIALECTS[peer.dialect]))
 
 
 @pytest.mark.parametrize("name", OLD)
@@ -138,35 +133,19 @@ LARGEST = 2**24 - 1
 """Bytes of the largest frame of 0.2 and 1.0, whose length has 24 bits."""
 
 
-class Frames:
-    """The frames that a client of 0.2 or 1.0 wrote, without their lengths."""
-
-    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
-        self._stream = stream
-        self._data = bytearray()
-
-    async def next(self) -> bytes:
-        while len(self._data) < 3 or len(self._data) < 3 + int.from_bytes(self._data[:3], "big"):
-            self._data += await self._stream.receive_some(2**20)
-        size = 3 + int.from_bytes(self._data[:3], "big")
-        frame = bytes(self._data[3:size])
-        del self._data[:size]
-        return frame
-
-
 @asynccontextmanager
-async def asking_in_24_bits(**terms: Any) -> AsyncIterator[tuple[Connection, Frames, trio.abc.SendStream]]:
-    """A client of ours that has sent its SETUP to a peer of 0.2 or 1.0, what it says next, and the way back to it."""
+async def asking_in_24_bits(**terms: Any) -> AsyncIterator[tuple[Connection, Heard]]:
+    """A client of ours that has sent its SETUP to a peer of 0.2 or 1.0, and what it says next."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with open_connection_over(theirs, **terms) as connection:
-        frames = Frames(ours)
+        frames = Heard(ours, 3, 0)
         assert (await frames.next()).hex() == SETUPS_24[terms.get("peer", KOTLIN)].replace(" ", "")
-        yield connection, frames, ours
+        yield connection, frames
     await trio.aclose_forcefully(ours)
 
 
 async def test_what_python_gets_above_one_frame_is_cut(autojump_clock: object) -> None:
-    async with asking_in_24_bits(peer=PYTHON) as (connection, frames, _):
+    async with asking_in_24_bits(peer=PYTHON) as (connection, frames):
         await connection.fire_and_forget(bytes(LARGEST - 5))
         assert (await frames.next())[:6].hex() == "000000011480"
         assert (await frames.next()).hex() == "00000001282000"
@@ -178,7 +157,7 @@ async def test_what_python_gets_above_one_frame_is_cut(autojump_clock: object) -
 async def test_a_request_to_kotlin_is_whole_or_refused_here_and_the_connection_goes_on(
     autojump_clock: object, terms: dict[str, Any]
 ) -> None:
-    async with asking_in_24_bits(**terms) as (connection, frames, _):
+    async with asking_in_24_bits(**terms) as (connection, frames):
         for payload in Payload(bytes(LARGEST - 9)), Payload(b"", bytes(LARGEST - 12)):
             with pytest.raises(LocalProtocolError, match=r"REQUEST_STREAM of \d+ bytes can't be fragmented: the peer"):
                 async with connection.request_stream(payload):

@@ -15,7 +15,6 @@ from trio.testing import MockClock
 from rsocket_trio import (
     ApplicationError,
     Backoff,
-    Call,
     Channel,
     ConnectionLost,
     Lease,
@@ -134,12 +133,12 @@ async def test_a_session_without_a_transport_is_the_last_choice(autojump_clock: 
         uris = [await running.start(name, resume=ResumeOptions()) for name in ("a", "b")]
         async with open_pool(uris, resume=ResumeOptions()) as pool:
             await settle()
-            suspended, other = (member._engine for member in pool.members)
+            suspended, other = (member._client._usable() for member in pool.members)
             assert suspended is not None
             assert other is not None
             suspended.replace_link(ConnectionLost("no transport"))
-            assert {pool._pick(()) for _ in range(20)} == {other}
-            assert pool._pick([other]) is suspended
+            assert {pool._usable() for _ in range(20)} == {other}
+            assert pool._usable([other]) is suspended
         nursery.cancel_scope.cancel()
 
 
@@ -336,48 +335,6 @@ async def test_lists_come_and_go(autojump_clock: MockClock) -> None:
         await send.send([])
         await trio.sleep(2)
         assert pool.members == ()
-
-
-async def test_a_server_that_drains_and_leaves_the_list_finishes_its_requests(autojump_clock: MockClock) -> None:
-    send, receive = trio.open_memory_channel[list[str]](0)
-    answers: list[str] = []
-    async with servers("a", "b") as (running, [a, b]), open_pool(receive) as pool, trio.open_nursery() as nursery:
-        await send.send([a])
-
-        async def long() -> None:
-            answers.append((await pool.request_response("3", route="name")).text)
-
-        nursery.start_soon(long)
-        await trio.sleep(1)
-        await running.stop("a")
-        [old] = pool.members
-        assert old.load == 1
-        await send.send([b])
-        await trio.sleep(1)
-        assert (old.state, old.load) == ("draining", 1)
-        assert {(await pool.request_response(route="name")).text for _ in range(5)} == {"b"}
-        await trio.sleep(3)
-        assert [member.uri for member in pool.members] == [b]
-    assert answers == ["a"]
-
-
-async def test_options_that_can_be_read_once_hold_for_every_connection(autojump_clock: MockClock) -> None:
-    seen: list[str] = []
-
-    @asynccontextmanager
-    async def around(call: Call) -> AsyncIterator[None]:
-        seen.append(call.interaction)
-        yield
-
-    async with servers("a", "b") as (_, uris), open_pool(uris, around=iter([around])) as pool:
-        await ask(pool, 16)
-    assert len(seen) == 16
-
-
-async def test_wrong_options_are_refused_before_there_is_a_list() -> None:
-    _, receive = trio.open_memory_channel[list[str]](0)
-    with pytest.raises(TypeError, match="nothing"):
-        await open_pool(receive, nothing=1).__aenter__()  # type: ignore[call-arg]
 
 
 async def test_an_error_of_the_lists_ends_the_block() -> None:

@@ -15,6 +15,7 @@ from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 
@@ -61,19 +62,13 @@ class Said(list[raw.Raw]):
         return [int.from_bytes(frame.body, "big") for frame in self.of(raw.REQUEST_N)]
 
 
-class Recorded(ByteStreamTransport):
-    """A transport that remembers what it was told to write. ``hold`` keeps writes back until it is set again."""
+class HeldTransport(ByteStreamTransport):
+    """A transport whose writes wait from ``hold`` until ``release``."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         super().__init__(stream)
-        self.said = Said()
-        self.remembers = True
         self.may_write = trio.Event()
         self.may_write.set()
-
-    def forget(self) -> None:
-        """Remember nothing from now on: a test counts what is left in memory."""
-        self.remembers = False
 
     def hold(self) -> None:
         """Writes wait from now on: the peer's buffers are full."""
@@ -82,6 +77,19 @@ class Recorded(ByteStreamTransport):
     def release(self) -> None:
         """Writes go on."""
         self.may_write.set()
+
+
+class Recorded(HeldTransport):
+    """A transport that remembers what it was told to write."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream)
+        self.said = Said()
+        self.remembers = True
+
+    def forget(self) -> None:
+        """Remember nothing from now on: a test counts what is left in memory."""
+        self.remembers = False
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         self.said.writes += 1
@@ -118,34 +126,35 @@ async def connected_pair(
     **options: Any,
 ) -> AsyncIterator[Pair]:
     """A client inside of its block, and the server's side of it, which has read the SETUP."""
+    client_wire, server_wire = map(Recorded, trio.testing.memory_stream_pair())
+    options |= {"responder": client_responder, "limits": limits}
     dialect = options.setdefault("dialect", "rsocket/1.0")
-    ours, theirs = trio.testing.memory_stream_pair()
-    client_wire, server_wire = Recorded(ours), Recorded(theirs)
-    server = Server(
-        responder or Responder(),
-        serve_options(dialects=[dialect], limits=server_limits or limits, fragment_size=FRAGMENT_SIZE),
-    )
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.run, server_wire, server.protocols[dialect], math.inf)
+    serving = {"dialects": [dialect], "limits": server_limits or limits, "fragment_size": FRAGMENT_SIZE}
+    async with over_wires(client_wire, server_wire, responder, serving, options) as (connection, accepted):
+        await settle()
+        yield Pair(connection, accepted, client_wire, server_wire)
+
+
+@asynccontextmanager
+async def over_wires(
+    client_wire: HeldTransport,
+    server_wire: HeldTransport,
+    responder: Responder | None,
+    serving: dict[str, Any],
+    options: dict[str, Any],
+) -> AsyncIterator[tuple[Connection, Connection]]:
+    """Both connections over these transports: the client inside of its block, and the server's."""
+    server = Server(responder or Responder(), serve_options(**serving))
+    async with nursery_beside(lambda _: None) as nursery:
+        nursery.start_soon(server.run, server_wire, server.protocols[options["dialect"]], math.inf)
         await settle()
         (accepted,) = server.connections
         try:
-            async with open_connection_over(
-                client_wire, responder=client_responder, limits=limits, **options
-            ) as connection:
-                await settle()
-                yield Pair(connection, accepted, client_wire, server_wire)
-        except BaseException as exc:
-            error = exc  # alone, in no group of this nursery's
+            async with open_connection_over(client_wire, **options) as connection:
+                yield connection, accepted
         finally:
             client_wire.release()
             server_wire.release()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error
 
 
 def silent(max_lifetime: float) -> Keepalive:

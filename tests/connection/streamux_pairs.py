@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -10,37 +9,24 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from rsocket_trio import Connection, Limits, Responder, StreamuxOptions, open_connection_over
+from rsocket_trio import Connection, Limits, Responder, StreamuxOptions
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, Framing
-from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import serve_options
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux_magic import SIZE
-from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from tests.connection.pairs import settle
+from tests.connection.pairs import HeldTransport, over_wires, settle
 from tests.streamux.pairs import Chunk, chunks_in
 
 STREAMUX = "streamux/1"
 
 
-class Recorded(ByteStreamTransport):
-    """A transport that remembers each write. ``hold`` keeps writes back until ``release``."""
+class Recorded(HeldTransport):
+    """A transport that remembers each write."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         super().__init__(stream)
         self.writes: list[bytes] = []
         self.size = 0
-        self.may_write = trio.Event()
-        self.may_write.set()
-
-    def hold(self) -> None:
-        """Writes wait from now on: the peer's buffers are full."""
-        self.may_write = trio.Event()
-
-    def release(self) -> None:
-        """Writes go on."""
-        self.may_write.set()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         data = Framing().join(frames)
@@ -92,41 +78,15 @@ async def streamux_pair(
     fragment_size: int = FRAGMENT_SIZE,
 ) -> AsyncIterator[Pair]:
     """Both sides, inside of the client's block. With ``bounded`` a write waits until the other side reads it."""
-    ours, theirs = trio.testing.lockstep_stream_pair() if bounded else trio.testing.memory_stream_pair()
-    client_wire, server_wire = Recorded(ours), Recorded(theirs)
-    serving = Server(
-        responder or Responder(),
-        serve_options(
-            dialects=[STREAMUX], limits=server_limits or limits, fragment_size=fragment_size, streamux=server
-        ),
-    )
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serving.run, server_wire, serving.protocols[STREAMUX], math.inf)
-        await settle()
-        (accepted,) = serving.connections
-        try:
-            async with open_connection_over(
-                client_wire,
-                dialect=STREAMUX,
-                responder=client_responder,
-                limits=limits,
-                fragment_size=fragment_size,
-                streamux=client,
-            ) as connection:
-                if settled:
-                    await settle()
-                yield Pair(connection, accepted, client_wire, server_wire)
-        except BaseException as exc:
-            error = exc  # alone, in no group of this nursery's
-        finally:
-            client_wire.release()
-            server_wire.release()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error
+    streams = trio.testing.lockstep_stream_pair() if bounded else trio.testing.memory_stream_pair()
+    client_wire, server_wire = map(Recorded, streams)
+    serving = {"dialects": [STREAMUX], "limits": server_limits or limits, "streamux": server}
+    options = {"dialect": STREAMUX, "responder": client_responder, "limits": limits, "streamux": client}
+    sizes = {"fragment_size": fragment_size}
+    async with over_wires(client_wire, server_wire, responder, serving | sizes, options | sizes) as connections:
+        if settled:
+            await settle()
+        yield Pair(*connections, client_wire, server_wire)
 
 
 def widths(id_bits: int, length_bits: int = 16, **others: Any) -> StreamuxOptions:

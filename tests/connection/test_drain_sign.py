@@ -9,11 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Canceled, Connection, ConnectionClosed, Drained, Payload, Rejected, Responder
-from rsocket_trio.connection.connection import PEER_CLOSE_TIMEOUT
+from rsocket_trio import Connection, ConnectionClosed, Drained, Payload, Rejected, Responder
 from tests.connection.pairs import Pair, connected_pair, echo_responder, settle
-from tests.connection.resuming import each
-from tests.connection.resuming import pair as resumable_pair
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "rsocket/2.0-draft")
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -53,20 +50,6 @@ async def drained_for_good(pair: Pair) -> None:
         await pair.client.request_response(b"x")
     with pytest.raises(Drained, match="the peer closed the connection"):
         await pair.client.metadata_push(b"x")
-
-
-@each_dialect
-async def test_without_open_streams_a_peer_hears_of_the_end_only(dialect: str, autojump_clock: MockClock) -> None:
-    states: list[str] = []
-    async with connected_pair(echo_responder(), dialect=dialect) as pair:
-        pair.client.on_state(states.append)
-        await pair.server.drain(grace=5)
-        await pair.client.wait_closed()
-        assert isinstance(pair.server._engine.ended, ConnectionClosed)
-        await drained_for_good(pair)
-    assert states == ["draining", "closed"]
-    assert trio.current_time() == 0
-    assert pair.server.faults.peer_faults == pair.client.faults.peer_faults == 0
 
 
 @each_dialect
@@ -153,58 +136,3 @@ async def test_a_request_that_waited_to_be_written_did_not_run(autojump_clock: M
         await pair.server.drain()
         await settle()
         assert heard == {b"written, perhaps": ConnectionClosed, b"waits behind it": Drained}
-
-
-# Requests that cross the end
-
-
-async def outcome(connection: Connection, route: str | None = None) -> str:
-    """Return what a request comes to."""
-    try:
-        return (await connection.request_response(b"answer", route=route)).text
-    except (Rejected, Canceled, ConnectionClosed) as error:
-        return f"{type(error).__name__}: {error}"
-
-
-async def test_a_request_that_crosses_the_end_of_the_grace_period_is_rejected(autojump_clock: MockClock) -> None:
-    async with connected_pair(echo_responder()) as pair, trio.open_nursery() as nursery:
-        heard: list[str] = []
-
-        async def ask(route: str | None = None) -> None:
-            heard.append(await outcome(pair.client, route))
-
-        nursery.start_soon(ask, "never")
-        await settle()
-        pair.client_wire.hold()
-        nursery.start_soon(ask)
-        nursery.start_soon(partial(pair.server.drain, grace=3))
-        await trio.sleep(3.1)
-        assert heard == ["Canceled: the connection is closing"]
-        pair.client_wire.release()
-        await settle()
-
-        assert heard[1:] == ["Drained: no new requests: the connection is closing"]
-        assert isinstance(await pair.server.wait_closed(), ConnectionClosed)
-
-
-async def test_a_peer_that_does_not_close_is_refused_for_a_second(autojump_clock: MockClock) -> None:
-    async with connected_pair(echo_responder()) as pair:
-        pair.client_wire.hold()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(outcome, pair.client)
-            await settle()
-            await pair.server.drain()
-            assert trio.current_time() == pytest.approx(PEER_CLOSE_TIMEOUT)
-            assert pair.server.status == "closed"
-
-
-@each
-async def test_a_session_that_drained_does_not_wait_for_its_client_to_come_back(
-    dialect: str, autojump_clock: MockClock
-) -> None:
-    async with resumable_pair(echo_responder(), dialect) as both:
-        await both.client.request_response(b"x")
-        await both.server.drain()
-
-        assert both.server.status == "closed"
-        assert trio.current_time() < PEER_CLOSE_TIMEOUT

@@ -1,4 +1,4 @@
-"""Failures of handlers are heard: a traceback for each new one, ``on_error`` for all."""
+"""Failures of handlers are heard: a traceback for each new one, ``on_error`` for all; a fault costs one connection."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio import (
@@ -20,6 +21,7 @@ from rsocket_trio import (
     Connection,
     ConnectionLost,
     Invalid,
+    Keepalive,
     Lease,
     Payload,
     Rejected,
@@ -29,11 +31,16 @@ from rsocket_trio import (
     Setup,
     current_connection,
     open_connection,
+    open_connection_over,
     serve,
 )
+from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.fault_log import MAX_KINDS, REPEATS_INTERVAL, FailureLog, kind_of
 from rsocket_trio.rsocket.dialect import DIALECTS
+from rsocket_trio.server.accept import Server
 from rsocket_trio.testing import connected_pair as simulated_pair
-from tests.connection.pairs import connected_pair, settle
+from tests.connection.pairs import connected_pair, settle, silent
+from tests.connection.resuming import OPTIONS, Network
 from tests.each_row import each_row
 
 
@@ -120,12 +127,10 @@ async def test_the_connections_of_a_server_share_their_log_and_its_end_tells_the
 async def test_a_clients_own_handlers_are_heard_and_its_end_tells_the_rest(
     logged: Logged, autojump_clock: MockClock
 ) -> None:
-    for _ in range(2):
-        async with connected_pair(client_responder=failing()) as pair:
-            await ask(pair.server, b"key", times=4)
-            assert pair.client.faults.handler_errors == 4
-    assert len(logged.tracebacks) == 2
-    assert [line.partition(":")[0] for line in logged.lines] == ["failed again, 3 times"] * 2
+    async with connected_pair(client_responder=failing()) as pair:
+        await ask(pair.server, b"key", times=4)
+    assert len(logged.tracebacks) == 1
+    assert [line.partition(":")[0] for line in logged.lines] == ["failed again, 3 times"]
 
 
 async def test_the_log_keeps_no_exception_and_no_frame(
@@ -420,3 +425,195 @@ async def test_details_of_an_error_reach_the_caller_as_a_type(dialect: str, auto
             else:
                 with pytest.raises(ValueError, match=r"truncated: 655\d\d bytes came"):
                     caught.value.details_as(Shortage)
+
+
+WHERE = "a connection"
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """What was logged since the last call; a traceback as the exception's text in brackets."""
+
+    def since() -> list[str]:
+        logged = [f"({record.exc_info[1]})" if record.exc_info else record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return logged
+
+    with caplog.at_level(logging.ERROR):
+        yield since
+
+
+def raised(error: BaseException) -> BaseException:
+    """The same, with a traceback."""
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def note(log: FailureLog, text: str, *, handler: int = 0) -> None:
+    log.note(f"handler {handler}", raised(ValueError(text)), WHERE)
+
+
+async def test_repeats_are_counted_and_logged_with_one_of_them_once_a_minute(
+    lines: Callable[[], list[str]], autojump_clock: MockClock
+) -> None:
+    log = FailureLog()
+    note(log, "first")
+    assert lines() == ["(first)"]
+    autojump_clock.jump(REPEATS_INTERVAL - 1)
+    note(log, "again")
+    assert lines() == []
+    autojump_clock.jump(1)
+    note(log, "again")
+    (line,) = lines()
+    assert line.startswith("failed again, 2 times: handler 0, ValueError at ")
+    note(log, "again")
+    assert lines() == []
+    log.log_repeats()
+    (line,) = lines()
+    assert line.startswith("failed again, 1 time: handler 0, ValueError at ")
+    log.log_repeats()
+    assert lines() == []
+
+
+async def test_beyond_so_many_kinds_new_ones_are_counted_together(lines: Callable[[], list[str]]) -> None:
+    log = FailureLog()
+    for handler in range(MAX_KINDS):
+        note(log, f"{handler}", handler=handler)
+    assert lines() == [f"({handler})" for handler in range(MAX_KINDS)]
+    for handler in (MAX_KINDS, MAX_KINDS + 1, 7):
+        note(log, "more", handler=handler)
+    assert lines() == ["(more)"]
+    log.log_repeats()
+    known, others = lines()
+    assert known.startswith("failed again, 1 time: handler 7, ")
+    assert others == f"failed again, 1 time: handlers that failed in more than {MAX_KINDS} ways"
+
+
+class Odd(Exception):
+    """One of our own."""
+
+
+def test_a_kind_is_the_type_with_its_module_and_the_line_that_raised() -> None:
+    line = f"{__file__}:{raised.__code__.co_firstlineno + 3}"
+    assert kind_of(raised(Odd())) == (f"{__name__}.Odd", line)
+    assert kind_of(raised(ExceptionGroup("x", [raised(ValueError())]))) == ("ValueError", line)  # type: ignore[type-var]
+    assert kind_of(ValueError("never raised")) == ("ValueError", "")
+
+
+LIFETIME = 3
+
+
+class Broken(trio.abc.Stream):
+    """A stream of somebody else's that raises what no stream may, once it is told to."""
+
+    def __init__(self, inner: trio.abc.Stream) -> None:
+        self._inner = inner
+        self._reading = trio.CancelScope()
+        self.is_faulty = False
+
+    def fail(self) -> None:
+        self.is_faulty = True
+        self._reading.cancel()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        with trio.CancelScope() as self._reading:
+            return await self._inner.receive_some(max_bytes)
+        raise OSError("a fault of the stream")
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
+    """The servers that the test starts."""
+    started: list[Server] = []
+    begin = Server.__init__
+
+    def remember(self: Server, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        started.append(self)
+
+    monkeypatch.setattr(Server, "__init__", remember)
+    return started
+
+
+async def test_a_deadline_that_fails_ends_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    servers: list[Server],
+    autojump_clock: MockClock,
+) -> None:
+    expire = Engine._expire
+
+    def fail(self: Engine, now: float) -> None:
+        if not self.session.client and self.connection.setup.payload.data == b"bad":
+            raise KeyError("a fault of ours")
+        expire(self, now)
+
+    monkeypatch.setattr(Engine, "_expire", fail)
+    network = Network()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: serve(Responder(), [network], grace=0, task_status=task_status))
+        beating = Keepalive(interval=1, max_lifetime=LIFETIME)
+        mute = silent(LIFETIME)
+        async with (
+            open_connection_over(await network.connect(), setup=b"good", keepalive=beating) as good,
+            open_connection_over(await network.connect(), setup=b"bad", keepalive=mute) as bad,
+        ):
+            assert isinstance(await bad.wait_closed(), ConnectionLost)
+            await trio.sleep(10 * LIFETIME)
+            assert good.status == "open"
+            (server,) = servers
+            assert server.deadlines is not None
+            assert (len(server.connections), len(server.deadlines)) == (1, 1)
+        nursery.cancel_scope.cancel()
+    assert "a connection failed" in caplog.text
+    assert "a fault of ours" in caplog.text
+
+
+@pytest.mark.parametrize("resume", [None, OPTIONS])
+async def test_nothing_is_left_of_a_connection_whose_stream_raised_what_it_may_not(
+    resume: object, caplog: pytest.LogCaptureFixture, servers: list[Server], autojump_clock: MockClock
+) -> None:
+    there, here = trio.testing.memory_stream_pair()
+    broken = Broken(here)
+    network = Network()
+    network._send.send_nowait(broken)
+
+    async def connect() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        if broken.is_faulty:
+            raise OSError("the network is down")
+        return there
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: serve(Responder(), [network], grace=0, resume=resume, task_status=task_status)  # type: ignore[arg-type]
+        )
+        over = there if resume is None else connect
+        async with open_connection_over(
+            over,
+            keepalive=silent(LIFETIME),
+            resume=resume,  # type: ignore[arg-type]
+        ):
+            await settle()
+            (server,) = servers
+            assert server.deadlines is not None
+            assert (len(server.connections), len(server.deadlines)) == (1, 1)
+            broken.fail()
+            for seconds in (0.1, 10 * LIFETIME):
+                await trio.sleep(seconds)
+                assert (len(server.connections), len(server.deadlines)) == (0, 0)
+                if server.sessions is not None:
+                    assert (server.sessions.waiting, len(server.sessions)) == (0, 0)
+        nursery.cancel_scope.cancel()
+    assert "a fault of the stream" in caplog.text

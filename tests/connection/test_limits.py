@@ -1,15 +1,31 @@
-"""Limits of one connection at their defaults: what is beyond them is refused, and honest use is not touched."""
+"""Limits of one connection: what is beyond them is refused, honest use is not touched, time and credit among them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
 import pytest
 import trio
+from trio.testing import MockClock
 
-from rsocket_trio import Limits, Payload, Responder
+from rsocket_trio import (
+    Channel,
+    Connection,
+    ConnectionLost,
+    Incoming,
+    Keepalive,
+    Limits,
+    Payload,
+    Responder,
+    current_connection,
+)
+from tests.conformance import raw
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     INVALID,
-    INVALID_SETUP,
+    KEEPALIVE,
     PAYLOAD,
     REJECTED,
     RS10,
@@ -22,6 +38,9 @@ from tests.conformance.raw import (
     ask,
     bare_server,
     cancel,
+    channel,
+    client,
+    complete,
     forget,
     frame,
     keepalive,
@@ -52,16 +71,6 @@ def counting() -> tuple[Responder, list[int]]:
         return b"%d" % len(request.data)
 
     return responder, sizes
-
-
-@each_row("size", [65536, 65537])
-async def test_a_setup_above_its_limit_is_invalid(autojump_clock: object, size: int) -> None:
-    async with bare_server(RS10, Responder()) as peer:
-        await peer.send(setup(data=bytes(size - len(setup()))))
-        if size == 65536:
-            await peer.expect_alive()
-        else:
-            await peer.expect_failure(INVALID_SETUP)
 
 
 TIMES = 20 if ALL_CASES else 5
@@ -178,3 +187,167 @@ async def test_what_the_setup_handler_holds_up_is_in_order_and_credit_for_it_cou
         await peer.expect(*[payload(1, b"tick %d" % number) for number in range(3)])
         await peer.expect_alive()
         assert ("request", b"wait", None) not in log.seen
+
+
+async def test_a_lifetime_that_the_setup_brings_nearer_counts_at_once(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder(), limits=Limits(setup_timeout=60)) as peer:
+        await trio.sleep(10)
+        await peer.send(raw.setup(lifetime=2_000))
+        started = trio.current_time()
+        await peer.expect_error(0, raw.CONNECTION_ERROR)
+        assert trio.current_time() - started == pytest.approx(2)
+
+
+@each_row("pieces", [1, 100])
+async def test_a_setup_in_pieces_over_five_seconds_is_honest(pieces: int, autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        setup = raw.prefixed(raw.setup(data=bytes(1000)))
+        step = len(setup) // pieces + 1
+        for start in range(0, len(setup), step):
+            await peer.send_bytes(setup[start : start + step])
+            await trio.sleep(5 / pieces)
+        await peer.expect_alive()
+
+
+async def test_a_setup_that_is_not_whole_in_time_is_closed(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        started = trio.current_time()
+        for byte in raw.prefixed(raw.setup())[:15]:
+            await peer.send_bytes(bytes([byte]))
+            await trio.sleep(0.6)
+        with trio.fail_after(5):
+            assert await peer.stream.receive_some() == b""
+        assert trio.current_time() - started == pytest.approx(10)
+
+
+async def test_half_a_frame_is_no_sign_of_life(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        await peer.send(raw.setup(lifetime=3000))
+        for byte in (b"\x00", b"\x00", b"\x09"):
+            await trio.sleep(0.9)
+            await peer.send_bytes(byte)
+        await peer.expect_silence(0.29)
+        with trio.fail_after(0.02):
+            await peer.expect_failure(raw.CONNECTION_ERROR)
+
+
+def test_an_interval_above_the_lifetime_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Keepalive: an interval of 10 s is above the max_lifetime of 2.5 s$"):
+        Keepalive(interval=10, max_lifetime=2.5)
+    assert Keepalive(interval=2, max_lifetime=2).interval == 2
+
+
+@each_row(("interval", "max_lifetime"), [(0, 1), (1, 0), (-1, 1), (2**31, 1), (1, float("inf"))])
+def test_terms_that_31_bits_cannot_say_are_refused(interval: float, max_lifetime: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Keepalive(interval=interval, max_lifetime=max_lifetime)
+
+
+KIB = 1024
+QUIRK = ["ignores_credit"]
+ITEM = 1 + 256
+"""Bytes that an item of one byte counts."""
+"""Bytes that one read may bring above a limit."""
+
+
+class End(NamedTuple):
+    """A stream that a peer sends on beyond its credit of 2, as its reader holds it."""
+
+    peer: RawPeer
+    items: Incoming
+    connection: Connection
+
+
+@asynccontextmanager
+async def at_a_client(**options: Any) -> AsyncIterator[End]:
+    async with (
+        client(RS10, quirks=QUIRK, **options) as (connection, peer),
+        connection.request_stream(b"s", initial_request_n=2) as items,
+    ):
+        await peer.expect(stream(1, 2, b"s"))
+        yield End(peer, items, connection)
+
+
+@asynccontextmanager
+async def at_a_server(**options: Any) -> AsyncIterator[End]:
+    responder = Responder()
+    held: list[tuple[Channel, Connection]] = []
+    left = trio.Event()
+
+    @responder.request_channel(initial_request_n=2)
+    async def hold(channel: Channel) -> None:
+        held.append((channel, current_connection()))
+        await left.wait()
+
+    times = options.pop("keepalive", Keepalive())
+    async with bare_server(RS10, responder, quirks=QUIRK, **options) as peer:
+        interval, lifetime = int(times.interval * 1000), int(times.max_lifetime * 1000)
+        await peer.send(setup(keepalive=interval, lifetime=lifetime), channel(1, 9))
+        await peer.expect(request_n(1, 2))
+        yield End(peer, *held[0])
+        left.set()
+
+
+either = each_row("role", [at_a_client, at_a_server], ids=["client", "server"])
+
+
+async def expect_answer(peer: RawPeer) -> None:
+    """A KEEPALIVE was answered, whatever credit was granted before."""
+    while (await peer.receive()).type != KEEPALIVE:
+        pass
+
+
+@either
+async def test_items_beyond_the_credit_wait_for_their_reader(autojump_clock: object, role: Any) -> None:
+    async with role() as end:
+        for number in range(20):
+            await end.peer.send(payload(1, b"%d" % number))
+        await end.peer.send(*(payload(1, b"%d" % number) for number in range(20, 99)), payload(1, b"99", N | C))
+        await settle()
+        assert [item.data async for item in end.items] == [b"%d" % number for number in range(100)]
+        assert end.connection.faults.peer_faults == 0
+
+
+@either
+async def test_above_the_inbox_reading_pauses_and_nothing_is_lost(autojump_clock: object, role: Any) -> None:
+    async with role(limits=Limits(inbox_size=100 * KIB)) as end:
+        stock = end.connection._engine.receive_budget
+        for number in range(1000):
+            await end.peer.send(payload(1, b"%d" % (number % 10)))
+            await settle()
+        await end.peer.send(complete(1), keepalive(b"alive?"))
+        await settle()
+        # Each counts its byte and the constant: one more than fits is taken, and no further read made.
+        assert stock.size == (100 * KIB // ITEM + 1) * ITEM
+        await end.peer.expect_silence(1)
+        got = [item.data async for item in end.items]
+        assert got == [b"%d" % (number % 10) for number in range(1000)]
+        await expect_answer(end.peer)
+        assert stock.size == 0
+
+
+@either
+async def test_a_pause_in_which_nothing_is_taken_ends_the_connection(
+    autojump_clock: object, role: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with role(limits=Limits(inbox_size=10 * KIB, silence=30)) as end:
+        start = trio.current_time()
+        await end.peer.send(*[payload(1, bytes(1000))] * 20)
+        error = await end.connection.wait_closed()
+        assert isinstance(error, ConnectionLost)
+        assert 30 <= trio.current_time() - start <= 40
+        assert end.connection.faults.peer_faults == 0
+    assert "reading was paused for 30 s, because nobody here took what had come" in caplog.text
+
+
+async def test_without_the_name_the_second_early_item_ends_the_stream(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.request_channel(initial_request_n=2)
+    async def hold(channel: Channel) -> None:
+        async for _ in channel:
+            pass
+
+    async with server(RS10, responder) as peer:
+        await peer.send(channel(1, 9), *[payload(1, b"x")] * 2)
+        await peer.expect_error(1, 0x204)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, Responder, open_connection_over
+from rsocket_trio import (
+    Channel,
+    Connection,
+    ConnectionLost,
+    Limits,
+    Payload,
+    Responder,
+    open_connection,
+    open_connection_over,
+    serve,
+)
+from rsocket_trio.connection.link import CLOSE_TIMEOUT, DIRECT_WRITES
 from tests.conformance import raw
-from tests.connection.pairs import Recorded, connected_pair, settle
+from tests.conformance.raw import CONNECTION_ERROR, RS10, F, Wire, ask, both, channel, complete, error, settle, stream
+from tests.connection.pairs import Recorded, connected_pair
+from tests.each_row import each_row
 
 
 async def test_what_one_tick_queues_leaves_in_one_write(autojump_clock: MockClock) -> None:
@@ -118,30 +137,6 @@ async def test_a_peer_that_floods_with_keepalives_and_does_not_read_is_not_read_
         assert pair.server_said.count(raw.KEEPALIVE) == 200
 
 
-async def test_what_comes_after_the_end_is_ignored(autojump_clock: MockClock) -> None:
-    async with raw.client(raw.RS10) as (connection, peer):
-        await peer.send(raw.error(0, raw.CONNECTION_ERROR, b"broken"), raw.ask(2), raw.keepalive())
-        await settle()
-        with pytest.raises(ConnectionLost, match="broken") as caught:
-            await connection.request_response()
-        assert caught.value.code == raw.CONNECTION_ERROR
-        with trio.fail_after(5):
-            assert await peer.stream.receive_some() == b""
-
-
-async def test_the_peers_close_after_a_drain_is_no_loss(autojump_clock: MockClock) -> None:
-    async with raw.client(raw.RS10) as (connection, peer), trio.open_nursery() as nursery:
-
-        async def ask() -> None:
-            with pytest.raises(ConnectionClosed, match="the peer closed"):
-                await connection.request_response()
-
-        nursery.start_soon(ask)
-        await peer.receive()
-        await peer.send(raw.error(0, raw.CONNECTION_CLOSE))
-        await peer.stream.aclose()
-
-
 async def test_what_waits_is_counted_and_is_read_by_the_answer_of_a_ping_behind_it(autojump_clock: MockClock) -> None:
     responder = Responder()
     got: list[int] = []
@@ -158,3 +153,224 @@ async def test_what_waits_is_counted_and_is_read_by_the_answer_of_a_ping_behind_
         await client.ping()
 
         assert got == [500_000] * 3
+
+
+RESET = b"\1\0\0\0\0\0\0\0"
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[str, trio.SocketListener]]:
+    """A URI, and where its connections come to."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        yield f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}", listener
+
+
+def echoing() -> Responder:
+    """A responder whose handler takes a task."""
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    return responder
+
+
+@each_row("and_then_forget", [False, True])
+async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_until_it_was_read(
+    autojump_clock: MockClock, and_then_forget: bool
+) -> None:
+    async with listening() as (uri, listener), trio.open_nursery() as nursery:
+        has_left = trio.Event()
+
+        async def answer_and_never_close() -> None:
+            async with await listener.accept() as stream:
+                peer = raw.RawPeer(stream)
+                assert (await peer.receive()).type == raw.SETUP
+                await peer.expect(raw.ask(1, b"?"))
+                await peer.send(raw.payload(1, b"!", raw.N | raw.C))
+                if and_then_forget:
+                    await peer.expect(raw.forget(3, b"note"))
+                await peer.expect_end()
+                await has_left.wait()
+
+        nursery.start_soon(answer_and_never_close)
+        async with open_connection(uri) as connection:
+            assert (await connection.request_response(b"?")).data == b"!"
+            if and_then_forget:
+                await connection.fire_and_forget(b"note")
+            before = trio.current_time()
+        assert trio.current_time() - before == (CLOSE_TIMEOUT if and_then_forget else 0)
+        has_left.set()
+
+
+async def test_the_first_answers_of_a_connection_need_no_send_task() -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
+        async with await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2])) as stream:
+            peer = raw.RawPeer(stream)
+            await peer.send(raw.setup())
+            tasks = []
+            for first in range(1, 4 * DIRECT_WRITES, 4):
+                asked = (first, first + 2)
+                await peer.send(*(raw.ask(stream_id, b"x") for stream_id in asked))
+                await peer.expect_in_any_order(*(raw.payload(each, b"x", raw.N | raw.C) for each in asked))
+                await wait_all_tasks_blocked()
+                tasks.append(trio.lowlevel.current_statistics().tasks_living)
+            assert tasks == [tasks[0]] * (DIRECT_WRITES // 2) + [tasks[0] + 1] * (DIRECT_WRITES // 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_both_sides_take_turns_no_send_task_is_needed() -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
+        async with open_connection(uri) as connection:
+            for _ in range(2):  # the task of the first is kept for no other
+                await connection.request_response(b"?")
+            await wait_all_tasks_blocked()
+            tasks = trio.lowlevel.current_statistics().tasks_living
+            for _ in range(3 * DIRECT_WRITES):
+                await connection.request_response(b"?")
+            await wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().tasks_living == tasks
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_resets_before_the_first_write_is_told_of() -> None:
+    async with listening() as (uri, listener), trio.open_nursery() as nursery:
+
+        async def reset() -> None:
+            stream = await listener.accept()
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            stream.socket.close()
+
+        nursery.start_soon(reset)
+        with pytest.raises(ConnectionLost):
+            async with open_connection(uri) as connection:
+                await connection.request_response(b"?")
+
+
+async def test_reading_that_pauses_for_answers_goes_on_when_they_were_written_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def slow(_: Payload) -> bytes:
+        await trio.sleep(1)
+        return b"done"
+
+    limits = Limits(payload_size=1000, reassembly_size=1000)
+    serving = partial(serve, responder, "tcp://127.0.0.1:0", limits=limits, dialects=["streamux/1"])
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serving)
+        async with open_connection(uri, dialect="streamux/1") as connection, trio.open_nursery() as asking:
+            for _ in range(2):
+                asking.start_soon(connection.request_response, bytes(600))
+            await trio.sleep(0.1)
+            asking.start_soon(connection.request_response, bytes(600))
+        assert trio.current_time() < limits.silence
+        nursery.cancel_scope.cancel()
+
+
+DISPOSED = error(0, CONNECTION_ERROR, b"Disposed")
+
+
+class Served:
+    """A responder, the connections that it was asked over, and what the log had of them."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, decided: trio.Event | None = None) -> None:
+        caplog.set_level(logging.INFO, "rsocket_trio")
+        self._caplog = caplog
+        self.connections: list[Connection] = []
+        self.responder = responder = Responder()
+
+        @responder.setup
+        async def remember(setup: object, connection: Connection) -> None:
+            self.connections.append(connection)
+            if decided is not None:
+                await decided.wait()
+
+        @responder.request_response
+        async def answer(request: Payload) -> Payload:
+            if request.data == b"wait":
+                await trio.sleep_forever()
+            return request
+
+        @responder.request_stream
+        async def endless(request: Payload) -> AsyncIterator[bytes]:
+            while True:
+                yield b"x"
+
+        @responder.request_channel
+        async def talk(channel: Channel) -> None:
+            await trio.sleep_forever()
+
+        @responder.fire_and_forget
+        async def note(request: Payload) -> None:
+            await trio.sleep(1)
+
+    @property
+    def levels(self) -> list[int]:
+        """Of the lines that say how a connection ended."""
+        return [record.levelno for record in self._caplog.records if "the peer ended the connection" in record.message]
+
+
+@both
+async def test_at_a_server_with_nothing_open(
+    wire: Wire, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(caplog)
+    async with raw.server(wire, served.responder) as peer:
+        await peer.send(ask(1, b"x"), stream(3, 1), raw.cancel(3), raw.forget(5, b"x"))
+        await settle()
+        await peer.send(DISPOSED)
+        await settle()
+        [connection] = served.connections
+        assert connection.status == "closed"
+        assert connection.faults.peer_faults == 0
+        ended = await connection.wait_closed()
+        assert isinstance(ended, ConnectionLost)
+        assert (ended.code, ended.args) == (CONNECTION_ERROR, ("the peer ended the connection: Disposed",))
+    assert served.levels == [logging.INFO]
+
+
+@both
+async def test_at_a_client_with_nothing_open(
+    wire: Wire, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(caplog)
+    async with raw.client(wire) as (connection, peer):
+        await peer.send(DISPOSED)
+        ended = await connection.wait_closed()
+        assert connection.faults.peer_faults == 0
+        with pytest.raises(ConnectionLost, match="the peer ended the connection: Disposed"):
+            await connection.request_response(b"x")
+    assert isinstance(ended, ConnectionLost)
+    assert served.levels == [logging.INFO]
+
+
+OPEN: dict[str, list[bytes]] = {
+    "a request": [ask(1, b"wait")],
+    "a request in the same read": [ask(1, b"x"), DISPOSED],
+    "a stream": [stream(1, 1)],
+    "a channel": [channel(1, 1)],
+    "a channel of which one half is over": [channel(1, 1), complete(1)],
+    "half a request": [ask(1, b"x", F)],
+}
+
+
+@each_row("frames", OPEN.values(), ids=OPEN.keys())
+async def test_with_a_stream_open_it_is_a_fault(
+    frames: list[bytes], autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(caplog)
+    async with raw.server(RS10, served.responder) as peer:
+        await peer.send(*frames)
+        if DISPOSED not in frames:
+            await settle()
+            await peer.send(DISPOSED)
+        await settle()
+        assert served.connections[0].faults.peer_faults == 1
+    assert served.levels == [logging.WARNING]

@@ -21,7 +21,6 @@ from rsocket_trio import (
     Responder,
     Setup,
     current_connection,
-    open_connection,
     serve,
 )
 from tests.conformance.peers import responder
@@ -455,17 +454,6 @@ async def test_a_client_keeps_the_length_by_name(autojump_clock: object) -> None
             ConnectionLost, match="message of 17 bytes whose length says 724992: a message is one frame"
         ):
             await connection.request_response(b"?")
-
-
-@each_row("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
-async def test_both_ends_of_ours_agree_on_lengths_over_every_transport(uri: str) -> None:
-    large = Payload(bytes(300_000))
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, responder(), uri)
-        async with open_connection(uri, dialect="0.1", quirks=["length_on_messages"]) as connection:
-            assert await connection.request_response(large) == large
-            await connection.ping()
-        nursery.cancel_scope.cancel()
 
 
 # First bytes

@@ -1,25 +1,45 @@
-"""What the application sees of sessions that can be resumed: errors, log, handlers. The other side is made of bytes."""
+"""Sessions that can be resumed, with the other side made of bytes: errors, handlers, and what is kept of them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
-from rsocket_trio import Connection, ConnectionLost, Limits, RejectedResume, Responder
+from rsocket_trio import (
+    ConnectionLost,
+    Keepalive,
+    Limits,
+    Payload,
+    Rejected,
+    RejectedResume,
+    Responder,
+    ResumeOptions,
+    open_connection_over,
+    serve,
+)
 from rsocket_trio.server.session_registry import STREAM as STREAM_BYTES
+from rsocket_trio.testing import SimulatedNetwork
 from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE
 from tests.conformance.raw import (
     CONNECTION_ERROR,
+    ERROR,
+    INVALID,
+    KEEPALIVE,
     REJECTED_RESUME,
     RS02,
     RS10,
     Log,
+    RawPeer,
     S,
     Wire,
     ask,
     both,
+    cancel,
     error,
     keepalive,
     payload,
@@ -144,6 +164,7 @@ async def test_the_application_sees_one_connection_with_its_first_setup(
 
 
 @both
+@pytest.mark.clause("RS10-RSM-19", "RS02-RSM-18", "RSX-RES-08")
 async def test_handlers_live_until_their_session_is_refused_for_good_and_a_replay_gives_it_no_time(
     autojump_clock: object, wire: Wire
 ) -> None:
@@ -280,17 +301,205 @@ async def test_it_does_not_push_out_a_session_that_waits(autojump_clock: object)
         await old.expect_end()
 
 
-async def test_it_is_refused_where_the_application_leaves_when_it_hears_of_the_loss(autojump_clock: object) -> None:
+SLOW = Keepalive(interval=1000, max_lifetime=5000)
+"""No beat comes by itself within a test."""
+HEADER = 6
+"""Bytes of a frame beside its data."""
+
+
+async def answered(
+    server_resume: ResumeOptions, *rounds: list[int], limits: Limits | None = None
+) -> tuple[list[int], int]:
+    """The sizes of the answers to requests of these sizes, those of a round at once; and how many were rejected."""
+    network = SimulatedNetwork(1)
     responder = Responder()
 
-    @responder.setup
-    def meet(terms: Any, connection: Connection) -> None:
-        connection.on_state(lambda state: connection._leave() if state == "suspended" else None)
+    @responder.request_response
+    def echo(request: Payload) -> bytes:
+        return request.data
 
-    async with server(RS10, responder) as harbour:
-        old = await begin(harbour, RS10)
-        await old.expect_alive()
+    answers: list[int] = []
+    rejected = 0
 
-        with trio.fail_after(5):
-            assert await expect_refused(harbour, resume(RS10)) == await expect_refused(harbour, resume(RS10, b"other"))
-            await old.expect_end()
+    async def ask(connection: Any, size: int) -> None:
+        nonlocal rejected
+        try:
+            answers.append(len((await connection.request_response(bytes(size))).data))
+        except Rejected:
+            rejected += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            lambda: serve(
+                responder,
+                [network.listener()],
+                resume=server_resume,
+                limits=limits or Limits(),
+                fragment_size=1024,
+                grace=0,
+            )
+        )
+        async with open_connection_over(
+            network.connect, resume=ResumeOptions(), keepalive=SLOW, fragment_size=1024
+        ) as connection:
+            for sizes in rounds:
+                async with trio.open_nursery() as calls:
+                    for size in sizes:
+                        calls.start_soon(ask, connection, size)
+        nursery.cancel_scope.cancel()
+    return answers, rejected
+
+
+async def test_a_store_of_one_fragment_holds_up_nothing(autojump_clock: Any) -> None:
+    # The first answer leaves the store less than half full, and without room for a fragment of the second.
+    answers, _ = await answered(ResumeOptions(store_bytes=1024), [100], [10_000], [10_000])
+
+    assert answers == [100, 10_000, 10_000]
+    assert trio.current_time() < 100
+
+
+@each_row("count", [100, 700, 3000])
+async def test_refusals_that_fill_the_store_hold_up_nothing(autojump_clock: Any, count: int) -> None:
+    limits = Limits(streams=1, reply_frames=50)
+    answers, rejected = await answered(ResumeOptions(store_bytes=1024), count * [10], limits=limits)
+
+    assert len(answers) + rejected == count
+    assert rejected
+    assert trio.current_time() < 100
+
+
+async def test_what_empties_the_store_is_read_although_more_answers_wait_than_may(autojump_clock: Any) -> None:
+    # The store is nearly full and asked for a sign already: the send task finds that nothing fits, and writes nothing.
+    options = with_options(store_bytes=1024)
+    limits = Limits(reply_frames=4)
+    async with server(RS10, Log().responder, options, limits=limits, fragment_size=1024) as harbour:
+        peer = await begin(harbour, RS10)
+        kept = 0
+        for stream_id, left in ((1, 500), (3, 10)):
+            await peer.send(ask(stream_id, bytes(options.store_bytes - left - kept - HEADER)))
+            kept += HEADER + len((await peer.receive()).body)
+        await peer.receive()  # asks how much came
+
+        await peer.send(*[stream(stream_id, 0) for stream_id in range(5, 17, 2)])
+        await peer.expect_silence(1)
+        await peer.send(keepalive(respond=False, position=kept))
+
+        refusals = [await peer.receive() for _ in range(6)]
+        assert {(refusal.type, refusal.error_code) for refusal in refusals} == {(ERROR, INVALID)}
+
+
+ITEM = 994
+"""Bytes of an item whose frame has a thousand."""
+FRAME = 1000
+ENDLESS = 2**31 - 1
+LIVE = 1_000_000
+OPTIONS = with_options(store_bytes=4 * LIVE, live_bytes=LIVE)
+
+
+def endless() -> Responder:
+    responder = Responder()
+
+    @responder.request_stream
+    async def items(request: Payload) -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(ITEM)
+
+    return responder
+
+
+@attrs.define
+class Reader:
+    """A client that reads all, and says how far it got only when it is told to, or asked and ``honest``."""
+
+    peer: RawPeer
+    honest: bool = False
+    came: int = 0
+    asked: int = 0
+
+    async def read(self, enough: int = ENDLESS) -> None:
+        """Take what comes until nothing does, or this is enough."""
+        while self.came < enough:
+            with trio.move_on_after(1) as scope:
+                got = await self.peer.receive()
+            if scope.cancelled_caught:
+                return
+            if got.type == KEEPALIVE:
+                self.asked += 1
+                if self.honest:
+                    await self.say()
+            else:
+                self.came += 6 + len(got.body)
+
+    async def say(self) -> None:
+        """Say how far it got."""
+        await self.peer.send(keepalive(respond=False, position=self.came))
+
+
+async def hang_on(*readers: Reader, enough: int = ENDLESS) -> None:
+    """Let all of these read at once until nothing comes, or each has enough."""
+    async with trio.open_nursery() as nursery:
+        for reader in readers:
+            nursery.start_soon(reader.read, enough)
+
+
+async def test_senders_of_the_session_that_keeps_most_wait_and_others_do_not(autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        greedy = Reader(await begin(harbour, RS10, b"greedy"))
+        await greedy.peer.send(stream(1, ENDLESS))
+        await greedy.read()
+        assert 0.8 * LIVE < greedy.came <= LIVE
+        assert greedy.asked == 1  # how far it is
+
+        honest = Reader(await begin(harbour, RS10, b"honest"), honest=True)
+        await honest.peer.send(stream(1, 5_000))
+        await honest.read()
+        assert honest.came == 5_000 * FRAME
+
+        await greedy.peer.send(keepalive())  # it is connected, and not ended for anything
+        assert (await greedy.peer.receive()).type == KEEPALIVE
+
+
+@each_row("how", ["says how far it got", "leaves", "is cut off", "ends"])
+async def test_senders_go_on_once_another_session_keeps_less(how: str, autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        first, second = Reader(await begin(harbour, RS10, b"1")), Reader(await begin(harbour, RS10, b"2"))
+        for reader in (first, second):
+            await reader.peer.send(stream(1, ENDLESS))
+        await hang_on(first, second)
+        assert 0.9 * LIVE < first.came + second.came <= LIVE
+        before = second.came
+
+        if how == "says how far it got":
+            await first.peer.send(cancel(1))
+            await first.say()
+        elif how == "leaves":
+            await first.peer.stream.aclose()
+        elif how == "is cut off":
+            await cut(first.peer)
+        else:
+            await first.peer.send_bytes(b"\0\0\6\0\0\0\0\0\0")  # a frame of a type that there is not
+        await second.read()
+        assert 0.8 * LIVE < second.came <= LIVE
+        assert second.came > before
+
+
+@each_row("wire", [RS10, RS02], ids=["1.0", "0.2"])
+@each_row("size, kept", [(49_000, True), (51_000, False)])
+async def test_a_token_counts_while_its_client_is_away(
+    autojump_clock: object, wire: Wire, size: int, kept: bool
+) -> None:
+    first, second = b"1" * size, b"2" * size
+    async with server(wire, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
+        for token in (first, second):
+            peer = await begin(harbour, wire, token)
+            await peer.expect_alive()
+            await cut(peer)
+        if kept:
+            peer = await harbour.peer()
+            await peer.send(resume(wire, first))
+            await peer.expect(resume_ok(0))
+        else:
+            await expect_refused(harbour, resume(wire, first))
+        peer = await harbour.peer()
+        await peer.send(resume(wire, second))
+        await peer.expect(resume_ok(0))

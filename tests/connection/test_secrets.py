@@ -35,7 +35,6 @@ from rsocket_trio.metadata import (
     SimpleAuthentication,
     encode_authentication,
     encode_composite,
-    with_route,
 )
 from rsocket_trio.services import Call
 from tests.capture.reading import read
@@ -263,11 +262,3 @@ async def test_a_capture_holds_no_credentials(entry: bytes, format: str, tmp_pat
     assert any((row["fragments"] or 0) > 1 for row in rows["frames"]), "the requests went in fragments"
     assert not shows(repr(rows))
     assert not any(map(shows, contents(tmp_path)))
-
-
-def test_the_tests_see_what_they_look_for() -> None:
-    for form in FORMS:
-        assert shows(repr(form))
-        assert shows(form.hex())
-        assert shows(form.hex(" "))
-    assert with_route("fail", FORMS[0], COMPOSITE_METADATA).endswith(SECRET.encode())

@@ -1,8 +1,8 @@
-"""Streams and channels as users hold them: credit, the ends of each half, and who may read."""
+"""Streams and channels as users hold them: credit, the ends of each half, items one by one and many at once."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 import trio
@@ -12,14 +12,19 @@ from rsocket_trio import (
     ApplicationError,
     Canceled,
     Channel,
+    ConnectionLost,
     Limits,
     LocalProtocolError,
+    Outgoing,
     Payload,
     RemoteProtocolError,
     Responder,
+    StreamuxOptions,
 )
 from tests.conformance import raw
-from tests.connection.pairs import connected_pair, settle
+from tests.conformance.raw import INVALID, RS10, cancel, client, error, request_n, server, settle, stream
+from tests.connection.pairs import connected_pair
+from tests.connection.streamux_pairs import streamux_pair
 from tests.each_row import each_row
 
 
@@ -49,23 +54,6 @@ async def test_credit_is_topped_up_at_half(initial: int, autojump_clock: MockClo
     # Grants that meet in one tick go out as one.
     assert all(half <= granted <= initial for granted in pair.client_said.credit)
     assert sum(pair.client_said.credit) in range(600 - initial, 600 + 1)
-
-
-async def test_without_refill_the_credit_is_the_users(autojump_clock: MockClock) -> None:
-    async with (
-        connected_pair(counting()) as pair,
-        pair.client.request_stream(b"100", initial_request_n=4, refill=False) as items,
-    ):
-        got = [await anext(items) for _ in range(4)]
-        with trio.move_on_after(10) as waiting:
-            await anext(items)
-        assert waiting.cancelled_caught
-        items.request_n(2)
-        items.request_n(3)
-        got += [await anext(items) for _ in range(5)]
-
-    assert [item.data for item in got] == [b"%d" % number for number in range(9)]
-    assert sum(pair.client_said.credit) == 5
 
 
 async def test_items_that_nobody_reads_withhold_credit_above_the_inbox_limit(autojump_clock: MockClock) -> None:
@@ -254,22 +242,6 @@ async def test_a_requesters_error_reaches_the_handlers_iteration(autojump_clock:
     assert heard == ["one", "broken", "done"]
 
 
-async def test_channel_handlers_choose_the_credit_of_their_requester(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.request_channel(initial_request_n=3, refill=False)
-    async def listen(channel: Channel) -> None:
-        async for _ in channel:
-            channel.request_n(7)
-
-    async with raw.server(raw.RS10, responder) as peer:
-        await peer.send(raw.channel(1, 5))
-        await peer.expect(raw.request_n(1, 3))
-        await peer.send(raw.payload(1, b"x"))
-        await peer.expect(raw.request_n(1, 7))
-        await peer.send(raw.cancel(1))
-
-
 async def test_in_0_2_what_comes_with_the_end_is_an_item(autojump_clock: MockClock) -> None:
     async with raw.client(raw.RS02) as (connection, peer), connection.request_stream() as items:
         await peer.receive()
@@ -322,3 +294,260 @@ async def test_small_requests_are_answered_beside_a_large_payload(autojump_clock
 
     # Fragments of 64 KiB take turns with it: one answer never waits for the 768 of the payload.
     assert max(frames_between) < 30
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def sending(function: Callable[[Outgoing], object]) -> Responder:
+    """Answers each stream by this."""
+    responder = Responder()
+
+    @responder.request_stream
+    async def stream(request: Payload, out: Outgoing) -> None:
+        await function(out)  # type: ignore[misc]
+
+    return responder
+
+
+@each_row("initial", [1, 2, 127, 128, 129, 1000])
+async def test_all_arrive_in_order_whatever_the_credit(initial: int, autojump_clock: MockClock) -> None:
+    async with (
+        connected_pair(sending(lambda out: out.send_many(numbers(600)))) as pair,
+        pair.client.request_stream(b"", initial_request_n=initial) as items,
+    ):
+        assert [item.data async for item in items] == numbers(600)
+
+
+async def test_no_more_is_taken_than_there_is_credit_for(autojump_clock: MockClock) -> None:
+    taken: list[int] = []
+
+    def made() -> Iterator[bytes]:
+        for number in range(100):
+            taken.append(number)
+            yield b"%d" % number
+
+    async with (
+        connected_pair(sending(lambda out: out.send_many(made()))) as pair,
+        pair.client.request_stream(b"", initial_request_n=5, refill=False) as items,
+    ):
+        for _ in range(5):
+            await anext(items)
+        with trio.move_on_after(10) as waiting:
+            await anext(items)
+        assert waiting.cancelled_caught
+        # The sixth waits for credit.
+        assert taken == list(range(6))
+        items.request_n(2)
+        assert [(await anext(items)).data for _ in range(2)] == [b"5", b"6"]
+
+
+async def test_the_requester_of_a_channel_sends_many_and_the_peer_may_stop_it(autojump_clock: MockClock) -> None:
+    async def take(channel: Channel) -> None:
+        for _ in range(3):
+            await anext(channel)
+
+    responder = Responder()
+    responder.request_channel(take)
+    async with connected_pair(responder) as pair, pair.client.request_channel(b"") as channel:
+        with pytest.raises(Canceled):
+            await channel.send_many(b"%d" % number for number in range(10**6))
+
+
+async def test_what_was_sent_before_an_error_of_the_iterable_leaves_at_once(autojump_clock: MockClock) -> None:
+    def broken() -> Iterator[bytes]:
+        yield from numbers(3)
+        raise ValueError("here")
+
+    async def send(out: Outgoing) -> None:
+        with pytest.raises(ValueError, match="here"):
+            await out.send_many(broken())
+        await trio.sleep_forever()
+
+    async with (
+        connected_pair(sending(send)) as pair,
+        pair.client.request_stream(b"") as items,
+    ):
+        with trio.fail_after(1):
+            assert [(await anext(items)).data for _ in range(3)] == numbers(3)
+
+
+async def test_no_item_leaves_without_a_checkpoint(autojump_clock: MockClock) -> None:
+    ended = trio.Event()
+
+    async def send(out: Outgoing) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await out.send_many(numbers(10))
+        assert scope.cancelled_caught
+        ended.set()
+
+    async with (
+        connected_pair(sending(send)) as pair,
+        pair.client.request_stream(b"") as items,
+    ):
+        assert [item async for item in items] == []
+    assert ended.is_set()
+
+
+MOST = 2**31 - 1
+
+
+class Rooms:
+    """A handler of streams that waits for room as it is told to, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.responder = Responder()
+        self.responder.request_stream(self.wait)
+        self.beyond = 0
+        self.seen: list[int] = []
+        self.out: Outgoing | None = None
+
+    async def wait(self, request: Payload, out: Outgoing) -> None:
+        self.out = out
+        while True:
+            self.seen.append(await out.wait_room(self.beyond))
+            self.beyond = self.seen[-1]
+
+
+async def test_room_is_told_each_time_that_it_grows(autojump_clock: MockClock) -> None:
+    rooms = Rooms()
+    async with server(RS10, rooms.responder) as peer:
+        await peer.send(stream(1, 2))
+        await settle()
+        assert rooms.seen == [2]
+        await peer.expect_silence(10)
+        assert rooms.seen == [2]
+        await peer.send(request_n(1, 3))
+        await settle()
+        assert rooms.seen == [2, 5]
+        await peer.send(request_n(1, MOST), request_n(1, MOST))
+        await settle()
+        assert rooms.seen == [2, 5, 5 + 2 * MOST]
+        assert rooms.out is not None
+        assert rooms.out.room == rooms.seen[-1]
+
+
+# The half is over: as ``send`` says it
+
+
+async def raised(call: Callable[[], Awaitable[object]]) -> BaseException:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # whichever it is, both calls have to raise the same
+        await call()
+    return caught.value
+
+
+@each_row(
+    ("frame", "kind"),
+    [
+        (cancel(1), Canceled),
+        (error(1, INVALID, b"no"), Exception),
+        (None, ConnectionLost),
+    ],
+    ids=["cancel", "error", "lost"],
+)
+async def test_who_waits_hears_why_nothing_more_can_be_sent(
+    frame: bytes | None, kind: type[Exception], autojump_clock: MockClock
+) -> None:
+    heard: list[BaseException] = []
+
+    async def wait(talk: Channel) -> None:
+        heard.append(await raised(talk.wait_room))
+
+    async with (
+        client(RS10) as (connection, peer),
+        connection.request_channel() as talk,
+        trio.open_nursery() as nursery,
+    ):
+        await peer.receive()
+        nursery.start_soon(wait, talk)
+        await settle()
+        if frame is None:
+            await trio.aclose_forcefully(peer.stream)
+        else:
+            await peer.send(frame)
+        await settle()
+        later = await raised(talk.wait_room)
+        sent = await raised(lambda: talk.send(b"x"))
+    assert isinstance(heard[0], kind)
+    assert type(heard[0]) is type(later) is type(sent)
+    assert str(heard[0]) == str(later) == str(sent)
+
+
+def counting_and_failing() -> Responder:
+    responder = Responder()
+
+    @responder.request_stream
+    async def count(request: Payload) -> AsyncIterator[bytes]:
+        for number in range(int(request.data)):
+            yield b"%d" % number
+
+    @responder.request_stream("failing")
+    async def fail(request: Payload) -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+        raise ApplicationError("no three")
+
+    return responder
+
+
+@each_row("initial", [1, 2, 3, 8, 256])
+async def test_batches_are_the_items_in_order_and_the_end_is_an_empty_one(
+    initial: int, autojump_clock: MockClock
+) -> None:
+    got: list[bytes] = []
+    async with (
+        connected_pair(counting_and_failing()) as pair,
+        pair.client.request_stream(b"600", initial_request_n=initial) as items,
+    ):
+        while batch := await items.receive_batch():
+            assert len(batch) <= initial
+            got += [payload.data for payload in batch]
+        assert await items.receive_batch() == []
+
+    assert got == [b"%d" % number for number in range(600)]
+    assert sum(pair.client_said.credit) in range(600 - initial, 600 + 1)
+
+
+async def test_an_error_comes_behind_the_items_before_it(autojump_clock: MockClock) -> None:
+    async with connected_pair(counting_and_failing()) as pair, pair.client.request_stream(route="failing") as items:
+        await settle()
+        assert [payload.data for payload in await items.receive_batch()] == [b"one", b"two"]
+        with pytest.raises(ApplicationError, match="no three"):
+            await items.receive_batch()
+
+
+async def test_a_second_reader_is_refused(autojump_clock: MockClock) -> None:
+    async with connected_pair(counting_and_failing()) as pair:
+        async with (
+            pair.client.request_stream(b"9", initial_request_n=1, refill=False) as items,
+            trio.open_nursery() as nursery,
+        ):
+            await anext(items)
+            nursery.start_soon(items.receive_batch)
+            await settle()
+            with pytest.raises(trio.BusyResourceError):
+                await items.receive_batch()
+            nursery.cancel_scope.cancel()
+        with pytest.raises(LocalProtocolError, match="left"):
+            await items.receive_batch()
+
+
+async def test_what_a_batch_took_waits_no_more_and_its_budget_is_free_again(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    sizes: list[int] = []
+
+    @responder.request_channel
+    async def measure(channel: Channel) -> None:
+        while batch := await channel.receive_batch():
+            sizes.append(sum(payload.size for payload in batch))
+
+    options = StreamuxOptions(message_budget=10_000)
+    async with streamux_pair(responder, server=options) as pair, pair.client.request_channel() as channel:
+        for _ in range(10):
+            for _ in range(5):
+                await channel.send(bytes(1000))
+            await trio.sleep(1)
+
+    assert sum(sizes) == 50_000

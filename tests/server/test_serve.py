@@ -1,10 +1,12 @@
-"""What a server does with a connection: the gate, leases, draining, and what leaving ``serve`` means."""
+"""What a server does with a connection: the gate, leases, draining, refused clients, and leaving ``serve``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 import trio
@@ -15,7 +17,6 @@ from rsocket_trio import (
     Canceled,
     Connection,
     ConnectionClosed,
-    ConnectionLost,
     InvalidSetup,
     Keepalive,
     Lease,
@@ -25,6 +26,7 @@ from rsocket_trio import (
     Rejected,
     RejectedSetup,
     Responder,
+    ResumeOptions,
     Setup,
     UnsupportedSetup,
     current_connection,
@@ -32,6 +34,9 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
+from rsocket_trio.connection.link import MAX_REFUSED
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.connect import open_transport
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
@@ -189,14 +194,6 @@ async def test_the_setup_deadline_ends_with_the_setup_frame(autojump_clock: Mock
         await peer.expect_alive()
 
 
-async def test_a_client_that_says_nothing_is_closed_at_the_setup_deadline(autojump_clock: MockClock) -> None:
-    async with raw.bare_server(raw.RS10, Responder()) as peer:
-        started = trio.current_time()
-        with trio.fail_after(20):
-            assert await peer.stream.receive_some() == b""
-        assert trio.current_time() - started == pytest.approx(10)
-
-
 # Leases
 
 
@@ -210,31 +207,6 @@ def fixed(*leases: Lease) -> Responder:
             await trio.sleep(10)
 
     return responder
-
-
-async def test_requests_wait_for_a_permit_and_go_in_their_order(autojump_clock: MockClock) -> None:
-    order: list[int] = []
-    async with raw.client(raw.RS10, lease=True) as (connection, peer):
-
-        async def ask(number: int) -> None:
-            await connection.fire_and_forget(b"%d" % number)
-            order.append(number)
-
-        async with trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(ask, number)
-                await settle()
-            for number in range(20):
-                assert order == list(range(number))
-                await peer.send(raw.lease(10_000, 1))
-                assert (await peer.receive()).body == b"%d" % number
-                await settle()
-
-
-async def test_a_setup_with_lease_at_a_server_without_a_policy_is_unsupported(autojump_clock: MockClock) -> None:
-    async with connected_pair(waiting(), lease=True) as pair:
-        with pytest.raises(UnsupportedSetup):
-            await pair.client.request_response()
 
 
 async def test_a_lease_works_from_end_to_end_and_differs_by_user(autojump_clock: MockClock) -> None:
@@ -355,35 +327,6 @@ async def test_a_drain_that_is_announced_says_so_first_and_once(autojump_clock: 
     assert pair.client_said.names == ["REQUEST_RESPONSE"]
 
 
-async def test_leaving_serve_drains_every_connection(autojump_clock: MockClock) -> None:
-    replies: list[bytes] = []
-    listening = trio.CancelScope()
-
-    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
-        with listening:
-            await serve(waiting(3), ["memory://drained"], task_status=task_status)
-
-    async def client() -> None:
-        async with open_connection("memory://drained") as connection:
-            replies.append((await connection.request_response()).data)
-            await trio.sleep(1)
-            with pytest.raises(ConnectionClosed):
-                await connection.request_response()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(run)
-        for _ in range(5):
-            nursery.start_soon(client)
-        await trio.sleep(1)
-        listening.cancel()
-        await settle()
-        with pytest.raises(ConnectionLost, match="nobody listens"):
-            async with open_connection("memory://drained"):
-                pass
-
-    assert replies == [b"done"] * 5
-
-
 @each_row(
     ("grace", "error", "text"),
     [
@@ -404,3 +347,125 @@ async def test_a_grace_that_is_no_time_is_refused_at_once(grace: Any, error: typ
         with pytest.raises(error, match=f"^{text}$"):
             await pair.server.drain(grace=grace)
         assert pair.server.status == "open"
+
+
+Client: TypeAlias = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
+TIME = 0.3
+"""Seconds that a refused client has."""
+ran: list[bytes] = []
+
+
+def refusing() -> Responder:
+    """A responder whose setup handler refuses everybody, and that notes what its other handlers get."""
+    ran.clear()
+    responder = Responder()
+    responder.request_response(lambda request: ran.append(request.data))
+    responder.fire_and_forget(lambda request: ran.append(request.data))
+    responder.metadata_push(ran.append)
+
+    @responder.setup
+    def gate(setup: Setup, connection: object) -> None:
+        raise RejectedSetup("not you")
+
+    return responder
+
+
+@asynccontextmanager
+async def refused(first: bytes, **options: Any) -> AsyncIterator[Client]:
+    """A client that has sent these bytes to a server on a stream, and got its ERROR."""
+    near, far = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_stream, refusing(), far, **options))
+        await near.send_all(first)
+        began = trio.current_time()
+        error = await near.receive_some()
+        assert error[3:9] == raw.frame(raw.ERROR), "no ERROR on stream 0"
+        assert trio.current_time() == began
+        yield near
+
+
+async def end_of(stream: Client) -> float:
+    """Return the seconds until the server sends the end of the stream, and nothing before it."""
+    began = trio.current_time()
+    assert await stream.receive_some() == b""
+    return trio.current_time() - began
+
+
+SETUP = raw.prefixed(raw.setup())
+FIRST: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "the application refuses": (SETUP, {}),
+    "another version": (raw.prefixed(raw.setup(version=(1, 7))), {"dialects": ["rsocket/1.0"]}),
+    "leases": (raw.prefixed(raw.setup(flags=raw.L)), {}),
+    "a request": (raw.prefixed(raw.ask(1, b"x")), {"dialects": ["rsocket/1.0"]}),
+    "a RESUME that is not offered": (raw.prefixed(raw.resume()), {}),
+    "a RESUME of no session": (raw.prefixed(raw.resume()), {"resume": ResumeOptions()}),
+    "a dialect that is not served": (SETUP, {"dialects": ["rsocket/2.0-draft", "reactivesocket/0.1"]}),
+}
+
+
+@each_row("why", FIRST)
+async def test_the_end_follows_the_error_after_a_short_time(why: str, autojump_clock: MockClock) -> None:
+    first, options = FIRST[why]
+    async with refused(first, **options) as client:
+        assert await end_of(client) == pytest.approx(TIME)
+        await client.aclose()
+
+
+@each_row("why", FIRST)
+async def test_a_client_that_closes_is_closed_at_once(why: str, autojump_clock: MockClock) -> None:
+    first, options = FIRST[why]
+    async with refused(first, **options) as client:
+        await client.send_eof()
+        assert await end_of(client) == 0
+
+
+async def test_nothing_that_comes_meanwhile_is_served_or_answered(autojump_clock: MockClock) -> None:
+    meanwhile = raw.prefixed(raw.ask(1, b"x"), raw.forget(3, b"y"), raw.RS10.push(b"z"), raw.setup())
+    async with refused(SETUP + meanwhile) as client:
+        await client.send_all(meanwhile)
+        assert await end_of(client) == pytest.approx(TIME)
+        await client.aclose()
+    assert ran == []
+
+
+@each_row(("frame", "number"), [(raw.ask(1, bytes(1_000_000)), 10), (raw.forget(1), 20_000)], ids=["large", "small"])
+async def test_a_client_that_goes_on_sending_is_not_read_without_end(
+    frame: bytes, number: int, autojump_clock: MockClock
+) -> None:
+    async with refused(SETUP) as client:
+        await client.send_all(raw.prefixed(*[frame] * number))
+        assert await end_of(client) == 0
+        await client.aclose()
+
+
+async def ask_to_serve(transport: Transport) -> None:
+    """Send a SETUP, and read the ERROR that refuses it."""
+    await transport.send([raw.setup()])
+    (error,) = await transport.receive()
+    assert error[:6] == raw.frame(raw.ERROR)
+
+
+async def test_so_many_wait_at_once_and_a_further_one_is_closed_behind_its_error(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, refusing(), "memory://refused")
+        waits: list[float] = []
+
+        async def be_refused(*, task_status: trio.TaskStatus[None]) -> None:
+            async with open_transport(uri) as transport:
+                await ask_to_serve(transport)
+                task_status.started()
+                assert await transport.receive() == []
+                waits.append(trio.current_time() - began)
+
+        began = trio.current_time()
+        async with trio.open_nursery() as clients:
+            for _ in range(MAX_REFUSED + 2):
+                await clients.start(be_refused)
+        assert [wait for wait in waits if wait == 0] == [0, 0]
+        assert len([wait for wait in waits if wait == pytest.approx(TIME)]) == MAX_REFUSED
+        again = trio.current_time()
+        async with open_transport(uri) as transport:
+            await ask_to_serve(transport)
+            assert await transport.receive() == []
+            assert trio.current_time() - again == pytest.approx(TIME), "their places are free again"
+        nursery.cancel_scope.cancel()

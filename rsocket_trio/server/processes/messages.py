@@ -90,7 +90,7 @@ def _receive_exactly(control: socket.socket, size: int) -> bytes | None:
 class _TermsPickler(pickle.Pickler):
     """A pickler that refuses objects of the main script, which workers don't run."""
 
-    def reducer_override(self, found: Any) -> Any:
+    def reducer_override(self, found: object) -> Any:
         if getattr(found, "__module__", None) == "__main__" and isinstance(found, type | Callable):
             name = getattr(found, "__qualname__", repr(found))
             raise ValueError(f"{name} is of the main script, which workers don't run: move it into a module")

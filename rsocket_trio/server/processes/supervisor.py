@@ -93,10 +93,22 @@ async def serve_in_processes(
                 on_routes(routes)
                 task_status.started([listener.uri for listener in listeners])
                 async for _ in hangups:
-                    retired = await _succeed(retired, partial(_start_generation, nursery, message, workers))
+                    logger.info("new workers are started")
+                    try:
+                        successor, routes = await _start_generation(nursery, message, workers)
+                    except FAILURES as error:
+                        logger.error("new workers could not be started, the old ones go on: %s", error)  # noqa: TRY400
+                        continue
+                    retired.set()
+                    retired = successor
+                    logger.info("new workers serve %d routes, the old ones finish", routes)
         except BaseExceptionGroup as group:
-            error = _only_reason(group)
-            raise error from error.__cause__
+            # Workers that end again and again may do so together.
+            are_alike = group.split(ChildProcessError)[1] is None
+            leaf: BaseException = group
+            while isinstance(leaf, BaseExceptionGroup) and (are_alike or len(leaf.exceptions) == 1):
+                leaf = leaf.exceptions[0]
+            raise leaf from leaf.__cause__
 
 
 async def _close_when_cancelled(listeners: Iterable[BoundListener]) -> None:
@@ -136,30 +148,6 @@ async def _all_heard() -> None:
     heard = trio.Event()
     trio.lowlevel.current_trio_token().run_sync_soon(heard.set)
     await heard.wait()
-
-
-async def _succeed(retired: trio.Event, start: Callable[[], Awaitable[tuple[trio.Event, int]]]) -> trio.Event:
-    """Put new workers in the place of the old ones, if they can be started."""
-    logger.info("new workers are started")
-    try:
-        successor, routes = await start()
-    except FAILURES as error:
-        why = str(error)
-    else:
-        retired.set()
-        logger.info("new workers serve %d routes, the old ones finish", routes)
-        return successor
-    logger.error("new workers could not be started, the old ones go on: %s", why)
-    return retired
-
-
-def _only_reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return a group's only exception, or the first if all are ``ChildProcessError``; else the group."""
-    alike = group.split(ChildProcessError)[1] is None
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and (alike or len(error.exceptions) == 1):
-        error = error.exceptions[0]
-    return error
 
 
 async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers: int) -> tuple[trio.Event, int]:

@@ -17,13 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
-from typing import Any
 
 import trio
 
-from rsocket_trio.server.collector import collecting_rarely
 from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, Work, decode_run, receive_start
-from rsocket_trio.server.signals import Stop
+from rsocket_trio.server.signals import Stop, collecting_rarely
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -137,7 +135,7 @@ async def _work(work: Work, routes: int, supervisor: SupervisorLink, on_failure:
 
 
 async def _work_and_leave(
-    work: Work, retiring: trio.Event, scope: trio.CancelScope, task_status: trio.TaskStatus[Any]
+    work: Work, retiring: trio.Event, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
 ) -> None:
     await work(retiring=retiring, task_status=task_status)
     scope.cancel()
