@@ -68,25 +68,13 @@ def announced_publications(scene: Scene, term_length: int) -> str:
     return f"an honest client connects after {waited:.1f} s, files of {most / MIB:.0f} MiB"
 
 
-@attack(
-    "A15",
-    Size(2_000, growth=24),
-    Size(12_500, growth=24, seconds=14, cpu=5, bar=5),
-    options={"schemes": ["tcp", "aeron"]},
-    more_log=20,
-)
+@attack("A15", Size(2_000, growth=24), Size(12_500, growth=24, seconds=14, cpu=5, bar=5), scheme="aeron", more_log=20)
 def aeron_small_terms(scene: Scene) -> str:
     """SETUPs of Aeron with the smallest terms: as many are taken as may be at a time, and honest clients connect."""
     return announced_publications(scene, 64 * 1024)
 
 
-@attack(
-    "A15",
-    Size(2_000, growth=24),
-    Size(12_500, growth=24, seconds=14, cpu=5, bar=5),
-    options={"schemes": ["tcp", "aeron"]},
-    more_log=20,
-)
+@attack("A15", Size(2_000, growth=24), Size(12_500, growth=24, seconds=14, cpu=5, bar=5), scheme="aeron", more_log=20)
 def aeron_large_terms(scene: Scene) -> str:
     """SETUPs of Aeron with the largest terms, three of which are a file of 3 GiB: none is taken."""
     return announced_publications(scene, 1024 * MIB)

@@ -155,10 +155,7 @@ def never_ending(scene: Scene, scheme: str, first: bytes, drip: bytes) -> str:
 
 
 @attack(
-    "H5",
-    Size(50, growth=10, seconds=3.5, cpu=1, limits=QUICK),
-    Size(200, growth=32, seconds=13, cpu=3),
-    options={"schemes": ["tcp", "tls"]},
+    "H5", Size(50, growth=10, seconds=3.5, cpu=1, limits=QUICK), Size(200, growth=32, seconds=13, cpu=3), scheme="tls"
 )
 def tls_handshakes(scene: Scene) -> str:
     """TLS handshakes that begin and never end."""
@@ -167,10 +164,7 @@ def tls_handshakes(scene: Scene) -> str:
 
 
 @attack(
-    "H5",
-    Size(50, growth=6, seconds=3.5, cpu=1, limits=QUICK),
-    Size(200, growth=16, seconds=13, cpu=3),
-    options={"schemes": ["tcp", "ws"]},
+    "H5", Size(50, growth=6, seconds=3.5, cpu=1, limits=QUICK), Size(200, growth=16, seconds=13, cpu=3), scheme="ws"
 )
 def ws_handshakes(scene: Scene) -> str:
     """WebSocket handshakes that begin and never end."""
@@ -203,12 +197,7 @@ def closed_with(scene: Scene, lines: list[Line], code: int) -> str:
     return f"all closed with {code} within {time.monotonic() - began:.1f} s"
 
 
-@attack(
-    "A2",
-    Size(20, growth=6, seconds=5, cpu=2),
-    Size(200, growth=16, seconds=10, cpu=5),
-    options={"schemes": ["tcp", "ws"]},
-)
+@attack("A2", Size(20, growth=6, seconds=5, cpu=2), Size(200, growth=16, seconds=10, cpu=5), scheme="ws")
 def ws_announced(scene: Scene) -> str:
     """WebSocket messages of a terabyte that are announced, and half of them as the rest of one that began."""
     lines = websockets(scene)
@@ -219,9 +208,7 @@ def ws_announced(scene: Scene) -> str:
     return closed_with(scene, lines, 1009)
 
 
-@attack(
-    "A3", Size(5, growth=6, seconds=5, cpu=2), Size(5, growth=6, seconds=5, cpu=2), options={"schemes": ["tcp", "ws"]}
-)
+@attack("A3", Size(5, growth=6, seconds=5, cpu=2), scheme="ws")
 def ws_frames(scene: Scene) -> str:
     """WebSocket messages in frames without end that hold nothing."""
     lines = websockets(scene)

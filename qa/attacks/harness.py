@@ -300,12 +300,20 @@ ATTACKS: list[Attack] = []
 """Those of the modules that are imported, in the order of their text."""
 
 
-def attack(id: str, quick: Size, full: Size, **more: Any) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
-    """Add the function below to the attacks under the ``id`` of its bar; its name is that of the attack."""
+def attack(
+    id: str, quick: Size, full: Size | None = None, *, scheme: str = "tcp", **more: Any
+) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
+    """Add the function below to the attacks under the ``id`` of its bar; its name is that of the attack.
+
+    The server has the ``scheme`` beside ``tcp``.
+    """
+    options = {"schemes": list(dict.fromkeys(["tcp", scheme]))}
 
     def add(run: Callable[[Scene], str]) -> Callable[[Scene], str]:
         name = run.__name__.replace("_", "-")
-        ATTACKS.append(Attack(id=id, name=name, run=run, quick=quick, full=full, **more))
+        ATTACKS.append(
+            Attack(id=id, name=name, run=run, quick=quick, full=full or quick, **{"options": options, **more})
+        )
         return run
 
     return add

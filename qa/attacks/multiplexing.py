@@ -32,7 +32,8 @@ from tests.transports.http2.raw_http2 import (
     window,
 )
 
-OPTIONS = {"schemes": ["tcp", "h2"]}
+SMALL, HASTY, FEW = {"outbox_size": MIB // 4}, {"setup_timeout": 2.0}, {"cancels": 500}
+"""Limits of the server."""
 BLOCK = block([
     (":method", "POST"),
     (":scheme", "http"),
@@ -84,18 +85,13 @@ def calmed(scene: Scene, line: Line, chunks: Iterable[bytes]) -> str:
     return f"ENHANCE_YOUR_CALM after {line.sent / 1024:.0f} KiB, {(time.monotonic() - began) * 1000:.0f} ms"
 
 
-@attack(
-    "A14",
-    Size(5_000, growth=8, seconds=8, limits={"cancels": 500}),
-    Size(100_000, growth=16, seconds=10),
-    options=OPTIONS,
-)
+@attack("A14", Size(5_000, growth=8, seconds=8, limits=FEW), Size(100_000, growth=16, seconds=10), scheme="h2")
 def http2_resets(scene: Scene) -> str:
     """Streams that are reset at once."""
     return calmed(scene, begun(scene), joined(asked(each) + reset(each) for each in odd(scene.count)))
 
 
-@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), options=OPTIONS)
+@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), scheme="h2")
 def http2_headers(scene: Scene) -> str:
     """A header block that goes on in ever more CONTINUATION frames."""
     line = begun(scene)
@@ -103,18 +99,13 @@ def http2_headers(scene: Scene) -> str:
     return calmed(scene, line, repeated(frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"), scene.count))
 
 
-@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), options=OPTIONS)
+@attack("A14", Size(100_000, growth=4, seconds=5), Size(10_000_000, growth=4, seconds=5), scheme="h2")
 def http2_pings(scene: Scene) -> str:
     """Pings without end."""
     return calmed(scene, begun(scene), repeated(frame(PING, body=bytes(8)), scene.count))
 
 
-@attack(
-    "A14",
-    Size(1, growth=24, seconds=10, limits={"setup_timeout": 2.0}),
-    Size(3, growth=60, seconds=20),
-    options=OPTIONS,
-)
+@attack("A14", Size(1, growth=24, seconds=10, limits=HASTY), Size(3, growth=60, seconds=20), scheme="h2")
 def http2_streams(scene: Scene) -> str:
     """Connections full of streams on which nothing is said, and one stream more."""
     timeout = patience(scene)
@@ -143,10 +134,7 @@ def closed(line: Line) -> dict[int, int]:
 
 
 @attack(
-    "A14",
-    Size(50, growth=24, seconds=10, limits={"outbox_size": MIB // 4}),
-    Size(200, growth=80, seconds=20, limits={"outbox_size": MIB // 4}),
-    options=OPTIONS,
+    "A14", Size(50, growth=24, seconds=10, limits=SMALL), Size(200, growth=80, seconds=20, limits=SMALL), scheme="h2"
 )
 def http2_unread(scene: Scene) -> str:
     """Streams of items on every stream of one connection, behind windows without bounds, of which nothing is read."""
@@ -160,7 +148,7 @@ def http2_unread(scene: Scene) -> str:
     return f"{scene.count} producers wait; what is read then comes"
 
 
-@attack("A14", Size(20_000, growth=4, seconds=10), Size(1_000_000, growth=20, seconds=30), options=OPTIONS)
+@attack("A14", Size(20_000, growth=4, seconds=10), Size(1_000_000, growth=20, seconds=30), scheme="h2")
 def http2_pieces(scene: Scene) -> str:
     """A request's bytes one by one, each in a DATA frame of its own."""
     line = begun(scene)

@@ -148,11 +148,7 @@ def integers_of_one_hash(scene: Scene) -> str:
     return f"{scene.count} INVALID"
 
 
-@attack(
-    "A12",
-    Size(96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
-    Size(96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}),
-)
+@attack("A12", Size(96, growth=320, seconds=20, limits={"payload_size": 128 * MIB, "reassembly_size": 256 * MIB}))
 def long_text(scene: Scene) -> str:
     """A text of a hundred megabytes, where the limits allow it: for an order, and for a handler of texts."""
     line = typed_line(scene, JSON)

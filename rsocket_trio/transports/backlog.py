@@ -37,8 +37,7 @@ class QueueListener(trio.abc.Listener[Carrier_co]):
     def take_or_close(self) -> Carrier_co | None:
         """Return the connection that waits first. If none does, close this, and return ``None``.
 
-        ``aclose`` is still to be called. Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that
-        connection is gone already.
+        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
         """
 
     def hide(self) -> None:
@@ -62,7 +61,9 @@ async def take_waiting(
                 if isinstance(listener, QueueListener):
                     accepted = listener.take_or_close()
                 else:
-                    accepted = await _accept_soon(listener)
+                    accepted = None
+                    with trio.move_on_after(QUIET_TIME):
+                        accepted = await listener.accept()
             except OSError as error:
                 if error.errno not in ONE_LOST:
                     await on_shortage(error)
@@ -74,11 +75,3 @@ async def take_waiting(
             on_accepted(accepted)
             if number % IN_A_ROW == 0:
                 await trio.lowlevel.checkpoint()
-
-
-async def _accept_soon(listener: trio.abc.Listener[Any]) -> trio.abc.AsyncResource | None:
-    """Return the connection that comes within ``QUIET_TIME``; ``None`` if none does."""
-    with trio.move_on_after(QUIET_TIME):
-        accepted: trio.abc.AsyncResource = await listener.accept()
-        return accepted
-    return None

@@ -51,11 +51,7 @@ class Transport(Protocol):
         ...
 
     async def peek(self) -> tuple[bytes, bool]:
-        """Wait for at least one more byte. Return the first bytes received so far, and whether no more can come.
-
-        For message transports the first message, whole, with one more at each further call. ``receive`` delivers the
-        peeked bytes again.
-        """
+        """Wait for more. Return the first bytes, or messages, so far, and whether all came; ``receive`` has them."""
         ...
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
@@ -81,10 +77,7 @@ class Transport(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing came that was not received, and closing needs no farewell.
-
-        Then a peer that has read everything loses nothing if this is cut.
-        """
+        """Return whether nothing came that was not received, so that a peer loses nothing if this is cut."""
         return False
 
     async def finish(self, code: int = 1000) -> None:
@@ -109,13 +102,17 @@ class MessageTransport(ABC):
     __slots__ = ("_peeked", "_shown", "handshake")
 
     is_message_based = True
-    send_at_once: Callable[[Sequence[EncodedFrame]], bool] | None = None
     is_idle = False
 
     def __init__(self, handshake: Handshake) -> None:
         self.handshake = handshake
         self._peeked: list[bytes] = []
         self._shown = 0
+
+    @property
+    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
+        """Writes all frames without waiting; ``None`` if the transport can't."""
+        return None
 
     @property
     def mid_frame(self) -> bool:
@@ -126,10 +123,7 @@ class MessageTransport(ABC):
         """Do nothing: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """Return the first message, at each further call with one more, and whether no more can come.
-
-        ``receive`` delivers them again.
-        """
+        """Return the first message, at each further call with one more, and whether no more can come."""
         if self._shown == len(self._peeked):
             self._peeked += await self._take()
         ended = self._shown == len(self._peeked)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
-from trio.lowlevel import checkpoint, wait_readable
+from trio.lowlevel import checkpoint
 
 from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
@@ -81,13 +81,11 @@ class ByteStreamTransport:
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
         socket, framing = self._socket, self._framing
-        if socket is None or self._unsent:
+        if self._unsent or socket is None or not takes_parts(frames):
             data, self._unsent = self._unsent + framing.join(frames), b""
             await (self._stream.send_all if socket is None else socket.put_all)(data)
-        elif TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
-            await socket.put_parts(framing.parts(frames))
         else:
-            await socket.put_all(framing.join(frames))
+            await socket.put_parts(framing.parts(frames))
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
@@ -105,7 +103,7 @@ class ByteStreamTransport:
 
         Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
         """
-        framing, socket = self._framing, self._socket
+        framing = self._framing
         if self._peeked:
             chunk, self._peeked = self._peeked, b""
         else:
@@ -121,32 +119,16 @@ class ByteStreamTransport:
                 if self._first is not None and self._first.take(chunk):
                     self._first = None
                 frames = framing.feed(chunk)
-                if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
-                    largest = LARGEST_READ if framing.portions else READ_SIZE
-                    self._read_size = next_read_size(self._read_size, len(chunk), len(frames), largest)
+                largest = LARGEST_READ if framing.portions else READ_SIZE
+                self._read_size = next_read_size(self._read_size, len(chunk), len(frames), largest)
                 if frames:
                     return frames
             elif self._ended:
                 return ()
             chunk = b""  # a waiting task keeps no bytes
             if not self._ended and framing.error is None:
-                # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
                 try:
-                    size, missing = self._read_size, framing.missing
-                    if missing > LEAST_READ_SIZE:
-                        size = min(size + missing, LARGEST_READ)
-                    if socket is None:
-                        chunk = bytes(await self._stream.receive_some(size))
-                    else:
-                        socket.check_open()
-                        if socket.is_drained:
-                            await wait_readable(socket.socket)
-                        else:
-                            await checkpoint()
-                        come = socket.read(size)
-                        if come is None:
-                            continue
-                        chunk = come
+                    chunk = bytes(await self._stream.receive_some(size_of_read(self._read_size, framing.missing)))
                 except trio.BrokenResourceError as exc:
                     self._check_end(exc)
                     chunk = b""
@@ -165,7 +147,7 @@ class ByteStreamTransport:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing came that was not received, and closing needs no farewell."""
-        return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
+        return self._socket is not None and not (self._ended or self.has_unread)
 
     @property
     def has_unread(self) -> bool:
@@ -173,10 +155,7 @@ class ByteStreamTransport:
         return self._framing.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
-        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB.
-
-        No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
-        """
+        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB."""
         try:
             await say_the_end(self._stream, DISCARD_LIMIT)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -204,11 +183,18 @@ class ByteStreamTransport:
             raise error
 
 
-def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
-    """Return the size of the next read, after a read of ``size`` bytes brought ``come`` bytes and so many frames.
+def takes_parts(frames: Sequence[EncodedFrame]) -> bool:
+    """Return whether these frames go to the system as they are: few, some of them with bodies that were not copied."""
+    return TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames)
 
-    It is up to ``largest`` for large frames.
-    """
+
+def size_of_read(size: int, missing: int) -> int:
+    """Return the bytes to read where ``missing`` ones complete a frame: more than ``size`` if it is a large one."""
+    return min(size + missing, LARGEST_READ) if missing > LEAST_READ_SIZE else size
+
+
+def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
+    """Return the size of the read behind one of ``size`` bytes that brought ``come`` bytes and so many frames."""
     if come < size:
         return min(size, READ_SIZE)
     if frames > CROWD:

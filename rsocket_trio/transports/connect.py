@@ -13,6 +13,7 @@ import trio
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.masking import shown_header
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout
@@ -22,6 +23,7 @@ from rsocket_trio.transports.schemes import (
     REGISTRY,
     Carrier,
     ConnectOptions,
+    DialledConnection,
     Endpoint,
     SharedConnection,
     close_at_once,
@@ -88,38 +90,11 @@ async def open_shared(
     options = _checked(uri, endpoint, ssl_context, (), limits, time_limit)
     if endpoint.row.share is None:
         raise ValueError(f"{uri!r}: {endpoint.scheme} carries one connection, and can't be shared")
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with nursery_beside(lambda _: shared.leave()) as nursery:
         shared = _Shared(uri, endpoint, options, nursery)
-        try:
-            with as_lost(uri):
-                await shared.connect(time_limit)
-            yield shared
-        except BaseException as exc:
-            # Kept until the nursery has ended: raised inside it would leave in a group.
-            error = exc
-        shared.leave()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-
-
-@attrs.define(eq=False)
-class _Member:
-    """One connection of a ``_Shared``, and the number of transports over it."""
-
-    shared: SharedConnection
-    users: int = 0
-    is_old: bool = False
-    done: trio.Event = attrs.field(factory=trio.Event)
-
-    def retire(self) -> None:
-        """End the connection with the last of its transports."""
-        self.is_old = True
-        if not self.users:
-            self.done.set()
+        with as_lost(uri):
+            await shared.connect(time_limit)
+        yield shared
 
 
 class _Shared:
@@ -131,29 +106,18 @@ class _Shared:
         self._options = options
         self._nursery = nursery
         self._connecting = trio.Lock()
-        self._member: _Member | None = None
-        self._members: set[_Member] = set()  # with those that only finish
+        self._last: DialledConnection | None = None
+        self._open = set[trio.CancelScope]()  # one for each connection, also for those that only finish
         self._is_over = False
-
-    @property
-    def takes_more(self) -> bool:
-        """Return whether another transport can be opened: always, for as long as the block."""
-        return not self._is_over
 
     @asynccontextmanager
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
         """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
-        member = await self.connect(options.time_limit)
-        member.users += 1
-        try:
-            async with member.shared.open(endpoint, options) as transport:
-                yield transport
-        finally:
-            member.users -= 1
-            if member.is_old:
-                member.retire()
+        shared = await self.connect(options.time_limit)
+        async with shared.open(endpoint, options) as transport:
+            yield transport
 
-    async def connect(self, time_limit: ConnectTimeout) -> _Member:
+    async def connect(self, time_limit: ConnectTimeout) -> DialledConnection:
         """Return the connection, a new one if the last takes no more transports. Raise ``OSError``."""
         # Of several that find the last one lost, the first connects, and the others wait for that.
         with time_limit.step("another task was connecting, and did not finish"):
@@ -161,38 +125,36 @@ class _Shared:
         try:
             if self._is_over:
                 raise trio.BrokenResourceError("the block of open_shared has ended")
-            member = self._member
-            if member is None or not member.shared.takes_more:
-                self._member = await self._nursery.start(self._carry, time_limit)
-                if member is not None:
-                    member.retire()
-                member = self._member
-            assert member is not None
-            return member
+            if self._last is None or not self._last.takes_more:
+                self._last = None
+                self._last = await self._nursery.start(self._carry, time_limit)
+            assert self._last is not None
+            return self._last
         finally:
             self._connecting.release()
 
     def leave(self) -> None:
         """End all connections, also for transports that are still open."""
         self._is_over = True
-        for member in self._members:
-            member.done.set()
+        for scope in self._open:
+            scope.cancel()
 
-    async def _carry(self, time_limit: ConnectTimeout, task_status: trio.TaskStatus[_Member]) -> None:
-        """Keep one connection open until it is done."""
+    async def _carry(self, time_limit: ConnectTimeout, task_status: trio.TaskStatus[DialledConnection]) -> None:
+        """Keep one connection open until it is over."""
         options = attrs.evolve(self._options, time_limit=time_limit)
         async with AsyncExitStack() as stack:
-            member = _Member(await _share(self._endpoint, options, stack))
-            self._members.add(member)
-            try:
-                task_status.started(member)
-                # If ``connect`` was cancelled meanwhile, this task is still its own, and nobody ends it.
-                await trio.lowlevel.checkpoint_if_cancelled()
-                # Shielded until ``leave``: what its transports say last goes out while everything is cancelled.
-                with trio.CancelScope(shield=True):
-                    await member.done.wait()
-            finally:
-                self._members.discard(member)
+            shared = await _share(self._endpoint, options, stack)
+            # Shielded until ``leave``: what its transports say last goes out while everything is cancelled.
+            with trio.CancelScope() as scope:
+                self._open.add(scope)
+                try:
+                    task_status.started(shared)
+                    # If ``connect`` was cancelled meanwhile, this task is still its own, and nobody ends it.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    scope.shield = True
+                    await shared.wait_over()
+                finally:
+                    self._open.discard(scope)
 
 
 def _checked(
@@ -203,10 +165,7 @@ def _checked(
     limits: Limits | None,
     time_limit: ConnectTimeout,
 ) -> ConnectOptions:
-    """Return the options of connecting. Raise ``ValueError`` for headers that can't be sent.
-
-    Raise ``ModuleNotFoundError`` if the scheme needs what is not installed.
-    """
+    """Return the options. Raise ``ValueError`` for headers that can't be sent, ``ModuleNotFoundError`` for an extra."""
     endpoint.row.check_extra()
     pairs = as_headers(headers) if headers else ()
     for name, text in pairs:
@@ -231,12 +190,9 @@ class _Plain(AbstractAsyncContextManager[Transport, None]):
 
     async def __aenter__(self) -> Transport:
         endpoint = self._endpoint
-        scheme = endpoint.row
-        try:
+        with as_lost(self._uri):
             carrier = await _dial(endpoint, self._time_limit)
-        except (OSError, trio.BrokenResourceError) as exc:
-            raise ConnectionLost(f"{self._uri}: {reason(exc)}") from exc
-        self._transport = transport = scheme.transport(endpoint, carrier, FirstBytes(self._uri, over_tls=False))
+        self._transport = transport = endpoint.row.transport(endpoint, carrier, FirstBytes(self._uri, over_tls=False))
         return transport
 
     async def __aexit__(self, *_: object) -> None:
@@ -266,7 +222,7 @@ async def _after_handshake(
                 opening = over.open(endpoint, options)
             elif row.share is not None:
                 shared = await _share(endpoint, options, stack)
-                opening = shared.open(endpoint, attrs.evolve(options, is_alone=True))
+                opening = shared.open(endpoint, options)
             elif row.attend is not None:
                 opening = row.attend(await _dial(endpoint, options.time_limit, stack), options.limits)
             else:
@@ -291,7 +247,7 @@ async def _dial(endpoint: Endpoint, time_limit: ConnectTimeout, stack: AsyncExit
     return carrier
 
 
-async def _share(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedConnection:
+async def _share(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> DialledConnection:
     """Connect for as long as the stack. Return what the transports share."""
     assert endpoint.row.share is not None
     stream, handshake = await _open_stream(endpoint, options, stack)

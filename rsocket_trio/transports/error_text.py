@@ -30,10 +30,6 @@ class WrongProtocol(HandshakeFailed):
     """A server answered in another protocol. The text names it, and the schemes of its URIs."""
 
 
-class UpgradeRefused(HandshakeFailed):
-    """A server of HTTP answered, and opened no WebSocket."""
-
-
 class NoTls(HandshakeFailed):
     """The ``first`` bytes of the peer are not those of TLS."""
 

@@ -7,7 +7,7 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -55,23 +55,20 @@ class Shortage:
     """Logs that connections can't be accepted: a line a minute, however many listeners try again."""
 
     def __init__(self) -> None:
-        self._told = -math.inf
-        self._untold = 0
+        self._logged_at = -math.inf
+        self._unlogged = 0
 
     async def wait(self, uri: str, error: OSError) -> None:
         """Wait until accepting is worth another try. Raise the error if it is not a shortage of sockets."""
         if error.errno not in FULL:
             raise error
-        self._tell(uri, error, trio.current_time())
+        if trio.current_time() - self._logged_at < LOG_INTERVAL:
+            self._unlogged += 1
+        else:
+            more = f"; {self._unlogged} more tries since the last such line" if self._unlogged else ""
+            logger.warning("%s: no connection can be accepted: %s%s", uri, reason(error), more)
+            self._logged_at, self._unlogged = trio.current_time(), 0
         await trio.sleep(ACCEPT_RETRY_DELAY)
-
-    def _tell(self, uri: str, error: OSError, now: float) -> None:
-        if now - self._told < LOG_INTERVAL:
-            self._untold += 1
-            return
-        more = f"; {self._untold} more tries since the last such line" if self._untold else ""
-        logger.warning("%s: no connection can be accepted: %s%s", uri, reason(error), more)
-        self._told, self._untold = now, 0
 
 
 class Accepted:
@@ -103,35 +100,32 @@ class Accepted:
         time: this waits for a peer that may never send anything.
         """
         carrier, row = self._carrier, self.endpoint.row
-        if row.accept_shared is not None:
-            async with self.open_shared(limits) as shared:
-                first = await shared.accept()
-                if first is None:
-                    raise HandshakeFailed("the client opened no stream")
-                yield first
-            return
         try:
-            if isinstance(carrier, trio.abc.Stream):
-                stream, handshake = await self._secured(carrier)
-                if row.grant is None:
-                    yield ByteStreamTransport(stream, handshake)
-                else:
-                    async with row.grant(stream, self.endpoint, handshake, self._options(limits)) as transport:
-                        yield transport
-            elif row.attend is None:
-                yield carrier
+            if not isinstance(carrier, trio.abc.Stream):
+                opening = nullcontext(carrier) if row.attend is None else row.attend(carrier, limits or Limits())
+            elif row.accept_shared is not None:
+                opening = self._first_shared(limits)
             else:
-                async with row.attend(carrier, limits or Limits()) as transport:
-                    yield transport
+                stream, handshake = await self._secured(carrier)
+                opening = nullcontext(ByteStreamTransport(stream, handshake))
+                if row.grant is not None:
+                    opening = row.grant(stream, self.endpoint, handshake, self._options(limits))
+            async with opening as transport:
+                yield transport
         finally:
             await close_at_once(carrier)
 
     @asynccontextmanager
-    async def open_shared(self, limits: Limits | None = None) -> AsyncIterator[AcceptedConnection]:
-        """Do the handshakes of TLS and HTTP/2, and close when the block ends.
+    async def _first_shared(self, limits: Limits | None) -> AsyncIterator[Transport]:
+        async with self.open_shared(limits) as shared:
+            first = await shared.accept()
+            if first is None:
+                raise HandshakeFailed("the client opened no stream")
+            yield first
 
-        Raise ``HandshakeFailed``. The caller bounds the time of the handshakes.
-        """
+    @asynccontextmanager
+    async def open_shared(self, limits: Limits | None = None) -> AsyncIterator[AcceptedConnection]:
+        """Do the handshakes of TLS and HTTP/2, in time that the caller bounds. Raise ``HandshakeFailed``."""
         carrier, row = self._carrier, self.endpoint.row
         assert row.accept_shared is not None
         assert isinstance(carrier, trio.abc.Stream)
@@ -169,10 +163,7 @@ class Accepted:
 
 
 class AcceptedTransport:
-    """A transport that needs no handshake: one of a connection that carries many, or a stream of the application's.
-
-    Whoever accepted it closes it.
-    """
+    """A transport that needs no handshake, of a shared connection or of the application's. Its acceptor closes it."""
 
     is_shared = False
 
@@ -263,21 +254,15 @@ class BoundListener(trio.abc.AsyncResource):
                 await accepted.aclose()
 
         # Mostly this coroutine is left out: one more that waits costs memory for each connection.
-        scheme = self.endpoint.row
-        chosen = handle if scheme.needs_handshake or not scheme.cuts else handler
-        async with trio.open_nursery() as nursery:
-            tasks = handler_nursery or nursery
-            for listener in self._listeners:
-                nursery.start_soon(self._accept, listener, chosen, tasks, handler_nursery is not None)
-            # Bound sockets queue connections already, so no client that learns the URI comes too early.
-            task_status.started(self.uri)
+        chosen = handle if self.endpoint.row.needs_handshake else handler
 
-    async def _accept(self, listener: AnyListener, handler: Handler, tasks: trio.Nursery, tasks_go_on: bool) -> None:
-        def start(stream: Carrier) -> None:
+        def start(stream: Carrier, tasks: trio.Nursery) -> None:
             accepted = Accepted(self.endpoint, stream, self._ssl_context, self._origins)
-            tasks.start_soon(handler, accepted, name=CONNECTION_TASK)
+            tasks.start_soon(chosen, accepted, name=CONNECTION_TASK)
 
-        await accept_all(listener, start, partial(self.shortage.wait, self.uri), tasks_go_on=tasks_go_on)
+        # Bound sockets queue connections already, so no client that learns the URI comes too early.
+        task_status.started(self.uri)
+        await accept_all(self._listeners, start, partial(self.shortage.wait, self.uri), handler_nursery)
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -287,34 +272,41 @@ class BoundListener(trio.abc.AsyncResource):
 
 
 async def accept_all(
-    listener: AnyListener,
-    start: Callable[[Any], object],
+    listeners: Sequence[AnyListener],
+    start: Callable[[Any, trio.Nursery], object],
     on_shortage: Callable[[OSError], Awaitable[object]],
-    *,
-    tasks_go_on: bool,
+    handler_nursery: trio.Nursery | None,
 ) -> None:
-    """Accept until cancelled, then close the listener. ``start`` begins the task of each connection.
+    """Accept until cancelled, then close the listeners. ``start`` begins the task of each connection in a nursery.
 
     This is ``trio.serve_listeners`` without its second close of each stream in a scope of its own. When it is cancelled
-    and the tasks go on, they handle what waits as well. ``on_shortage`` is that of ``take_waiting``.
+    and there is a ``handler_nursery``, which goes on, what waits is handled as well. ``on_shortage`` is that of
+    ``take_waiting``.
     """
-    async with listener:
-        try:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    await on_shortage(error)
-                else:
-                    # No checkpoint between accept and here: a cancellation can't drop an accepted connection.
-                    start(stream)
-                    del stream  # the next one may be long in coming
-        except trio.ClosedResourceError:
-            return
-        except trio.Cancelled:
-            if tasks_go_on:
-                await take_waiting(listener, start, on_shortage)
-            raise
+
+    async def accept(listener: AnyListener) -> None:
+        async with listener:
+            try:
+                while True:
+                    try:
+                        stream = await listener.accept()
+                    except OSError as error:
+                        await on_shortage(error)
+                    else:
+                        # No checkpoint between accept and here: a cancellation can't drop an accepted connection.
+                        start(stream, tasks)
+                        del stream  # the next one may be long in coming
+            except trio.ClosedResourceError:
+                return
+            except trio.Cancelled:
+                if handler_nursery is not None:
+                    await take_waiting(listener, lambda stream: start(stream, tasks), on_shortage)
+                raise
+
+    async with trio.open_nursery() as nursery:
+        tasks = handler_nursery or nursery
+        for listener in listeners:
+            nursery.start_soon(accept, listener)
 
 
 class ListenerAdapter(trio.abc.AsyncResource):
@@ -332,10 +324,7 @@ class ListenerAdapter(trio.abc.AsyncResource):
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept until cancelled, then close the listener.
-
-        Connections that wait when this is cancelled are still handled, in a ``handler_nursery`` that goes on.
-        """
+        """Accept as ``BoundListener.serve`` does."""
 
         async def handle(stream: trio.abc.Stream) -> None:
             try:
@@ -343,15 +332,11 @@ class ListenerAdapter(trio.abc.AsyncResource):
             finally:
                 await trio.aclose_forcefully(stream)
 
-        async with trio.open_nursery() as nursery:
-            tasks = handler_nursery or nursery
+        def start(stream: trio.abc.Stream, tasks: trio.Nursery) -> None:
+            tasks.start_soon(handle, stream)
 
-            def start(stream: trio.abc.Stream) -> None:
-                tasks.start_soon(handle, stream)
-
-            task_status.started(self.uri)
-            on_shortage = partial(Shortage().wait, self.uri)
-            await accept_all(self._listener, start, on_shortage, tasks_go_on=handler_nursery is not None)
+        task_status.started(self.uri)
+        await accept_all([self._listener], start, partial(Shortage().wait, self.uri), handler_nursery)
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -385,32 +370,21 @@ async def open_listeners(
     shortage = Shortage()
     try:
         for endpoint in endpoints:
-            options = ListenOptions(unix_mode, backlog, over, shares_ipv4=not _has_ipv4(endpoint.port, endpoints))
-            bound.append(await _bind(endpoint, contexts.get(endpoint.scheme), options, shortage, origins))
+            # A name may have an address of IPv4 as well, and 0 is no port yet.
+            has_ipv4 = endpoint.port and any(
+                other.port == endpoint.port and ":" not in other.host for other in endpoints
+            )
+            options = ListenOptions(unix_mode, backlog, over, shares_ipv4=not has_ipv4)
+            try:
+                known, listeners = await endpoint.row.listen(endpoint, options)
+            except OSError as exc:
+                raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
+            bound.append(BoundListener(known, listeners, contexts.get(endpoint.scheme), shortage, origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()
         raise
     return bound
-
-
-def _has_ipv4(port: int, endpoints: Iterable[Endpoint]) -> bool:
-    """Return whether a URI has this port on an address of IPv4, or on a name, which may have one. 0 is no port yet."""
-    return port != 0 and any(each.port == port and ":" not in each.host for each in endpoints)
-
-
-async def _bind(
-    endpoint: Endpoint,
-    ssl_context: ssl.SSLContext | None,
-    options: ListenOptions,
-    shortage: Shortage,
-    origins: Origins,
-) -> BoundListener:
-    try:
-        bound, listeners = await endpoint.row.listen(endpoint, options)
-    except OSError as exc:
-        raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
-    return BoundListener(bound, listeners, ssl_context, shortage, origins)
 
 
 def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike | None) -> dict[str, ssl.SSLContext]:
@@ -420,7 +394,12 @@ def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike |
     other keys than the schemes of TLS, and for one context of two schemes that offer different protocols; ``TypeError``
     for a value that is no context.
     """
-    by_scheme = _by_scheme(ssl_context) if isinstance(ssl_context, Mapping) else None
+    known = {word: name for word, name in SPELLINGS.items() if REGISTRY[name].uses_tls}
+    by_scheme: dict[str, object] | None = None
+    if isinstance(ssl_context, Mapping):
+        if unknown := [word for word in ssl_context if word not in known]:
+            raise ValueError(f"ssl_context for {unknown[0]!r}: the schemes of TLS are {', '.join(known)}")
+        by_scheme = {known[word]: context for word, context in ssl_context.items()}
     contexts: dict[str, ssl.SSLContext] = {}
     for endpoint in endpoints:
         scheme = endpoint.scheme
@@ -431,20 +410,17 @@ def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike |
             missing = "" if by_scheme is None else f" for {scheme!r}"
             raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate{missing}")
         contexts[scheme] = _context(scheme, source)
-    _check_shared(contexts)
+    first: dict[int, str] = {}
     for scheme, context in contexts.items():
-        if REGISTRY[scheme].alpn:
-            context.set_alpn_protocols(list(REGISTRY[scheme].alpn))
+        other, alpn = first.setdefault(id(context), scheme), REGISTRY[scheme].alpn
+        if REGISTRY[other].alpn != alpn:
+            raise ValueError(
+                f"one ssl_context for {other} and {scheme}, which offer different protocols by ALPN: give a mapping "
+                f"{{{other!r}: ..., {scheme!r}: ...}} of two contexts, or a function that makes one"
+            )
+        if alpn:
+            context.set_alpn_protocols(list(alpn))
     return contexts
-
-
-def _by_scheme(contexts: Mapping[str, object]) -> dict[str, object]:
-    """Return a mapping by the names of schemes. Raise ``ValueError`` for another key."""
-    known = {word: name for word, name in SPELLINGS.items() if REGISTRY[name].uses_tls}
-    for word in contexts:
-        if word not in known:
-            raise ValueError(f"ssl_context for {word!r}: the schemes of TLS are {', '.join(known)}")
-    return {known[word]: context for word, context in contexts.items()}
 
 
 def _context(scheme: str, source: object) -> ssl.SSLContext:
@@ -454,15 +430,3 @@ def _context(scheme: str, source: object) -> ssl.SSLContext:
         what = f"{type(context).__name__} of its function" if callable(source) else type(context).__name__
         raise TypeError(f"ssl_context for {scheme!r} is an ssl.SSLContext or a function that makes one, not {what}")
     return context
-
-
-def _check_shared(contexts: Mapping[str, ssl.SSLContext]) -> None:
-    """Raise ``ValueError`` if one context would have to offer the protocols of two schemes."""
-    first: dict[int, str] = {}
-    for scheme, context in contexts.items():
-        other = first.setdefault(id(context), scheme)
-        if REGISTRY[other].alpn != REGISTRY[scheme].alpn:
-            raise ValueError(
-                f"one ssl_context for {other} and {scheme}, which offer different protocols by ALPN: give a mapping "
-                f"{{{other!r}: ..., {scheme!r}: ...}} of two contexts, or a function that makes one"
-            )

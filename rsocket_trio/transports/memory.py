@@ -53,18 +53,14 @@ class MemoryTransport(MessageTransport, trio.abc.AsyncResource):
 
     def cut(self) -> bool:
         """Close both directions at once. Return True."""
-        self.close()
+        self._outgoing.close()
+        self._incoming.close()
         return True
 
     async def aclose(self) -> None:
         """Close both directions at once."""
-        self.close()
+        self.cut()
         await trio.lowlevel.checkpoint()
-
-    def close(self) -> None:
-        """Close as ``aclose`` does, for callers that cannot wait."""
-        self._outgoing.close()
-        self._incoming.close()
 
     async def _take(self) -> list[bytes]:
         """Return the next batch together with those behind it; none once the peer has finished."""
@@ -116,7 +112,7 @@ class MemoryListener(QueueListener[MemoryTransport]):
             del names[self.name]
         try:
             while True:
-                self._arrived.receive_nowait().close()
+                self._arrived.receive_nowait().cut()
         except (trio.WouldBlock, trio.ClosedResourceError):
             self._arrived.close()
         await trio.lowlevel.checkpoint()
@@ -130,9 +126,8 @@ def _listeners() -> dict[str, MemoryListener]:
     try:
         return _NAMES.get()
     except LookupError:
-        names: dict[str, MemoryListener] = {}
-        _NAMES.set(names)
-        return names
+        _NAMES.set({})
+        return _NAMES.get()
 
 
 async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[MemoryListener]]:

@@ -64,8 +64,8 @@ class Endpoint:
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        row = self.row
-        return f"{self.scheme}{row.separator}{row.write(self)}"
+        where = self.authority if self.row.parse is parse_address else "" if self.path else self.host
+        return f"{self.scheme}{self.row.separator}{where}{self.path}"
 
 
 @attrs.frozen
@@ -90,8 +90,6 @@ class ConnectOptions:
     """Those of the request that opens a connection over HTTP."""
     limits: Limits = attrs.field(factory=Limits)
     time_limit: ConnectTimeout = UNLIMITED
-    is_alone: bool = False
-    """True if a transport that could share its connection with others does not, and the connection ends with it."""
 
 
 @attrs.frozen
@@ -106,13 +104,21 @@ class AcceptOptions:
 class SharedConnection(Protocol):
     """A connection to a server that carries many transports, each a connection of its own to those who use it."""
 
+    def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
+        """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
+        ...
+
+
+class DialledConnection(SharedConnection, Protocol):
+    """A shared connection that was opened once, and is not opened again when it is lost."""
+
     @property
     def takes_more(self) -> bool:
         """Return whether another transport can be opened: it was not lost, and the server is not going away."""
         ...
 
-    def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
-        """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
+    async def wait_over(self) -> None:
+        """Wait until it was lost, or takes no more transports and has none."""
         ...
 
 
@@ -152,40 +158,21 @@ class Scheme:
     """The word before ``separator``; other ``spellings`` mean the same."""
     separator: str = "://"
     parse: Callable[[str, str, str], Endpoint]
-    """Return the endpoint of a URI. Arguments: the URI, the name, the text behind ``separator``.
-
-    Raise ``ValueError``.
-    """
-    write: Callable[[Endpoint], str]
-    """Return the text behind ``separator``."""
+    """Return the endpoint of a URI, a name, and the text behind ``separator``. Raise ``ValueError``."""
     dial: Callable[[Endpoint], Awaitable[Carrier]]
     """Connect. Raise ``OSError``."""
     listen: Callable[[Endpoint, ListenOptions], Awaitable[tuple[Endpoint, Sequence[AnyListener]]]]
-    """Bind. Return the endpoint that clients connect to, with the port that was bound, and the listeners.
-
-    Raise ``OSError``.
-    """
-    peer_address: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
-    """Return the text of the peer's address, for the handshake of a stream."""
+    """Bind. Return the endpoint that clients connect to, and the listeners. Raise ``OSError``."""
     attend: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Run what a dialled or accepted transport needs beside it, for the block. Arguments: the transport, ``Limits``."""
     upgrade: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
-    """Open a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``ConnectOptions``.
-
-    Raise ``BrokenResourceError``. The caller bounds the time.
-    """
+    """Open a transport over a stream, for an endpoint, its ``Handshake``, and ``ConnectOptions``."""
     grant: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
-    """Accept a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``AcceptOptions``.
-
-    Raise ``HandshakeFailed``.
-    """
-    share: Callable[..., AbstractAsyncContextManager[SharedConnection]] | None = None
-    """Begin, as the client, to share a stream between transports, with the arguments of ``upgrade``.
-
-    It keeps to the ``time_limit`` of the options itself.
-    """
+    """The same at the server, with ``AcceptOptions``. Raise ``HandshakeFailed``."""
+    share: Callable[..., AbstractAsyncContextManager[DialledConnection]] | None = None
+    """Begin to share a stream, with the arguments of ``upgrade``, and keep to the options' ``time_limit``."""
     accept_shared: Callable[..., AbstractAsyncContextManager[AcceptedConnection]] | None = None
-    """Begin, as the server, to share a stream between transports, with the arguments of ``grant``."""
+    """The same at the server, with the arguments of ``grant``."""
     spellings: tuple[str, ...] = ()
     default_port: int = 0
     has_path: bool = False
@@ -195,8 +182,6 @@ class Scheme:
     """The protocols that TLS has to agree on, where it has to agree on one."""
     alpn_refusal: bytes = b""
     """The answer of a server to a client that agreed on none of them."""
-    cuts: bool = False
-    """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
     extra: tuple[str, str] | None = None
     """A module that it needs, and the extra of this package that brings it."""
     is_local: bool = False
@@ -217,7 +202,8 @@ class Scheme:
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
         """Return what is known of a peer before its first byte."""
-        return Handshake(transport=self.name, peer_address=self.peer_address(endpoint, stream))
+        address = stream.peer_address if isinstance(stream, SocketStream) else str(endpoint)
+        return Handshake(transport=self.name, peer_address=address or endpoint.path)
 
     def transport(self, endpoint: Endpoint, carrier: Carrier, first: FirstBytes | None = None) -> Transport:
         """Return a connection that needs no handshake as a transport, with the check of what a server sends first."""
@@ -335,21 +321,9 @@ def _split_authority(uri: str, authority: str) -> tuple[str, str]:
     return host, port
 
 
-def _dial_tcp(endpoint: Endpoint) -> Awaitable[Carrier]:
-    return open_tcp(endpoint.host, endpoint.port)
-
-
 async def _listen_tcp(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
     listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog, shares_ipv4=options.shares_ipv4)
     return attrs.evolve(endpoint, port=listeners[0].socket.getsockname()[1]), listeners
-
-
-def _write_address(endpoint: Endpoint) -> str:
-    return endpoint.authority + endpoint.path
-
-
-def _peer_of_socket(endpoint: Endpoint, stream: SocketStream) -> str:
-    return stream.peer_address
 
 
 async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
@@ -359,21 +333,15 @@ async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endp
 TCP = Scheme(
     name="tcp",
     parse=parse_address,
-    write=_write_address,
-    dial=_dial_tcp,
+    dial=lambda endpoint: open_tcp(endpoint.host, endpoint.port),
     listen=_listen_tcp,
-    peer_address=_peer_of_socket,
-    cuts=True,
 )
 TLS = attrs.evolve(TCP, name="tls", spellings=("tcp+tls",), uses_tls=True)
 UNIX = Scheme(
     name="unix",
     parse=parse_path,
-    write=lambda endpoint: endpoint.path,
     dial=lambda endpoint: open_unix(endpoint.path),
     listen=_listen_unix,
-    peer_address=lambda endpoint, stream: endpoint.path,
-    cuts=True,
 )
 WS = attrs.evolve(
     TCP,
@@ -387,10 +355,8 @@ WSS = attrs.evolve(WS, name="wss", default_port=443, uses_tls=True)
 MEMORY = Scheme(
     name="memory",
     parse=parse_name,
-    write=lambda endpoint: endpoint.host,
     dial=LoadedLate("rsocket_trio.transports.memory", "dial"),
     listen=LoadedLate("rsocket_trio.transports.memory", "listen"),
-    cuts=True,
     is_local=True,
 )
 H2 = attrs.evolve(
@@ -408,11 +374,9 @@ AERON = Scheme(
     separator=":",
     extra=("cffi", "aeron"),
     parse=LoadedLate("rsocket_trio.transports.aeron.channels", "parse_channel"),
-    write=lambda endpoint: endpoint.path,
     dial=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "dial"),
     listen=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "listen"),
     attend=LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "attended"),
-    cuts=True,
     is_local=True,
 )
 for _each in (TCP, TLS, UNIX, WS, WSS, H2, H2S, MEMORY, AERON):

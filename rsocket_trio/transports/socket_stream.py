@@ -1,8 +1,6 @@
-"""A Trio stream over a socket that tries reads and writes at once, before it waits.
+"""A Trio stream over a socket that tries reads and writes at once, before it waits or lets other tasks run.
 
-Trio's own stream tries each read before it waits for one, and lets all other tasks run after each write. A task that
-reads in a loop knows from the last read whether anything is left, and a task that writes in a loop knows when to let
-others run.
+Trio's own does neither: but a task that reads in a loop knows from the last read whether anything is left.
 """
 
 from __future__ import annotations
@@ -49,19 +47,15 @@ class PromptStream(trio.abc.HalfCloseableStream):
 
 
 class SocketStream(PromptStream):
-    """A connected stream socket. One task reads, one task writes.
+    """A connected socket. One task reads, one writes. ``address`` is that of the other end, if it is known already."""
 
-    ``address`` is that of the other end, if it is known already. ``is_drained`` tells that the last read emptied the
-    socket, so that the next one has to wait.
-    """
-
-    __slots__ = ("_address", "_is_full", "_said_the_end", "_writes", "is_drained", "socket")
+    __slots__ = ("_address", "_is_drained", "_is_full", "_said_the_end", "_writes", "socket")
 
     def __init__(self, connected: socket.socket, address: object = None) -> None:
         connected.setblocking(False)
         self.socket = connected
         self._address = address
-        self.is_drained = True
+        self._is_drained = True  # whether the last read emptied the socket, so that the next one has to wait
         self._said_the_end = False
         self._is_full = False
         self._writes = 0
@@ -74,10 +68,7 @@ class SocketStream(PromptStream):
 
     @property
     def peer_address(self) -> str:
-        """``host:port`` of the other end; empty if that is gone already, or for a Unix socket.
-
-        A client of IPv4 at a socket of IPv6 has its address of IPv4.
-        """
+        """``host:port`` of the other end, IPv4 as such; empty if that is gone already, or for a Unix socket."""
         address = self._address
         if address is None:
             with suppress(OSError):
@@ -87,36 +78,16 @@ class SocketStream(PromptStream):
         host, port = address[0].removeprefix(MAPPED) if "." in address[0] else address[0], address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def read(self, size: int) -> bytes | None:
-        """Return at most ``size`` bytes; ``None`` while there are none, empty bytes at the end.
-
-        Raise as ``receive_some`` does.
-        """
-        try:
-            chunk = self.socket.recv(size)
-        except BlockingIOError:
-            self.is_drained = True
-            return None
-        except OSError as error:
-            raise self._lost(error) from error
-        self.is_drained = len(chunk) < size
-        return chunk
-
     @property
-    def is_idle(self) -> bool:
-        """Return whether it is open and no unread bytes came: closing it then sends the end and does not reset."""
+    def has_unread(self) -> bool:
+        """Return whether something came that was not read, the end included: closing now resets the connection."""
         try:
             self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return True
-        except OSError:
             return False
-        return False
-
-    @property
-    def has_unread(self) -> bool:
-        """Return whether something came that was not read, the end included."""
-        return not self.is_idle
+        except OSError:
+            return True
+        return True
 
     def write(self, data: BytesLike) -> int:
         """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
@@ -171,7 +142,7 @@ class SocketStream(PromptStream):
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until the system takes bytes."""
-        self.check_open()
+        self._check_open()
         if self._is_full:
             raise trio.BusyResourceError("another task sends")
         self._is_full = True
@@ -187,7 +158,7 @@ class SocketStream(PromptStream):
 
     def say_the_end(self) -> None:
         """Shut down the sending direction as ``send_eof`` does, without letting other tasks run first."""
-        self.check_open()
+        self._check_open()
         if self._is_full:
             raise trio.BusyResourceError("another task sends")
         if not self._said_the_end:
@@ -198,21 +169,24 @@ class SocketStream(PromptStream):
                 raise self._lost(error) from error
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the next bytes, none at the end.
-
-        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
-        """
+        """Return the next bytes, none at the end. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
         size = READ_SIZE if max_bytes is None else max_bytes
         if size < 1:
             raise ValueError(f"max_bytes is {size}, the least is 1")
         while True:
-            self.check_open()
-            if self.is_drained:
+            self._check_open()
+            if self._is_drained:
                 await wait_readable(self.socket)
             else:
                 await checkpoint()
-            chunk = self.read(size)
-            if chunk is not None:
+            try:
+                chunk = self.socket.recv(size)
+            except BlockingIOError:
+                self._is_drained = True
+            except OSError as error:
+                raise self._lost(error) from error
+            else:
+                self._is_drained = len(chunk) < size
                 return chunk
 
     def close(self) -> None:
@@ -228,7 +202,7 @@ class SocketStream(PromptStream):
         if trio.current_effective_deadline() > -math.inf:
             await checkpoint()
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise ``ClosedResourceError`` once the stream is closed."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError("the socket was closed")

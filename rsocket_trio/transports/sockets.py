@@ -8,7 +8,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -21,8 +21,6 @@ from rsocket_trio.transports.error_text import NO_FRAME, TLS_ENDS, HandshakeFail
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, is_tls
 from rsocket_trio.transports.socket_stream import SocketStream
 
-COMMON_PORT_TRIES = 16
-"""Tries to find a free port that several addresses share."""
 NO_SUCH_ADDRESS = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
 CONNECTED = (0, errno.EISCONN)
@@ -146,62 +144,33 @@ class _FirstRead(trio.abc.Stream):
 
 
 async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = False) -> list[SocketListener]:
-    """Bind every address that a name has, all on one port; port 0 takes one that is free on all.
+    """Bind every address that a name has, all on one port, which port 0 takes from the system.
 
     Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains. With
     ``shares_ipv4`` the address ``::`` is that of all interfaces over IPv4, too.
     """
     results = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in results))
-    for tries_left in reversed(range(COMMON_PORT_TRIES)):
-        try:
-            sockets = _bind_all(addresses, port, backlog, shares_ipv4)
-        except OSError as exc:
-            # A port that is free on the first address need not be free on the others.
-            if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
-                continue
-            raise
-        return [SocketListener(listening) for listening in sockets]
-    raise AssertionError("the last try returns or raises")
-
-
-def _bind_all(
-    addresses: Sequence[tuple[socket.AddressFamily, tuple[object, ...]]], port: int, backlog: int, shares_ipv4: bool
-) -> list[socket.socket]:
-    bound: list[socket.socket] = []
     absent: OSError | None = None
-    try:
+    with ExitStack() as bound:
+        listeners: list[SocketListener] = []
         for family, address in addresses:
+            both = shares_ipv4 and address[0] == "::" and socket.has_dualstack_ipv6()
+            place = (address[0], port, *address[2:])
             try:
-                listening = _bind(family, (address[0], port, *address[2:]), backlog, shares_ipv4)
-            except OSError as exc:
-                if exc.errno not in NO_SUCH_ADDRESS:
-                    raise
-                absent = exc
+                listening = socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=both)
+            except OSError as error:
+                # Its own text repeats the address.
+                absent = OSError(error.errno, os.strerror(error.errno or 0))
+                if error.errno not in NO_SUCH_ADDRESS:
+                    raise absent from None
                 continue
-            bound.append(listening)
-            port = listening.getsockname()[1]
-    except BaseException:
-        for listening in bound:
-            listening.close()
-        raise
-    if not bound and absent is not None:
-        raise absent
-    return bound
-
-
-def _bind(family: socket.AddressFamily, address: tuple[object, ...], backlog: int, shares_ipv4: bool) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not (shares_ipv4 and address[0] == "::"))
-        listening.bind(address)
-        listening.listen(backlog)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
+            port = bound.enter_context(listening).getsockname()[1]
+            listeners.append(SocketListener(listening))
+        if not listeners and absent is not None:
+            raise absent
+        bound.pop_all()
+        return listeners
 
 
 class SocketListener(QueueListener[SocketStream]):
@@ -212,24 +181,17 @@ class SocketListener(QueueListener[SocketStream]):
         self.socket = listening
 
     async def accept(self) -> SocketStream:
-        """Return the next connection.
-
-        Raise ``ClosedResourceError``, and ``OSError`` if this process may have no more sockets.
-        """
-        while True:
-            if self.socket.fileno() < 0:
-                raise trio.ClosedResourceError
+        """Return the next connection. Raise ``ClosedResourceError``, and ``OSError`` without more sockets."""
+        accepted = None
+        while accepted is None:
+            self._check_open()
             # Wait first, since mostly no other connection came together with the last one.
             await trio.lowlevel.wait_readable(self.socket)
             accepted = self._take()
-            if accepted is not None:
-                return accepted
+        return accepted
 
     def take_or_close(self) -> SocketStream | None:
-        """Return the connection that waits first. If none does, close this, and return ``None``.
-
-        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
-        """
+        """Return the connection that waits first; close this and return ``None`` if none does."""
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
         accepted = self._accept_now()
@@ -255,13 +217,16 @@ class SocketListener(QueueListener[SocketStream]):
 
     def _accept_now(self) -> SocketStream | None:
         """Return the connection that waits first; ``None`` if none does."""
-        if self.socket.fileno() < 0:
-            raise trio.ClosedResourceError
+        self._check_open()
         try:
             accepted, address = self.socket.accept()
         except BlockingIOError:
             return None
         return SocketStream(accepted, address)
+
+    def _check_open(self) -> None:
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
 
 
 class SharedListener(SocketListener):
@@ -297,14 +262,15 @@ class SharedListener(SocketListener):
 class UnixListener(SocketListener):
     """A listener that removes its path when it is closed, if the path is still its own."""
 
-    def __init__(self, listening: socket.socket, path: str, identity: tuple[int, int]) -> None:
+    def __init__(self, listening: socket.socket, path: str, identity: os.stat_result) -> None:
         super().__init__(listening)
         self._path = path
         self._identity = identity
 
     def hide(self) -> None:
         """Remove the path."""
-        if _identity(self._path) == self._identity:
+        found = _identity(self._path)
+        if found is not None and os.path.samestat(found, self._identity):
             with suppress(OSError):
                 os.unlink(self._path)
 
@@ -333,35 +299,30 @@ def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:
     return UnixListener(bound, path, identity)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str) -> os.stat_result | None:
     try:
-        found = os.lstat(path)
+        return os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket at the path if no process listens on it."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
+    """Remove a socket at the path if no process listens on it. Raise ``OSError`` for anything else there."""
+    found = _identity(path)
+    if found is None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise FileExistsError(errno.EEXIST, "exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a full backlog says "try again" rather than holding us up
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            if _identity(path) == (found.st_dev, found.st_ino):
-                os.unlink(path)
-            return
-        except FileNotFoundError:
-            return
-        except BlockingIOError:
-            pass
-    raise OSError(errno.EADDRINUSE, "somebody listens there already")
+        error = probe.connect_ex(path)
+    if error in (0, errno.EAGAIN):
+        raise OSError(errno.EADDRINUSE, "somebody listens there already")
+    if error not in (errno.ECONNREFUSED, errno.ENOENT):
+        raise OSError(error, os.strerror(error))
+    now = _identity(path)
+    if error == errno.ECONNREFUSED and now is not None and os.path.samestat(now, found):
+        os.unlink(path)
 
 
 class WholeReads(ssl.SSLObject):
@@ -410,10 +371,7 @@ def server_tls(context: ssl.SSLContext, stream: trio.abc.Stream) -> trio.SSLStre
 def client_tls(
     context: ssl.SSLContext, stream: trio.abc.Stream, host: str, alpn: Sequence[str]
 ) -> trio.SSLStream[trio.abc.Stream]:
-    """Return the client's side of TLS over a stream, its handshake still to be done. ``alpn`` is offered to the server.
-
-    A context may be used for several schemes: what it offers is taken from it here.
-    """
+    """Return the client's side of TLS, its handshake still to be done, with just ``alpn`` offered."""
     if alpn:
         context.set_alpn_protocols(list(alpn))
         _OFFERING.add(context)

@@ -55,7 +55,7 @@ class Service:
     def cut(self) -> None:
         """Every connection breaks."""
         for transport in self.transports:
-            transport.close()
+            transport.cut()
         self.transports.clear()
 
     def crash(self) -> None:

@@ -100,7 +100,7 @@ async def test_over_messages_the_length_stays_for_those_that_keep_it(autojump_cl
         length = setup[:4] if name in KEEP_LENGTHS else b""
         assert setup == length + bytes.fromhex(SETUPS[name])
         assert int.from_bytes(length, "big") in (0, len(setup))
-    theirs.close()
+    theirs.cut()
 
 
 @pytest.mark.parametrize("name", OLD)
@@ -215,7 +215,7 @@ async def test_a_name_that_nobody_has_and_another_dialect_are_refused(terms: dic
     with pytest.raises(ValueError, match=text):
         async with connect_forever(NOWHERE, **terms):
             raise AssertionError("told at once")
-    theirs.close()
+    theirs.cut()
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "memory://peers", "h2://127.0.0.1:0"])

@@ -69,7 +69,7 @@ async def played_and_heard(
         if said:
             await theirs.send([notation.frame(frame).value for frame in said])
         if ends:
-            theirs.close()
+            theirs.cut()
             return
         while frames := await theirs.receive():
             heard.extend(frames)
@@ -79,7 +79,7 @@ async def played_and_heard(
         result = await play(case(steps, level, dialect, role), WireEnd(ours, notation), PATIENCE)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    ours.close()
+    ours.cut()
     return result, heard
 
 
@@ -260,7 +260,7 @@ async def test_a_case_without_end_is_of_its_level_and_tells_what_passed(
     async def dial() -> AsyncIterator[Transport]:
         ours, theirs = memory_pair()
         yield ours
-        theirs.close()
+        theirs.cut()
 
     [result] = await run([case('> ask 1 "x"\nsilent 100', level)], Target(dial, frozenset()))
 

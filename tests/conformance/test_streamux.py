@@ -84,7 +84,7 @@ async def played(
     async def peer() -> None:
         await theirs.send([bytes([byte]) for byte in bytes.fromhex(said)])
         if ends:
-            theirs.close()
+            theirs.cut()
             return
         while await theirs.receive():
             pass
@@ -93,7 +93,7 @@ async def played(
         nursery.start_soon(peer)
         result = await play(made, WireEnd(ours, NOTATION), 5)
         nursery.cancel_scope.cancel()
-    ours.close()
+    ours.cut()
     return result
 
 

@@ -189,7 +189,7 @@ async def test_contexts_that_cannot_serve_are_an_error_before_anything_is_bound(
     async def bind(*_: object) -> None:
         pytest.fail("it was bound")
 
-    monkeypatch.setattr("rsocket_trio.transports.listen._bind", bind)
+    monkeypatch.setattr("rsocket_trio.transports.schemes.bind_tcp", bind)
     uris = ["tcp://127.0.0.1:0", *(f"{scheme}://127.0.0.1:0" for scheme in schemes)]
     with pytest.raises(kind) as caught:
         await serve(Responder(), uris, ssl_context=ssl_context)

@@ -24,51 +24,32 @@ ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
 """Seconds to wait for the answer to a request before each PING; together those until the first frames are sent."""
 
 
-class RequestedStream(Http2Stream):
-    """A stream that this side asked for: the server's answer grants it. ``headers`` are those of the answer."""
-
-    __slots__ = ("_is_granted", "headers", "is_refused")
-
-    def __init__(self, connection: Multiplexed, stream_id: int) -> None:
-        # Until the answer came h2 judges DATA, which has no place before it.
-        super().__init__(connection, stream_id, has_length=True)
-        self.headers: tuple[tuple[str, str], ...] = ()
-        self._is_granted = self.is_refused = False
-
-    async def granted(self, time_limit: ConnectTimeout) -> None:
-        """Wait for the answer.
-
-        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError``
-        if this side ended the stream meanwhile.
-        """
-        with time_limit.step("the POST was not answered"):
-            while not (self.failure or self.is_closed or self._is_granted):
-                await self.reader.park()  # woken by ``on_answer``, and by whatever ends the stream
-        if self.failure and not self.said_the_end:
-            raise HandshakeFailed(self.failure) if self.is_refused else self.connection.handshake_failed(self.failure)
-        if self.failure or self.is_closed:
-            raise trio.ClosedResourceError("the HTTP/2 stream was ended")
-
-    def on_answer(self, headers: Headers) -> None:
-        """Begin with the headers of the answer."""
-        self.headers = tuple(pair for pair in headers if pair[0] != "content-type" and not pair[0].startswith(":"))
-        self._is_granted = True
-        self.reader.unpark_all()
-
-
 class RequestedTransport(ByteStreamTransport):
     """Frames over a stream that this side asked for."""
 
     __slots__ = ("_requested",)
 
-    def __init__(self, stream: RequestedStream, handshake: Handshake) -> None:
+    def __init__(self, stream: Http2Stream, handshake: Handshake) -> None:
         super().__init__(stream, handshake)
         self._requested = stream
 
     async def granted(self, time_limit: ConnectTimeout) -> Handshake:
-        """Wait for the answer. Return the handshake with its headers. Raise as ``RequestedStream`` does."""
-        await self._requested.granted(time_limit)
-        self.handshake = attrs.evolve(self.handshake, headers=self._requested.headers)
+        """Wait for the answer. Return the handshake with its headers.
+
+        Raise ``HandshakeFailed`` for a refusal, ``ConnectionLost`` once the time is over, and ``ClosedResourceError``
+        if this side ended the stream meanwhile.
+        """
+        stream = self._requested
+        with time_limit.step("the POST was not answered"):
+            while not (stream.failure or stream.is_closed or stream.answer is not None):
+                await stream.reader.park()  # woken by ``_on_answer``, and by whatever ends the stream
+        if stream.failure and not stream.said_the_end:
+            if stream.is_refused:
+                raise HandshakeFailed(stream.failure)
+            raise stream.connection.handshake_failed(stream.failure)
+        if stream.failure or stream.is_closed:
+            raise trio.ClosedResourceError("the HTTP/2 stream was ended")
+        self.handshake = attrs.evolve(self.handshake, headers=stream.answer or ())
         return self.handshake
 
 
@@ -87,6 +68,12 @@ class SharedHttp2:
         """Return whether another stream can be opened: the connection is not over, and the server not going away."""
         return not (self.connection.failure or self.connection.leaving)
 
+    async def wait_over(self) -> None:
+        """Wait until the connection is over, or the server goes away and no stream is open."""
+        connection = self.connection
+        while not connection.failure and (connection.carried or not connection.leaving):
+            await connection.watcher.park()
+
     @asynccontextmanager
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[RequestedTransport]:
         """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.
@@ -101,11 +88,10 @@ class SharedHttp2:
         if connection.failure or connection.leaving:
             raise HandshakeFailed(connection.failure or connection.leaving)
         path = endpoint.path or "/"
-        stream_id = self._request(endpoint, path, options)
-        stream = RequestedStream(connection, stream_id)
+        # Until the answer came h2 judges DATA, which has no place before it.
+        stream = Http2Stream(connection, self._request(endpoint, path, options), has_length=True)
         transport = RequestedTransport(stream, attrs.evolve(self._handshake, path=path))
         connection.add(stream)
-        connection.is_alone = options.is_alone
         try:
             await self._ask_for_answer(transport, options.time_limit)
             yield transport
@@ -150,7 +136,6 @@ class SharedHttp2:
         stream = self.connection.streams.get(stream_id)
         if stream is None:
             return
-        assert isinstance(stream, RequestedStream)
         fields = dict(headers)
         stream.has_length = "content-length" in fields
         if refusal := _refusal(fields):
@@ -158,7 +143,8 @@ class SharedHttp2:
             # An error page that follows is nobody's: without the stream h2 takes it.
             self.connection.drop(stream, refusal, ErrorCodes.CANCEL)
         else:
-            stream.on_answer(headers)
+            stream.answer = tuple(pair for pair in headers if pair[0] != "content-type" and not pair[0].startswith(":"))
+            stream.reader.unpark_all()
 
 
 def _refusal(fields: dict[str, str]) -> str:

@@ -17,11 +17,6 @@ MAX_ID: Final = 0x7FFFFFFF
 """The largest stream id, window and increment; the bit above it is reserved."""
 SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 """Bytes of the frames that have a size of their own."""
-KNOWN_SETTINGS: Final = frozenset({1, 2, 3, 4, 5, 6, 8})
-"""Settings that h2 is told of. It would keep all others, and a peer may name 65,536 (RFC 9113, 6.5.2)."""
-HEADER_TABLE_SIZE: Final = 1
-MAX_TABLE_SIZE: Final = 4096
-"""Bytes of the table of headers that this side compresses with, whatever more the peer allows."""
 
 
 class PeerFault(Exception):
@@ -69,16 +64,3 @@ def frame_of(kind: int, flags: int, stream_id: int, body: bytes = b"") -> bytes:
 def window_update(stream_id: int, increment: int) -> bytes:
     """Return the frame that opens a window."""
     return frame_of(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
-
-
-def known_settings(frame: bytes) -> bytes:
-    """Return a SETTINGS frame without the settings that h2 need not know."""
-    known = bytearray()
-    for at in range(HEADER_SIZE, len(frame), 6):
-        setting, value = int.from_bytes(frame[at : at + 2], "big"), int.from_bytes(frame[at + 2 : at + 6], "big")
-        if setting == HEADER_TABLE_SIZE:
-            value = min(value, MAX_TABLE_SIZE)
-        if setting in KNOWN_SETTINGS:
-            known += setting.to_bytes(2, "big") + value.to_bytes(4, "big")
-    _, _, kind, flags, stream_id = HEADER.unpack_from(frame)
-    return frame_of(kind, flags, stream_id, bytes(known))

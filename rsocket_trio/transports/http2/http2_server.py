@@ -30,14 +30,12 @@ class AcceptedHttp2:
     ) -> None:
         self._endpoint = endpoint
         self._handshake = handshake
-        self._idle_time = options.limits.silence
+        self._limits = options.limits
         self._queue: deque[ByteStreamTransport] = deque()
         self._leaves = False
-        self._has_announced = False
         self._announced_until = math.inf
         self._stopped = False
-        self._most = options.limits.shared_connections
-        self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=self._most)
+        self.connection = Multiplexed(stream, options.limits, self._on_request, client=False)
 
     async def accept(self) -> ByteStreamTransport | None:
         """Return the next stream that the client opens; ``None`` once it can open no more.
@@ -47,14 +45,14 @@ class AcceptedHttp2:
         """
         connection = self.connection
         while not self._queue:
-            if self._has_announced and connection.answered_pings:
+            if self._announced_until < math.inf and connection.answered_pings:
                 self._stop()
             if connection.failure or self._stopped or (connection.leaving and not connection.carried):
                 return None
             with trio.CancelScope(deadline=self._announced_until) as scope:
                 if not connection.carried:
                     # Whatever else the client sends, SETTINGS and the like, is no use of the connection.
-                    scope.deadline = min(scope.deadline, connection.idle_since + self._idle_time)
+                    scope.deadline = min(scope.deadline, connection.idle_since + self._limits.silence)
                 # Woken by ``_on_request``, by ``stop_accepting``, when a PING is answered, when a stream closes, and
                 # when the client goes.
                 await connection.watcher.park()
@@ -68,8 +66,7 @@ class AcceptedHttp2:
         A client that has opened none yet is about to: it is told when it has.
         """
         self._leaves = True
-        if self.connection.h2.highest_inbound_stream_id and not self._has_announced:
-            self._has_announced = True
+        if self.connection.h2.highest_inbound_stream_id and self._announced_until == math.inf:
             self._announced_until = trio.current_time() + LAST_STREAMS_TIMEOUT
             self.connection.say_goaway(crossing=True)
             self.connection.ping()
@@ -82,12 +79,11 @@ class AcceptedHttp2:
 
     def _on_request(self, stream_id: int, headers: Headers) -> None:
         connection = self.connection
-        if self._stopped or connection.carried >= self._most:
+        if self._stopped or connection.carried >= self._limits.shared_connections:
             connection.refuse_quietly(stream_id)
             return
         fields = dict(headers)
-        refusal = self._refusal(fields)
-        if refusal:
+        if refusal := self._refusal(fields):
             connection.refuse(stream_id, refusal)
             return
         connection.send_headers(stream_id, [(":status", "200"), ("content-type", CONTENT_TYPE)])

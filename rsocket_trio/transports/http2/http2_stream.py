@@ -17,10 +17,8 @@ CONTENT_TYPE = "application/rsocket"
 """The media type of requests and answers."""
 STREAM_WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on a stream ahead of its reader."""
-MAX_PIECES: Final = 64
-"""Pieces of a stream that are kept apart. A peer chooses how small they are, and each costs 40 bytes."""
-SMALL_PIECES: Final = 16384
-"""Bytes up to which pieces are joined for their reader."""
+JOINED: Final = 16384
+"""Bytes up to which pieces are joined: a peer chooses how small they are, and each costs 40 bytes."""
 IN_A_ROW = 4
 """Writes that may follow each other before other tasks run."""
 
@@ -33,14 +31,15 @@ class Http2Stream(PromptStream):
     """
 
     __slots__ = (
-        *("_pieces", "_tail", "_writes", "connection", "failure", "has_data", "has_ended", "has_length", "is_closed"),
-        *("reader", "receive_window", "said_the_end", "send_window", "stream_id", "unopened", "waiting", "writer"),
+        *("_counted", "_pieces", "_writes", "answer", "connection", "failure", "has_data", "has_ended"),
+        *("has_length", "is_closed", "is_refused", "reader", "receive_window", "said_the_end", "stream_id", "unopened"),
+        *("waiting", "writer"),
     )
 
     def __init__(self, connection: Multiplexed, stream_id: int, *, has_length: bool = False) -> None:
         self.connection = connection
         self.stream_id = stream_id
-        self.send_window = connection.initial_window
+        self._counted = connection.h2.streams[stream_id]
         self.receive_window = STREAM_WINDOW
         self.unopened = 0
         """Bytes that were taken, and for which the window was not opened again."""
@@ -48,6 +47,9 @@ class Http2Stream(PromptStream):
         """Bytes that came and were not taken."""
         self.has_length = has_length
         """True if the peer announced the length of what it sends: h2 counts it then, and keeps the windows."""
+        self.answer: tuple[tuple[str, str], ...] | None = None
+        """The headers of the answer that grants a request of this side."""
+        self.is_refused = False
         self.has_data = False
         self.has_ended = False
         self.said_the_end = False
@@ -56,9 +58,17 @@ class Http2Stream(PromptStream):
         """The reason why no more bytes move, if it is the peer or the loss of the connection; else empty."""
         self.reader = ParkingLot()
         self.writer = ParkingLot()
-        self._pieces: deque[bytes] = deque()
-        self._tail = bytearray()
+        self._pieces: deque[bytes | bytearray] = deque()
         self._writes = 0
+
+    @property
+    def send_window(self) -> int:
+        """Bytes that may be sent, as far as this stream goes."""
+        return self._counted.outbound_flow_control_window
+
+    @send_window.setter
+    def send_window(self, size: int) -> None:
+        self._counted.outbound_flow_control_window = size
 
     # What the connection calls
 
@@ -71,30 +81,26 @@ class Http2Stream(PromptStream):
             self.has_data = True
             self.connection.empty_frames.refund()
         self.waiting += len(piece)
-        if len(self._pieces) < MAX_PIECES and not self._tail:
+        last = self._pieces[-1] if self._pieces else b""
+        if len(piece) >= JOINED:
             self._pieces.append(piece)
+        elif isinstance(last, bytearray) and len(last) < JOINED:
+            last += piece
         else:
-            self._tail += piece
+            self._pieces.append(bytearray(piece))
         self.reader.unpark_all()
 
     def take(self) -> bytes:
         """Return the next bytes that wait, and open the windows for as many; none if none wait."""
-        pieces, size = list[bytes](), 0
-        while self._pieces and size < SMALL_PIECES:
-            pieces.append(self._pieces.popleft())
-            size += len(pieces[-1])
-        if not pieces:
-            pieces.append(bytes(self._tail))
-            size, self._tail = len(self._tail), bytearray()
-        self.waiting -= size
-        self.connection.open_windows(self, size)
-        return b"".join(pieces)
+        piece = bytes(self._pieces.popleft()) if self._pieces else b""
+        self.waiting -= len(piece)
+        self.connection.open_windows(self, len(piece))
+        return piece
 
     def drop(self) -> None:
         """Drop all bytes that wait, and open the windows for as many."""
         size, self.waiting = self.waiting, 0
         self._pieces.clear()
-        self._tail = bytearray()
         self.connection.open_windows(self, size)
 
     def fail(self, text: str) -> None:
@@ -125,24 +131,21 @@ class Http2Stream(PromptStream):
                 try:
                     await outlet.wait_room(self)
                     with whole[sent:] as rest:
-                        sent += outlet.send(self, rest, self.connection.max_frame)
+                        sent += outlet.send(self, rest)
                 finally:
                     outlet.make_room()  # what is left of it is for the next stream that waits
 
     def write(self, data: BytesLike) -> int:
         """Return how many bytes were taken, from the front: none while other streams wait for their turn."""
         outlet = self.connection.outlet
-        return outlet.send(self, data, self.connection.max_frame) if outlet.has_room else 0
+        return outlet.send(self, data) if outlet.has_room else 0
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until it is this stream's turn to write."""
         await self.connection.outlet.wait_room(self)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the bytes that came, none at the end. As many as came in one piece, or in some small ones.
-
-        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
-        """
+        """Return the bytes that came, none at the end. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
         if self.waiting:
             await checkpoint()
         while not self.waiting:

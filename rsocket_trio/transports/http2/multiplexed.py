@@ -1,8 +1,8 @@
 """An HTTP/2 connection that carries many streams: its frames and windows, one reading and one writing task.
 
-DATA, WINDOW_UPDATE and GOAWAY are handled here, every other frame goes to h2, which judges it. Nearly all bytes are in
-DATA frames, which h2 copies five times and makes a hexadecimal text of; and it can't go on after a GOAWAY, which lets
-open streams finish (RFC 9113, 6.8).
+DATA and GOAWAY are handled here, every other frame goes to h2, which judges it. Nearly all bytes are in DATA frames,
+which h2 copies five times and makes a hexadecimal text of; and it can't go on after a GOAWAY, which lets open streams
+finish (RFC 9113, 6.8).
 """
 
 from __future__ import annotations
@@ -13,55 +13,26 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 import trio
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    PingAckReceived,
-    RemoteSettingsChanged,
-    RequestReceived,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-)
 from h2.exceptions import DenialOfServiceError, ProtocolError
 from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
-from trio.lowlevel import ParkingLot, checkpoint, wait_readable
+from trio.lowlevel import ParkingLot, checkpoint
 
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import CROWD
+from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, server_protocol
-from rsocket_trio.transports.http2.http2_frames import (
-    ACK,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    GOAWAY,
-    HEADER,
-    HEADER_SIZE,
-    HEADERS,
-    MAX_ID,
-    PADDED,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTINGS,
-    SIZES,
-    WINDOW_UPDATE,
-    Allowance,
-    PeerFault,
-    frame_of,
-    known_settings,
-    window_update,
-)
+from rsocket_trio.transports.http2 import http2_frames as frames
+from rsocket_trio.transports.http2.http2_frames import Allowance, PeerFault, frame_of, window_update
 from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW, Http2Stream
 from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, MAX_UNWRITTEN, Outlet
-from rsocket_trio.transports.socket_stream import SocketStream
 
 CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW
 """Bytes that a peer may send ahead of all readers together: 15 streams that nobody reads leave room for the others."""
@@ -69,6 +40,10 @@ MAX_CLOSED_STREAMS: Final = 1024
 """Streams that h2 remembers after they closed, for frames that cross."""
 MAX_FRAME: Final = 131072
 """Bytes of the largest frame that a peer may send."""
+KEPT_SETTINGS: Final = frozenset({1, 2, 3, 4, 5, 6, 8})
+"""Settings that h2 may keep. It would keep all others, and a peer may name 65,536 (RFC 9113, 6.5.2)."""
+MAX_TABLE_SIZE: Final = 4096
+"""Bytes of the table of headers that this side compresses with, whatever more the peer allows."""
 MAX_HEAD: Final = 65536
 """Bytes of a header block with its CONTINUATION frames; also of the fields that it expands to."""
 MAX_CONTINUATIONS: Final = 32
@@ -107,7 +82,7 @@ class SmallH2(H2Connection):
 
 def begun_h2(*, client: bool, streams: int) -> H2Connection:
     """Return h2 with this side's settings, which it is about to send. A server allows so many ``streams``."""
-    h2 = SmallH2(H2Configuration(client_side=client))
+    h2 = SmallH2(H2Configuration(client_side=client, header_encoding="latin-1"))
     values = {
         SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
         SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
@@ -131,34 +106,22 @@ class Multiplexed:
     """One HTTP/2 connection over a stream. ``running`` runs its tasks.
 
     ``on_head(stream_id, headers)`` is called for each request that a client begins, and for each final answer of a
-    server. ``streams`` is the number of streams that the peer may have open.
+    server.
     """
 
     def __init__(
-        self,
-        stream: trio.abc.Stream,
-        limits: Limits,
-        on_head: Callable[[int, Headers], None],
-        *,
-        client: bool,
-        streams: int = 0,
+        self, stream: trio.abc.Stream, limits: Limits, on_head: Callable[[int, Headers], None], *, client: bool
     ) -> None:
         self.streams: dict[int, Http2Stream] = {}
-        self.failure = ""
-        """The reason why the connection is over; empty until then."""
-        self.leaving = ""
-        """The peer's GOAWAY as text: it opens and accepts no more streams. Empty until it comes."""
+        self.failure = ""  # the reason why the connection is over
+        self.leaving = ""  # the peer's GOAWAY as text: it opens and accepts no more streams
         self.has_begun = False
-        self.first = b""
-        """The beginning of what was read until then."""
+        self.first = b""  # the beginning of what was read until then
         self.watcher = ParkingLot()
         """Woken when the peer's SETTINGS came, when a stream is over, and at the end of the connection."""
-        self.is_alone = False
-        """True if the connection is to end with its first stream."""
         self.carried = 0
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
-        self.idle_since = trio.current_time()
-        """When the last of them was closed; before the first, when the connection began."""
+        self.idle_since = trio.current_time()  # when the last of them was closed, or the connection began
         self.answered_pings = 0
         self.empty_frames = Allowance("frames without content", EMPTY_FRAMES, EMPTY_RATE)
         self._settings_frames = Allowance("SETTINGS frames", SETTINGS_FRAMES, SETTINGS_RATE)
@@ -166,7 +129,6 @@ class Multiplexed:
         self._client = client
         self._on_head = on_head
         self._stream = stream
-        self._socket = stream if isinstance(stream, SocketStream) else None
         self._preface = b"" if client else PREFACE  # what is to come of the client's
         self._is_first = True  # whether no frame has come
         self._rest = bytearray()  # a frame that is not complete, or frames behind a portion
@@ -176,7 +138,6 @@ class Multiplexed:
         self._body_ends = False  # whether it ends its stream
         self._block = 0  # bytes of the header block that is not complete
         self._continuations = 0  # frames of it behind the first
-        self.outlet = Outlet(stream, self._on_flood)
         self._receive_window = CONNECTION_WINDOW
         self._unopened = 0
         self._read_size = FIRST_READ_SIZE
@@ -186,22 +147,13 @@ class Multiplexed:
         self._fault: PeerFault | None = None
         self._said_goodbye = False
         self._is_over = trio.Event()
-        self.h2 = begun_h2(client=client, streams=streams)
-
-    @property
-    def initial_window(self) -> int:
-        """Bytes that may be sent on a new stream."""
-        return self.h2.remote_settings.initial_window_size
+        self.h2 = begun_h2(client=client, streams=limits.shared_connections)
+        self.outlet = Outlet(stream, self.h2, self._on_flood)
 
     @property
     def has_unread(self) -> bool:
         """Return whether something came that was not read, as far as that can be told."""
         return has_unread(self._stream)
-
-    @property
-    def max_frame(self) -> int:
-        """Bytes of the largest frame that the peer takes."""
-        return self.h2.max_outbound_frame_size
 
     # Both tasks
 
@@ -218,13 +170,11 @@ class Multiplexed:
                 self.stop(fault)
             if self._fault is not None:
                 await self._turn_away(self._fault)
-            elif self.is_alone:
-                await self._close()
         self.lose("the HTTP/2 connection was closed")
         self._is_over.set()
 
     async def _read_all(self) -> None:
-        while chunk := await self._read_some():
+        while chunk := bytes(await self._stream.receive_some(self._read_size)):
             if len(chunk) >= self._read_size:
                 self._read_size = min(2 * self._read_size, LARGEST_READ)
             # Frames that cost much come in portions, and other tasks run in between.
@@ -232,20 +182,6 @@ class Multiplexed:
                 chunk = b""
                 await checkpoint()
         self.lose("the peer closed the HTTP/2 connection")
-
-    async def _read_some(self) -> bytes:
-        socket = self._socket
-        if socket is None:
-            return bytes(await self._stream.receive_some(self._read_size))
-        while True:
-            socket.check_open()
-            if socket.is_drained:
-                await wait_readable(socket.socket)
-            else:
-                await checkpoint()
-            chunk = socket.read(self._read_size)
-            if chunk is not None:
-                return chunk
 
     def _feed(self, chunk: bytes) -> bool:
         """Handle the frames of a chunk, then write what is due. Return whether frames are left."""
@@ -275,13 +211,6 @@ class Multiplexed:
                 await say_the_end(self._stream, DISCARD_LIMIT)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
-
-    async def _close(self) -> None:
-        """Close the connection as soon as its one stream is over, which its block may outlive."""
-        with trio.move_on_after(LAST_WRITE):
-            self.say_goaway()
-            await self.outlet.wait_written()
-        await trio.aclose_forcefully(self._stream)
 
     async def write(self) -> None:
         """Write what could not be written at once."""
@@ -347,7 +276,7 @@ class Multiplexed:
         if last is None:
             last = 0 if self._client else self.h2.highest_inbound_stream_id
         explanation = text.encode("utf-8", "replace")[:256]
-        return frame_of(GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + explanation)
+        return frame_of(frames.GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + explanation)
 
     def say_goaway(self, *, crossing: bool = False) -> None:
         """Announce that no more streams are opened or accepted. Those that are open go on.
@@ -358,7 +287,7 @@ class Multiplexed:
         if not (self.failure or self._said_goodbye):
             self._said_goodbye = not crossing
             self.flush()  # SETTINGS come first, always
-            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_ID if crossing else None))
+            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=frames.MAX_ID if crossing else None))
 
     def ping(self) -> None:
         """Ask the peer for a frame."""
@@ -402,8 +331,6 @@ class Multiplexed:
         stream.wake()
         self.outlet.forget(stream)
         self.watcher.unpark_all()
-        if self.is_alone:
-            self._reading.cancel()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
         """Reset a stream."""
@@ -466,10 +393,7 @@ class Multiplexed:
     # Frames of the peer
 
     def _cut(self, chunk: bytes) -> bool:
-        """Handle the whole frames of a chunk. Return whether frames are left, for the next call.
-
-        An announced length allocates nothing until its bytes are here. Raise ``PeerFault`` and h2's ``ProtocolError``.
-        """
+        """Handle whole frames. Return whether some are left. Raise ``PeerFault`` and h2's ``ProtocolError``."""
         if self._rest:
             self._rest += chunk
             if len(self._rest) < self._needed:
@@ -479,27 +403,28 @@ class Multiplexed:
         if self._body is not None:
             offset = self._take_content(self._body, chunk, offset)
         size, cost, self._needed = len(chunk), 0, 0
-        while cost < CROWD and (start := offset + HEADER_SIZE) <= size:
-            high, low, kind, flags, stream_id = HEADER.unpack_from(chunk, offset)
-            length, stream_id = high << 8 | low, stream_id & MAX_ID
+        while cost < CROWD and (start := offset + frames.HEADER_SIZE) <= size:
+            high, low, kind, flags, stream_id = frames.HEADER.unpack_from(chunk, offset)
+            length, stream_id = high << 8 | low, stream_id & frames.MAX_ID
             end = start + length
             # RFC 9113, 3.4: both prefaces have a SETTINGS frame, which comes first.
-            if self._is_first and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
+            if self._is_first and (kind != frames.SETTINGS or flags & frames.ACK or length > MAX_FRAME):
                 raise PeerFault(f"the first frame is no SETTINGS: {chunk[offset : offset + 32].hex()}")
             if length > MAX_FRAME:
                 raise PeerFault(f"frame of {length} bytes, limit {MAX_FRAME}", ErrorCodes.FRAME_SIZE_ERROR)
-            stream = self.streams.get(stream_id) if kind == DATA and not self._block else None
-            takes_parts = stream is not None and not (stream.has_ended or stream.has_length or flags & PADDED)
-            if end > size and not takes_parts:
+            stream = self.streams.get(stream_id) if kind == frames.DATA and not self._block else None
+            if stream is not None and (stream.has_ended or stream.has_length):
+                stream = None
+            if end > size and (stream is None or flags & frames.PADDED):
                 self._needed = end - offset
                 break
             self._is_first = False
-            if stream is not None and takes_parts:
+            if stream is not None:
                 cost += 1
-                self._begin_data(stream, length, length, flags)
-                offset = self._take_content(stream, chunk, start)
+                padding = self._count_data(stream, chunk, start, length, flags)
+                offset = self._take_content(stream, chunk, start + bool(padding)) + max(padding - 1, 0)
             else:
-                cost += BEGUN if kind == HEADERS else JUDGED
+                cost += BEGUN if kind == frames.HEADERS else JUDGED
                 self._handle(chunk[offset:end], kind, flags, stream_id)
                 offset = end
         self._rest = bytearray(chunk[offset:])
@@ -513,16 +438,20 @@ class Multiplexed:
         self._preface = self._preface[len(came) :]
         return len(came)
 
-    def _begin_data(self, stream: Http2Stream, size: int, content: int, flags: int) -> None:
-        """Count a DATA frame of ``size`` bytes against the windows. Its content comes next."""
+    def _count_data(self, stream: Http2Stream, chunk: bytes, start: int, size: int, flags: int) -> int:
+        """Count a DATA frame of ``size`` bytes against the windows. Its content comes next. Return the padding."""
         stream.receive_window -= size
         self._receive_window -= size
         if stream.receive_window < 0 or self._receive_window < 0:
             raise PeerFault(f"DATA of {size} bytes exceeds a window", ErrorCodes.FLOW_CONTROL_ERROR)
-        self._body, self._missing, self._body_ends = stream, content, bool(flags & END_STREAM)
-        if not (content or self._body_ends):
+        padding = 1 + (chunk[start] if size else 0) if flags & frames.PADDED else 0
+        if padding > size:
+            raise PeerFault("a DATA frame is padded beyond its end")
+        self._body, self._missing, self._body_ends = stream, size - padding, bool(flags & frames.END_STREAM)
+        if not (self._missing or self._body_ends):
             self.empty_frames.spend(trio.current_time())
-        self.open_windows(stream, size - content)
+        self.open_windows(stream, padding)
+        return padding
 
     def _take_content(self, stream: Http2Stream, chunk: bytes, offset: int) -> int:
         """Hand the next part of a DATA frame to its stream. Return where it ends."""
@@ -533,80 +462,60 @@ class Multiplexed:
         if not self._missing:
             self._body = None
             if self._body_ends:
-                self._judge(frame_of(DATA, END_STREAM, stream.stream_id))  # h2 learns of the end alone
+                self._judge(frame_of(frames.DATA, frames.END_STREAM, stream.stream_id))  # h2 learns of the end alone
         return offset + len(piece)
 
     def _handle(self, frame: bytes, kind: int, flags: int, stream_id: int) -> None:
         """Count a frame that carries nothing, and handle it here or have h2 judge it."""
-        length = len(frame) - HEADER_SIZE
-        if length != SIZES.get(kind, length) or (kind == SETTINGS and (length % 6 or (flags & ACK and length))):
+        length = len(frame) - frames.HEADER_SIZE
+        if length != frames.SIZES.get(kind, length) or (
+            kind == frames.SETTINGS and (length % 6 or (flags & frames.ACK and length))
+        ):
             raise PeerFault(f"frame of type {kind} of {length} bytes", ErrorCodes.FRAME_SIZE_ERROR)
-        stream = self.streams.get(stream_id)
-        if self._block or kind in {HEADERS, PUSH_PROMISE, CONTINUATION}:
+        if self._block or kind in {frames.HEADERS, frames.PUSH_PROMISE, frames.CONTINUATION}:
             self._count_block(length, kind, flags)
-        elif kind == WINDOW_UPDATE:
-            if self._opens_window(stream_id, int.from_bytes(frame[HEADER_SIZE:], "big") & MAX_ID):
-                return
-        elif kind == GOAWAY and length >= 8 and not stream_id:
+        elif kind == frames.WINDOW_UPDATE:
+            self._judge(frame)
+            self._count_window(stream_id)
+            return
+        elif kind == frames.GOAWAY and length >= 8 and not stream_id:
             self.empty_frames.spend(trio.current_time())
             self._leave(frame)
             return
-        elif kind == DATA and stream is not None and not (stream.has_ended or stream.has_length):
-            # It is padded, and padding is no content.
-            padding = 1 + frame[HEADER_SIZE] if length else 1
-            if padding > length:
-                raise PeerFault("a DATA frame is padded beyond its end")
-            content = frame[HEADER_SIZE + 1 : len(frame) + 1 - padding]
-            self._begin_data(stream, length, len(content), flags)
-            self._take_content(stream, content, 0)
-            return
-        elif kind != DATA or length <= (1 + frame[HEADER_SIZE] if flags & PADDED and length else 0):
+        elif kind != frames.DATA or length <= (
+            1 + frame[frames.HEADER_SIZE] if flags & frames.PADDED and length else 0
+        ):
             self.empty_frames.spend(trio.current_time())
-            if kind == RST_STREAM:
+            if kind == frames.RST_STREAM:
                 self._check_begun(stream_id)
-            elif kind == SETTINGS:
+            elif kind == frames.SETTINGS:
                 self._settings_frames.spend(trio.current_time())
-                frame = known_settings(frame)
         self._judge(frame)
 
     def _count_block(self, length: int, kind: int, flags: int) -> None:
         """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many frames."""
-        if kind != CONTINUATION:
+        if kind != frames.CONTINUATION:
             self._block = self._continuations = 0
             # The stream's first byte gives it back.
             self.empty_frames.spend(trio.current_time())
         self._block += length + 1  # an empty one counts as well
-        self._continuations += kind == CONTINUATION
+        self._continuations += kind == frames.CONTINUATION
         if self._block > MAX_HEAD or self._continuations > MAX_CONTINUATIONS:
             raise PeerFault(
                 f"header block of {self._block} bytes in {self._continuations} CONTINUATION frames, "
                 f"limits {MAX_HEAD} and {MAX_CONTINUATIONS}",
                 ErrorCodes.ENHANCE_YOUR_CALM,
             )
-        if flags & END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._block = 0
 
-    def _opens_window(self, stream_id: int, increment: int) -> bool:
-        """Note that the peer takes more. Return False if h2 is to judge that."""
+    def _count_window(self, stream_id: int) -> None:
+        """Count a WINDOW_UPDATE that opened no window, or one that leaves room for a DATA frame of a few bytes."""
         stream = self.streams.get(stream_id)
-        if not increment or (stream_id and stream is None):
-            self.empty_frames.spend(trio.current_time())
-            return False
-        if stream is None:
-            self.outlet.window = window = self.outlet.window + increment
-            if window > MAX_ID:
-                raise PeerFault(f"the connection's window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
-            self.outlet.make_room()
-        else:
-            stream.send_window = window = stream.send_window + increment
-            if window > MAX_ID:
-                self._abort(stream, f"its window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
-            else:
-                self.outlet.on_window(stream)
+        window = self.h2.outbound_flow_control_window if not stream_id else stream.send_window if stream else 0
         if window < SMALL_WINDOW:
-            # It costs a DATA frame of a few bytes. One that opens a window further costs less than DATA.
+            # One that opens a window further costs less than DATA.
             self.empty_frames.spend(trio.current_time())
-        return True
 
     def _check_begun(self, stream_id: int) -> None:
         """Raise ``PeerFault`` for a stream that was never opened, of which h2 would think nothing (RFC 9113, 6.4)."""
@@ -617,12 +526,12 @@ class Multiplexed:
 
     def _leave(self, frame: bytes) -> None:
         """Note that the peer takes no more streams, and did not look at those above the last that it names."""
-        last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (HEADER_SIZE, HEADER_SIZE + 4))
-        text = readable(frame[HEADER_SIZE + 8 :])
+        last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (frames.HEADER_SIZE, frames.HEADER_SIZE + 4))
+        text = readable(frame[frames.HEADER_SIZE + 8 :])
         self.leaving = f"the peer is going away ({name_of(code)}{': ' if text else ''}{text})"
         if self._client:
             for stream_id, stream in list(self.streams.items()):
-                if stream_id > last & MAX_ID:
+                if stream_id > last & frames.MAX_ID:
                     del self.streams[stream_id]
                     stream.fail(self.leaving)
         self.watcher.unpark_all()
@@ -632,88 +541,56 @@ class Multiplexed:
         if self.failure:
             return  # it was given up while a chunk was handled
         for event in self.h2.receive_data(frame):
-            if isinstance(event, RequestReceived | ResponseReceived):
-                assert event.headers is not None
-                if isinstance(event, RequestReceived) and self._client:
+            stream_id = getattr(event, "stream_id", None) or 0
+            stream = self.streams.get(stream_id)
+            if isinstance(event, events.RequestReceived | events.ResponseReceived):
+                if isinstance(event, events.RequestReceived) and self._client:
                     raise PeerFault("the server sent a request")
-                self._on_head(event.stream_id or 0, [(as_text(name), as_text(value)) for name, value in event.headers])
-            elif isinstance(event, StreamEnded):
-                self._end(event.stream_id)
-            elif isinstance(event, StreamReset):
+                self._on_head(stream_id, [(str(name), str(text)) for name, text in event.headers or ()])
+            elif isinstance(event, events.StreamReset):
                 self._reset(event)
-            elif isinstance(event, DataReceived):
-                self._take_counted(event)
-            elif isinstance(event, RemoteSettingsChanged):
-                self._adjust(event)
-            elif isinstance(event, PingAckReceived):
+            elif isinstance(event, events.DataReceived):
+                # Its length was announced, or it is nobody's.
+                size = event.flow_controlled_length or 0
+                if stream is not None and event.data:
+                    stream.deliver(event.data)
+                    size -= len(event.data)
+                if size:
+                    self.h2.acknowledge_received_data(size, stream_id)
+            elif isinstance(event, events.StreamEnded) and stream is not None:
+                stream.has_ended = True
+                stream.reader.unpark_all()
+            elif isinstance(event, events.WindowUpdated):
+                self.outlet.on_window(stream)
+            elif isinstance(event, events.RemoteSettingsChanged):
+                self.has_begun = True
+                for setting in event.changed_settings.keys() - KEPT_SETTINGS:
+                    del self.h2.remote_settings[setting]
+                if self.h2.encoder.header_table_size > MAX_TABLE_SIZE:
+                    self.h2.encoder.header_table_size = MAX_TABLE_SIZE
+                for stream in self.streams.values():
+                    self.outlet.on_window(stream)
+                self.watcher.unpark_all()
+            elif isinstance(event, events.PingAckReceived):
                 self.answered_pings += 1
                 self.watcher.unpark_all()
             # The others ask for nothing: h2 answers pings itself, and what it ignores is counted already.
 
-    def _end(self, stream_id: int | None) -> None:
-        stream = self.streams.get(stream_id or 0)
-        if stream is not None:
-            stream.has_ended = True
-            stream.reader.unpark_all()
-
-    def _reset(self, event: StreamReset) -> None:
+    def _reset(self, event: events.StreamReset) -> None:
         self._short_streams.spend(trio.current_time())
         stream = self.streams.pop(event.stream_id or 0, None)
         if stream is not None:
             who = "the peer" if event.remote_reset else "this side"
             stream.fail(f"{who} reset the HTTP/2 stream: {name_of(event.error_code or 0)}")
 
-    def _abort(self, stream: Http2Stream, text: str, code: ErrorCodes) -> None:
-        """Reset a stream for a fault of the peer's."""
-        self._short_streams.spend(trio.current_time())
-        self.drop(stream, f"this side reset the HTTP/2 stream: {text}", code)
-
-    def _take_counted(self, event: DataReceived) -> None:
-        """Take data that h2 counts."""
-        stream = self.streams.get(event.stream_id or 0)
-        size = event.flow_controlled_length or 0
-        if stream is not None and event.data:
-            stream.deliver(event.data)
-            size -= len(event.data)
-        if size:
-            self.h2.acknowledge_received_data(size, event.stream_id or 0)
-
-    def _adjust(self, event: RemoteSettingsChanged) -> None:
-        """Apply the peer's settings to what is counted here."""
-        self.has_begun = True
-        changed = event.changed_settings.get(SettingCodes.INITIAL_WINDOW_SIZE)
-        if changed is not None:
-            more = changed.new_value - (changed.original_value or 0)
-            for stream in self.streams.values():
-                stream.send_window += more
-                if stream.send_window > MAX_ID:
-                    raise PeerFault(f"a stream's window exceeds {MAX_ID}", ErrorCodes.FLOW_CONTROL_ERROR)
-                self.outlet.on_window(stream)
-        self.watcher.unpark_all()
-
 
 @asynccontextmanager
 async def running(connection: Multiplexed) -> AsyncIterator[None]:
-    """Run the tasks of a connection for as long as the block; the block's own error leaves alone, in no group."""
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    """Run the tasks of a connection for as long as the block."""
+    async with nursery_beside(lambda nursery: nursery.start_soon(connection.leave)) as nursery:
         nursery.start_soon(connection.read)
         nursery.start_soon(connection.write)
-        try:
-            yield
-        except BaseException as exc:
-            error = exc
-        await connection.leave()
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-
-
-def as_text(field: bytes | str) -> str:
-    """Return a part of a header. Latin-1 keeps every byte."""
-    return field if isinstance(field, str) else field.decode("latin-1")
+        yield
 
 
 def name_of(code: ErrorCodes | int) -> str:

@@ -12,6 +12,8 @@ from rsocket_trio.transports.http2.http2_frames import DATA, HEADER
 from rsocket_trio.transports.socket_stream import BytesLike, SocketStream
 
 if TYPE_CHECKING:
+    from h2.connection import H2Connection
+
     from rsocket_trio.transports.http2.http2_stream import Http2Stream
 
 DEFAULT_WINDOW: Final = 65535
@@ -27,12 +29,12 @@ MAX_UNWRITTEN: Final = 262144
 class Outlet:
     """Writes frames in their order: at once where the socket takes them, else by the task that runs ``write``.
 
-    Streams write their data in turn, as far as the connection's window, ``window``, allows. ``on_flood(size)`` is
-    called when more bytes wait than may.
+    Streams write their data in turn, as far as the windows that ``h2`` keeps allow. ``on_flood(size)`` is called when
+    more bytes wait than may.
     """
 
-    def __init__(self, stream: trio.abc.Stream, on_flood: Callable[[int], None]) -> None:
-        self.window = DEFAULT_WINDOW
+    def __init__(self, stream: trio.abc.Stream, h2: H2Connection, on_flood: Callable[[int], None]) -> None:
+        self._h2 = h2
         self.is_broken = False
         """True once writing failed: what is written from then on is dropped."""
         self.size = 0
@@ -42,7 +44,6 @@ class Outlet:
         self._on_flood = on_flood
         self._blocked: dict[Http2Stream, None] = {}  # in the order in which they wait
         self._frames: list[bytes] = []
-        self._is_writing = False
         self._due = ParkingLot()
         self._written = ParkingLot()
 
@@ -55,13 +56,11 @@ class Outlet:
                 continue
             data = b"".join(self._frames)
             self._frames.clear()
-            self._is_writing = True
             try:
                 await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._break()
                 return
-            self._is_writing = False
             self.size -= len(data)
             self._written.unpark_all()
             self.make_room()
@@ -70,7 +69,7 @@ class Outlet:
         """Write frames."""
         if self.is_broken:
             return
-        if self._socket is not None and not self._frames and not self._is_writing:
+        if self._socket is not None and not self.size:
             try:
                 data = data[self._socket.write(data) :]
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -83,29 +82,26 @@ class Outlet:
             if self.size > MAX_UNWRITTEN:
                 self._on_flood(self.size)
 
-    def send(self, stream: Http2Stream, data: BytesLike, max_frame: int) -> int:
-        """Write as much of a stream's data as both windows, and the bytes that wait already, allow.
-
-        Return how many bytes. ``max_frame`` are the bytes of the largest frame. Raise ``BrokenResourceError`` and
-        ``ClosedResourceError``.
-        """
+    def send(self, stream: Http2Stream, data: BytesLike) -> int:
+        """Write as much of a stream's data as its turn and both windows allow. Return how many bytes."""
         if stream.failure:
             raise trio.BrokenResourceError(stream.failure)
         if stream.is_closed or stream.said_the_end:
             raise trio.ClosedResourceError("nothing can be sent after the end was said")
         if self.is_broken:
             raise trio.BrokenResourceError("the HTTP/2 connection broke")
-        size = min(len(data), stream.send_window, self.window, TURN)
+        h2 = self._h2
+        size = min(len(data), stream.send_window, h2.outbound_flow_control_window, TURN)
         if size <= 0 or self.size >= FULL:
             return 0
         parts: list[BytesLike] = []
-        view = memoryview(data)
+        view, max_frame = memoryview(data), h2.max_outbound_frame_size
         for start in range(0, size, max_frame):
             length = min(size - start, max_frame)
             parts.append(HEADER.pack(length >> 8, length & 0xFF, DATA, 0, stream.stream_id))
             parts.append(view[start : start + length])
         stream.send_window -= size
-        self.window -= size
+        h2.outbound_flow_control_window -= size
         self.put(b"".join(parts))
         return size
 
@@ -114,10 +110,14 @@ class Outlet:
         """Return whether no stream waits for its turn."""
         return not self._blocked
 
+    @property
+    def _takes_data(self) -> bool:
+        return self._h2.outbound_flow_control_window > 0 and self.size < FULL
+
     async def wait_room(self, stream: Http2Stream) -> None:
         """Wait until ``send`` may take something of this stream, once all that wait already had their turn."""
         if stream.send_window > 0:
-            if not self._blocked and self.window > 0 and self.size < FULL:
+            if not self._blocked and self._takes_data:
                 await checkpoint()
                 return
             self._blocked[stream] = None
@@ -129,12 +129,14 @@ class Outlet:
 
     def make_room(self) -> None:
         """Wake the stream that waits longest, if it may write now. It does the same once it has written."""
-        if self._blocked and self.window > 0 and self.size < FULL:
+        if self._blocked and self._takes_data:
             next(iter(self._blocked)).writer.unpark_all()
 
-    def on_window(self, stream: Http2Stream) -> None:
-        """Wake the task that writes a stream, after its window changed. One that waits for its turn goes on waiting."""
-        if stream not in self._blocked:
+    def on_window(self, stream: Http2Stream | None) -> None:
+        """Wake the task that may write, after the window of a stream, or that of the connection, has changed."""
+        if stream is None:
+            self.make_room()
+        elif stream not in self._blocked:  # one that waits for its turn goes on waiting
             stream.writer.unpark_all()
 
     def forget(self, stream: Http2Stream) -> None:
@@ -144,13 +146,13 @@ class Outlet:
 
     async def wait_written(self) -> None:
         """Wait until nothing waits to be written, or writing failed."""
-        while self._frames or self._is_writing:
+        while self.size:
             # Woken by ``write`` and by a failure.
             await self._written.park()
 
     def _break(self) -> None:
         """Note that writing failed. What the peer sent before is still read, and reading finds the end as well."""
-        self.is_broken, self._is_writing, self.size = True, False, 0
+        self.is_broken, self.size = True, 0
         self._frames.clear()
         self._written.unpark_all()
         self._due.unpark_all()

@@ -17,10 +17,7 @@ LENGTH = Framing32.prefix
 
 
 class LengthOnMessages(WrappedTransport):
-    """Another transport of messages, each of which is one frame behind its length.
-
-    A message whose length contradicts its size is no frame: it holds more than one, or a part of one.
-    """
+    """Another transport of messages, each of which is one frame behind its length, and neither more nor less."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport)
@@ -38,17 +35,17 @@ class LengthOnMessages(WrappedTransport):
         await self._transport.send([_behind_length(frame) for frame in frames])
 
     async def receive(self) -> Sequence[bytes]:
-        """Return the frames that came next, without their lengths.
-
-        A length that is wrong raises ``RemoteProtocolError`` once the frames before it were handed out.
-        """
+        """Return the next frames. ``RemoteProtocolError`` for a wrong length comes behind the frames before it."""
         if self._error is not None:
             raise self._error
         frames: list[bytes] = []
         for message in await self._transport.receive():
             length = int.from_bytes(message[:LENGTH], "big")
             if length != len(message) or length < LENGTH:
-                self._error = _contradiction(message, length)
+                fault = f" whose length says {length}: a message is one frame"
+                if len(message) < LENGTH:
+                    fault = f", which has no room for its length of {LENGTH}"
+                self._error = RemoteProtocolError(f"message of {len(message)} bytes{fault}")
                 if frames:
                     break
                 raise self._error
@@ -57,13 +54,5 @@ class LengthOnMessages(WrappedTransport):
 
 
 def _behind_length(frame: EncodedFrame) -> EncodedFrame:
-    if isinstance(frame, bytes):
-        return (LENGTH + len(frame)).to_bytes(LENGTH, "big"), frame
-    return (LENGTH + sum(map(len, frame))).to_bytes(LENGTH, "big"), *frame
-
-
-def _contradiction(message: bytes, length: int) -> RemoteProtocolError:
-    size = len(message)
-    if size < LENGTH:
-        return RemoteProtocolError(f"message of {size} bytes, which has no room for its length of {LENGTH}")
-    return RemoteProtocolError(f"message of {size} bytes whose length says {length}: a message is one frame")
+    parts = (frame,) if isinstance(frame, bytes) else frame
+    return (LENGTH + sum(map(len, parts))).to_bytes(LENGTH, "big"), *parts

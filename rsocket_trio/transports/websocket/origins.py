@@ -39,8 +39,12 @@ class Origins:
         origin = _normal(pages[0]) if len(pages) == 1 else None
         if origin is None:
             return False
-        own = _host_of(hosts[0]) if len(hosts) == 1 else None
-        return _without_port(origin) == own or origin in self.some
+        authority = AUTHORITY.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        own = None if authority is None else _host(authority[1])
+        host = origin.partition("://")[2]
+        if not host.endswith("]"):
+            host = host.rpartition(":")[0] or host
+        return host == own or origin in self.some
 
 
 OWN = Origins()
@@ -48,25 +52,21 @@ OWN = Origins()
 
 
 def parse_origins(origins: str | Iterable[str]) -> Origins:
-    """Parse the argument ``origins``: full origins, as in ``https://app.example:8443``, or ``"*"`` for all.
-
-    Raise ``ValueError`` naming an invalid origin, ``TypeError`` for one that is no text.
-    """
+    """Parse origins, as in ``https://app.example:8443``, or ``"*"`` for all. Raise ``ValueError``, ``TypeError``."""
     admitted = (origins,) if isinstance(origins, str) else tuple(origins)
+    some: set[str] = set()
     for origin in admitted:
         if not isinstance(origin, str):
             raise TypeError(f"origins are text, as in 'https://app.example:8443', not {origin!r}")
-    return Origins(frozenset(_checked(origin) for origin in admitted if origin != ANY), ANY in admitted)
-
-
-def _checked(origin: str) -> str:
-    normal = _normal(origin)
-    if normal is None:
-        raise ValueError(
-            f"origin {readable(origin)!r} is no scheme, host and port; write it as in 'https://app.example:8443', "
-            "or '*' for all"
-        )
-    return normal
+        if origin != ANY:
+            normal = _normal(origin)
+            if normal is None:
+                raise ValueError(
+                    f"origin {readable(origin)!r} is no scheme, host and port; write it as in "
+                    "'https://app.example:8443', or '*' for all"
+                )
+            some.add(normal)
+    return Origins(frozenset(some), ANY in admitted)
 
 
 def _normal(origin: str) -> str | None:
@@ -80,17 +80,6 @@ def _normal(origin: str) -> str | None:
     if port is None or int(port) == DEFAULT_PORTS.get(scheme):
         return f"{scheme}://{host}"
     return f"{scheme}://{host}:{int(port)}"
-
-
-def _without_port(origin: str) -> str:
-    """Return the host of a normalized origin."""
-    rest = origin.partition("://")[2]
-    return rest if rest.endswith("]") else rest.rpartition(":")[0] or rest
-
-
-def _host_of(authority: str) -> str | None:
-    parts = AUTHORITY.fullmatch(authority)
-    return None if parts is None else _host(parts[1])
 
 
 def _host(host: str) -> str | None:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
-from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled, wait_readable
+from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
 from websockets.frames import Close, CloseCode
 
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.framing import EncodedFrame, Framing
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import (
     DISCARD_LIMIT,
     FIRST_READ_SIZE,
-    LARGE,
     LARGEST_READ,
-    LEAST_READ_SIZE,
-    READ_SIZE,
-    TAKES_PARTS,
     cut_prompt,
     has_unread,
     next_read_size,
     say_the_end,
+    size_of_read,
+    takes_parts,
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
@@ -39,7 +37,7 @@ ANSWERING = 1.0
 """Seconds within which a small write ends once the system takes bytes."""
 
 
-class WebSocketTransport:
+class WebSocketTransport(MessageTransport):
     """Frames as binary messages. Made by ``open_websocket`` and ``accept_websocket``, which close the stream.
 
     It reads when it is asked to receive, and has no task of its own. One write per ``send``. Cancelling ``send`` may
@@ -51,26 +49,20 @@ class WebSocketTransport:
         "_read_size",
         "_reader",
         "_ready",
-        "_shown",
         "_socket",
         "_stream",
         "_torn",
         "_unsent",
         "_waiting",
         "_writing",
-        "handshake",
     )
 
-    is_message_based = True
-    is_idle = False
-
     def __init__(self, stream: trio.abc.Stream, reader: MessageReader, handshake: Handshake, received: bytes) -> None:
-        self.handshake = handshake
+        super().__init__(handshake)
         self._stream = stream
         self._socket = stream if isinstance(stream, SocketStream) else None
         self._reader = reader
         self._ready = reader.feed(received)
-        self._shown = 0
         self._read_size = FIRST_READ_SIZE
         # The receiving task answers pings while the sending task may be in the middle of a message: the one that comes
         # second waits here, unless the first one writes for it.
@@ -80,49 +72,17 @@ class WebSocketTransport:
         self._unsent = b""
         self._answering = False
 
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
     def allow(self, more: int) -> None:
         """Raise the size limit of messages by so many bytes."""
         self._reader.allow(more)
 
-    async def peek(self) -> tuple[bytes, bool]:
-        """Return the first message, at each further call with one more, and whether no more can come.
-
-        ``receive`` delivers them again.
-        """
-        ended = False
-        while self._shown == len(self._ready) and not ended:
-            ended = not await self._read()
-        self._shown += not ended
-        return b"".join(self._ready[: self._shown]), ended
-
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write, a message each."""
-        reader, socket = self._reader, self._socket
-        if reader.closed is not None:
-            raise trio.BrokenResourceError(_said(reader.closed))
-        keys = os.urandom(KEY * len(frames)) if reader.client else b""
-        if socket is None or not frames or self._writing or self._torn or self._unsent or reader.replies:
+        keys = self._keys(frames)
+        if self._socket is not None and takes_parts(frames):
+            await self._write(parts(frames, keys))
+        else:
             await self._write([join(frames, keys)] if frames else [])
-            return
-        # What ``_write`` does, where nothing else is to be written: each coroutine less counts.
-        await checkpoint_if_cancelled()
-        self._writing = self._torn = True
-        try:
-            if TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
-                await socket.put_parts(parts(frames, keys))
-            else:
-                await socket.put_all(join(frames, keys))
-            self._torn = False
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._torn = False
-            raise
-        finally:
-            self._let_go()
-        if reader.replies or self._unsent:
-            await self._write([])
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
@@ -131,12 +91,10 @@ class WebSocketTransport:
 
     def _write_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         assert self._socket is not None
-        reader, replies = self._reader, self._reader.replies
-        if reader.closed is not None:
-            raise trio.BrokenResourceError(_said(reader.closed))
+        replies, keys = self._reader.replies, self._keys(frames)
         if self._torn:
             raise trio.BrokenResourceError(TORN)
-        data = join(frames, os.urandom(KEY * len(frames)) if reader.client else b"")
+        data = join(frames, keys)
         if self._unsent or self._writing:
             # The receiving task may be about to answer a ping: it writes this, too, or the next ``send`` does.
             self._unsent += data
@@ -147,17 +105,37 @@ class WebSocketTransport:
         self._unsent = data[self._socket.write(data) :]
         return not self._unsent
 
-    async def receive(self) -> Sequence[bytes]:
-        """Return the next messages, at least one; an empty sequence once the peer has closed.
+    def _keys(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """Return a client's masks for these messages. Raise ``BrokenResourceError`` once the WebSocket is closed."""
+        if self._reader.closed is not None:
+            raise trio.BrokenResourceError(_said(self._reader.closed))
+        return os.urandom(KEY * len(frames)) if self._reader.client else b""
 
-        A text message, like what breaks the framing, raises ``RemoteProtocolError`` once those before it were handed
-        out. The peer is told at once.
-        """
+    async def _take(self) -> list[bytes]:
+        """Return the next messages; none once the peer has closed. Its fault is raised behind them."""
+        reader = self._reader
         while not self._ready:
-            if not await self._read():
-                return []
+            if reader.replies:
+                await self._answer()
+            if reader.pending:
+                await checkpoint()  # other tasks run first: there was much to act on
+                self._ready += reader.feed(b"")
+                continue
+            if reader.fault is not None:
+                raise reader.fault
+            if reader.closed is not None:
+                if reader.closed.code in ENDINGS:
+                    return []
+                raise trio.BrokenResourceError(_said(reader.closed))
+            try:
+                chunk = bytes(await self._stream.receive_some(size_of_read(self._read_size, reader.missing)))
+            except trio.BrokenResourceError:
+                chunk = b""
+            if chunk:
+                self._ready += self._feed(chunk)
+            else:
+                reader.end()
         ready, self._ready = self._ready, []
-        self._shown = 0
         return ready
 
     @property
@@ -168,13 +146,10 @@ class WebSocketTransport:
     @property
     def has_unread(self) -> bool:
         """Return whether something came that was not received, as far as that can be told."""
-        return bool(self._ready) or self._reader.pending or has_unread(self._stream)
+        return bool(self._peeked or self._ready) or self._reader.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
-        """Send a close frame, then discard what comes until the peer does the same, at most 4 MiB.
-
-        No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
-        """
+        """Send a close frame, then discard what comes until the peer does the same, at most 4 MiB."""
         reader, stream = self._reader, self._stream
         discarded = 0
         try:
@@ -203,53 +178,11 @@ class WebSocketTransport:
         """Close at once; never raises for a transport that is broken already."""
         await trio.aclose_forcefully(self._stream)
 
-    async def _read(self) -> bool:
-        """Read once, after writing the answers that are due. Return False at the end."""
-        reader = self._reader
-        if reader.replies:
-            await self._answer()
-        if reader.pending:
-            await checkpoint()  # other tasks run first: there was much to act on
-            self._ready += reader.feed(b"")
-            return True
-        if reader.fault is not None:
-            raise reader.fault
-        if reader.closed is not None:
-            if reader.closed.code in ENDINGS:
-                return False
-            raise trio.BrokenResourceError(_said(reader.closed))
-        size, missing = self._read_size, reader.missing
-        if missing > LEAST_READ_SIZE:
-            size = min(size + missing, LARGEST_READ)
-        socket = self._socket
-        try:
-            if socket is None:
-                chunk = bytes(await self._stream.receive_some(size))
-            else:
-                # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
-                socket.check_open()
-                if socket.is_drained:
-                    await wait_readable(socket.socket)
-                else:
-                    await checkpoint()
-                come = socket.read(size)
-                if come is None:
-                    return True
-                chunk = come
-        except trio.BrokenResourceError:
-            chunk = b""
-        if chunk:
-            self._ready += self._feed(chunk)
-        else:
-            reader.end()
-        return True
-
     def _feed(self, chunk: bytes) -> list[bytes]:
         reader = self._reader
         ready = reader.feed(chunk)
-        if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
-            judged = len(ready) + JUDGED * reader.judged
-            self._read_size = next_read_size(self._read_size, len(chunk), judged, LARGEST_READ)
+        judged = len(ready) + JUDGED * reader.judged
+        self._read_size = next_read_size(self._read_size, len(chunk), judged, LARGEST_READ)
         return ready
 
     async def _answer(self) -> None:
@@ -281,7 +214,7 @@ class WebSocketTransport:
         if self._waiting:
             self._waiting.unpark()
 
-    async def _write(self, pieces: list[bytes]) -> None:
+    async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write what waits already, then these pieces."""
         while self._writing:
             await self._waiting.park()
@@ -293,61 +226,58 @@ class WebSocketTransport:
         finally:
             self._let_go()
 
-    async def _send_all(self, pieces: list[bytes]) -> None:
+    async def _send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write as ``_write`` does, while no other task may, and include answers that come to wait meanwhile."""
-        replies = self._reader.replies
-        put_all = self._stream.send_all if self._socket is None else self._socket.put_all
+        replies, socket = self._reader.replies, self._socket
         if self._torn:
             raise trio.BrokenResourceError(TORN)
         while pieces or replies or self._unsent:
             if replies or self._unsent:
-                pieces = [self._unsent, *replies, *pieces]
+                pieces = [b"".join([self._unsent, *replies, *pieces])]
                 self._unsent = b""
                 replies.clear()
             self._torn = True
             try:
-                await put_all(b"".join(pieces))
+                if socket is None:
+                    await self._stream.send_all(b"".join(pieces))
+                elif len(pieces) > 1:
+                    await socket.put_parts(pieces)
+                else:
+                    await socket.put_all(pieces[0])
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._torn = False  # it tells more than that the write was not done
                 raise
             self._torn = False
-            pieces = []
+            pieces = ()
 
 
-@asynccontextmanager
-async def open_websocket(
+def open_websocket(
     stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions
-) -> AsyncIterator[WebSocketTransport]:
-    """Do the client's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
+) -> AbstractAsyncContextManager[WebSocketTransport]:
+    """Do the client's handshake, and close the stream when the block ends. Raise as ``request_upgrade`` does."""
+    upgrade = request_upgrade(stream, endpoint, handshake, options.headers)
+    return _upgraded(stream, upgrade, options.limits, client=True)
 
-    A header ``Sec-WebSocket-Protocol`` offers sub-protocols; by default none is offered.
-    """
-    try:
-        handshake, rest = await request_upgrade(stream, endpoint, handshake, options.headers)
-        yield WebSocketTransport(stream, _reader(options.limits, client=True), handshake, rest)
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.aclose_forcefully(stream)
+
+def accept_websocket(
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
+) -> AbstractAsyncContextManager[WebSocketTransport]:
+    """Do the server's handshake, and close the stream when the block ends. Raise as ``grant_upgrade`` does."""
+    upgrade = grant_upgrade(stream, endpoint, handshake, options.origins)
+    return _upgraded(stream, upgrade, options.limits, client=False)
 
 
 @asynccontextmanager
-async def accept_websocket(
-    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
+async def _upgraded(
+    stream: trio.abc.Stream, upgrade: Awaitable[tuple[Handshake, bytes]], limits: Limits, *, client: bool
 ) -> AsyncIterator[WebSocketTransport]:
-    """Do the server's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
-
-    A path other than the endpoint's gets 404, a page whose origin is not allowed 403. Compression is never agreed on.
-    """
     try:
-        handshake, rest = await grant_upgrade(stream, endpoint, handshake, options.origins)
-        yield WebSocketTransport(stream, _reader(options.limits, client=False), handshake, rest)
+        handshake, rest = await upgrade
+        reader = MessageReader(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
+        yield WebSocketTransport(stream, reader, handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
-
-
-def _reader(limits: Limits, *, client: bool) -> MessageReader:
-    return MessageReader(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
 
 
 def _said(closed: Close) -> str:

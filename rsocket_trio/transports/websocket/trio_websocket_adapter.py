@@ -11,7 +11,6 @@ from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.base import Handshake, MessageTransport
-from rsocket_trio.transports.websocket.upgrade import as_known
 from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA
 
 
@@ -72,7 +71,8 @@ class TrioWebSocketAdapter(MessageTransport):
 
 
 def _handshake(connection: WebSocketConnection) -> Handshake:
-    headers = as_known((name.decode("latin-1"), text.decode("latin-1")) for name, text in connection.handshake_headers)
+    raw = connection.handshake_headers
+    headers = tuple((name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in raw)
     scheme, peer = "ws", ""
     with suppress(OSError):  # which says that the peer is gone already
         remote = connection.remote

@@ -25,7 +25,7 @@ from websockets.uri import WebSocketURI
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import turn_away
-from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft, UpgradeRefused
+from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_1, wrong_protocol
 from rsocket_trio.transports.schemes import Endpoint
 from rsocket_trio.transports.websocket.origins import Origins
@@ -74,14 +74,16 @@ async def request_upgrade(
     await _send(stream, data)
     heads = _Heads(stream)
     try:
-        answer = await heads.response()
+        reader = heads.reader
+        parsing = Response.parse(reader.read_line, reader.read_exact, reader.read_to_eof, proxy=True)  # no body
+        answer = await heads.next(parsing)
         if answer.status_code != 101:
-            raise heads.wrong_protocol(over_tls=endpoint.uses_tls) or UpgradeRefused(
+            raise wrong_protocol(heads.first, HTTP_1, over_tls=endpoint.uses_tls) or HandshakeFailed(
                 f"the server answered HTTP {answer.status_code} to the WebSocket handshake"
             )
         protocol.process_response(answer)
     except (BadHandshake, InvalidHandshake) as error:
-        wrong = heads.wrong_protocol(over_tls=endpoint.uses_tls)
+        wrong = wrong_protocol(heads.first, HTTP_1, over_tls=endpoint.uses_tls)
         raise wrong or HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
     known = _others(answer.headers, "connection", "upgrade")
     return attrs.evolve(handshake, path=path, headers=known), heads.rest
@@ -98,7 +100,7 @@ async def grant_upgrade(
     heads = _Heads(stream)
     protocol = ServerProtocol(select_subprotocol=_select_subprotocol)
     try:
-        request = await heads.request()
+        request = await heads.next(Request.parse(heads.reader.read_line))
         hosts = request.headers.get_all("Host")
         if len(hosts) != 1:
             raise BadHandshake(f"{len(hosts)} headers 'Host', not one")  # RFC 9112, 3.2
@@ -112,13 +114,13 @@ async def grant_upgrade(
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(protocol.handshake_exc))}")
     target, authority = _resource(request.path)
     if _path(target) != _path(endpoint.path):
-        await _refuse(stream, 404)
+        await turn_away(stream, _refusal(404))
         raise HandshakeFailed(f"WebSocket path {readable(target)!r}, served is {_path(endpoint.path)!r}")
     pages = request.headers.get_all("Origin")
     if authority is not None:
         hosts = [authority]  # RFC 9112, 3.2.2
     if not origins.allow(pages, hosts):
-        await _refuse(stream, 403)
+        await turn_away(stream, _refusal(403))
         raise OriginRefused(
             f"origin {readable(', '.join(pages))!r} is not allowed; the host here is {readable(', '.join(hosts))!r}"
         )
@@ -131,30 +133,18 @@ class _Heads:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._reader = StreamReader()
+        self.reader = StreamReader()
         self._size = 0
-        self._first = b""
-
-    def wrong_protocol(self, *, over_tls: bool) -> HandshakeFailed | None:
-        """Return the error for a server of another protocol, from its first bytes; ``None`` if none is due."""
-        return wrong_protocol(self._first, HTTP_1, over_tls=over_tls)
+        self.first = b""
 
     @property
     def rest(self) -> bytes:
         """Return the bytes behind the last head."""
-        return bytes(self._reader.buffer)
+        return bytes(self.reader.buffer)
 
-    async def request(self) -> Request:
-        """Return the head of a request. Raise ``HandshakeFailed`` if none comes, ``BadHandshake`` if it is not HTTP."""
-        return await self._next(Request.parse(self._reader.read_line))
-
-    async def response(self) -> Response:
-        """Return the head of a response, raising as ``request`` does. The bytes of a body are left."""
-        reader = self._reader
-        return await self._next(Response.parse(reader.read_line, reader.read_exact, reader.read_to_eof, proxy=True))
-
-    async def _next(self, parsing: Generator[None, None, Message]) -> Message:
-        reader = self._reader
+    async def next(self, parsing: Generator[None, None, Message]) -> Message:
+        """Return what is parsed. Raise ``HandshakeFailed`` if none comes, ``BadHandshake`` if it is not HTTP."""
+        reader = self.reader
         if not reader.buffer:
             await self._read()
         if reader.buffer[0] <= 0x20:
@@ -177,8 +167,8 @@ class _Heads:
         if not chunk:
             raise PeerLeft(NO_HANDSHAKE) if self._size < MAX_HEAD else HandshakeFailed(NO_HANDSHAKE)
         self._size += len(chunk)
-        self._first = self._first or chunk[:HEAD_SIZE]
-        self._reader.feed_data(chunk)
+        self.first = self.first or chunk[:HEAD_SIZE]
+        self.reader.feed_data(chunk)
 
 
 def _request(endpoint: Endpoint, path: str, headers: Iterable[tuple[str, str]]) -> tuple[ClientProtocol, Request]:
@@ -206,12 +196,6 @@ def _select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Su
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
-async def _refuse(stream: trio.abc.Stream, status: int) -> None:
-    """Refuse the WebSocket over HTTP, if the peer still reads."""
-    with suppress(HandshakeFailed):
-        await _send(stream, _refusal(status))
-
-
 def _refusal(status: int) -> bytes:
     headers = Headers([("Content-Length", "0"), ("Connection", "close")])
     return Response(status, HTTPStatus(status).phrase, headers).serialize()
@@ -237,9 +221,5 @@ def _path(target: str) -> str:
 
 
 def _others(headers: Headers, *names: str) -> tuple[tuple[str, str], ...]:
-    return tuple(pair for pair in as_known(headers.raw_items()) if pair[0] not in OF_THE_HANDSHAKE.union(names))
-
-
-def as_known(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return headers in the form of a ``Handshake``: names in lower case."""
-    return tuple((name.lower(), text) for name, text in headers)
+    pairs = ((name.lower(), text) for name, text in headers.raw_items())
+    return tuple(pair for pair in pairs if pair[0] not in OF_THE_HANDSHAKE.union(names))

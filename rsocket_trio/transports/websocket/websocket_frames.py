@@ -68,7 +68,7 @@ class MessageReader:
     """
 
     __slots__ = (
-        *("_fragments", "_gathering", "_in_fragment", "_in_message", "_key", "_last", "_max", "_max_tiny"),
+        *("_gathering", "_in_message", "_key", "_last", "_max", "_max_tiny"),
         *("_protocol", "_rest", "_size", "_tiny", "client", "closed", "fault", "judged", "missing", "pending"),
         "replies",
     )
@@ -95,8 +95,7 @@ class MessageReader:
         self._key = b""  # the mask of the next byte of it
         self._protocol: Protocol | None = None  # made for the first control frame or fault
         self._in_message = False  # whether a message in fragments is on its way
-        self._in_fragment = self._last = False  # whether the missing bytes are a fragment's, and that is the last one
-        self._fragments = bytearray()  # the received part of that message
+        self._last = False  # whether the message ends with the missing bytes
         self._size = self._tiny = 0  # the bytes of it by the headers so far, and its frames that hold next to nothing
 
     @property
@@ -122,16 +121,9 @@ class MessageReader:
         offset = self.judged = 0
         if self.missing:
             offset = self.missing
-            if self._in_fragment:
-                self._add(chunk, 0, offset, ready)
-                if len(chunk) < offset:
-                    return ready
-            elif len(chunk) < offset:
-                self._gather(chunk, 0)
+            self._add(chunk, 0, offset, ready)
+            if len(chunk) < offset:
                 return ready
-            else:
-                ready.append(self._gathering.complete(self._unmasked(chunk, 0, offset)))
-                self.missing = 0
         elif self._rest:
             chunk, self._rest = self._rest + chunk, b""
         mark, key_size = (0, 0) if self.client else (MASKED, KEY)
@@ -177,8 +169,8 @@ class MessageReader:
                     continue
             offset = body + length
             if offset > size:
-                self.missing, self._key = length, chunk[start:body]
-                self._gather(chunk, body)
+                self.missing, self._key, self._last = length, chunk[start:body], True
+                self._add(chunk, body, offset, ready)
                 return ready
             if not key_size:
                 ready.append(chunk[body:offset])
@@ -206,11 +198,6 @@ class MessageReader:
         """Note that nothing more comes, however the stream ended."""
         if self.closed is None:
             self.closed = Close(ABNORMAL_CLOSURE, "")
-
-    def _gather(self, chunk: bytes, start: int) -> None:
-        """Keep the end of a chunk, which does not complete the message it belongs to."""
-        self.missing -= len(chunk) - start
-        self._gathering.add(self._unmasked(chunk, start, len(chunk)), self.missing)
 
     def _unmasked(self, chunk: bytes, start: int, end: int) -> bytes:
         """Return the next piece of a message unmasked; the next piece goes on with the mask where this one ends."""
@@ -264,7 +251,7 @@ class MessageReader:
         if (opcode == CONTINUATION) is not self._in_message:
             return self._fail("a message begins within another" if opcode else "a continuation without a beginning")
         self._key, self.missing = chunk[start:body], length
-        self._in_message = self._in_fragment = True
+        self._in_message = True
         self._last = bool(first & FINAL)
         if self._count_frame():
             self._add(chunk, body, end, ready)
@@ -281,16 +268,15 @@ class MessageReader:
         return self.closed is None
 
     def _add(self, chunk: bytes, start: int, end: int, ready: list[bytes]) -> None:
-        """Take a piece of a fragment, and deliver the message that it completes."""
+        """Take a piece of a message, and deliver the message that it completes."""
         piece = self._unmasked(chunk, start, end)
         self.missing -= len(piece)
-        self._fragments += piece
-        if not self.missing:
-            self._in_fragment = False
-            if self._last:
-                ready.append(bytes(self._fragments))
-                self._in_message, self._fragments = False, bytearray()
-                self._size = self._tiny = 0
+        if self.missing or not self._last:
+            self._gathering.add(piece, self.missing)
+            return
+        ready.append(self._gathering.complete(piece))
+        self._in_message = False
+        self._size = self._tiny = 0
 
     def _control(self, frame: bytes) -> None:
         """Have a control frame answered, unless a close frame was sent before. Stop reading at the peer's."""
@@ -322,7 +308,7 @@ class MessageReader:
         self.closed = closed
         if is_fault:
             self.fault = RemoteProtocolError(f"WebSocket: {readable(closed.reason)} ({int(closed.code)})")
-        self.missing, self._in_message, self._fragments = 0, False, bytearray()
+        self.missing, self._in_message, self._gathering = 0, False, Gathering()
 
     def _closing_protocol(self) -> Protocol:
         """Return the protocol that answers pings and speaks the closing handshake."""
@@ -332,10 +318,7 @@ class MessageReader:
 
 
 def parts(frames: Sequence[EncodedFrame], keys: bytes = b"") -> list[bytes | memoryview]:
-    """Return the bytes of all frames, a binary message each, not joined.
-
-    A client masks each with four random bytes of ``keys``.
-    """
+    """Return the bytes of all frames, a binary message each, not joined; ``keys`` are four random bytes for each."""
     pieces: list[bytes | memoryview] = []
     mark, turn = (MASKED, 0) if keys else (0, 0)
     for frame in frames:

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.http2.http2_stream import MAX_PIECES, STREAM_WINDOW
+from rsocket_trio.transports.http2.http2_stream import JOINED, STREAM_WINDOW
 from rsocket_trio.transports.http2.multiplexed import EMPTY_FRAMES, EMPTY_RATE
 from rsocket_trio.transports.http2.outlet import FULL, MAX_UNWRITTEN, TURN
 from tests.each_row import each_row, some
@@ -77,26 +77,20 @@ ATTACKS = [
     ("CVE-2019-9511",    "a window opened byte by byte",              settings((4, 0)) + request() + data(body=bytes(9000)), repeat(window(1, 1)),                                           ENHANCE_YOUR_CALM),
     ("CVE-2019-9512",    "pings",                                     b"",                                                 pings(),                                                          ENHANCE_YOUR_CALM),
     ("CVE-2019-9513",    "priorities",                                b"",                                                 shuffles(),                                                       ENHANCE_YOUR_CALM),
-    ("CVE-2019-9514",    "requests that are refused",                 b"",                                                 odd(lambda each: request(each, headers=[*REQUEST[:4]])),          ENHANCE_YOUR_CALM),
     ("CVE-2019-9515",    "settings",                                  b"",                                                 repeat(settings()),                                               ENHANCE_YOUR_CALM),
     ("CVE-2019-9516",    "headers without name and value",            b"",                                                 odd(lambda each: frame(HEADERS, 4, each, BLOCK + bytes(3))),      PROTOCOL_ERROR),
     ("CVE-2019-9518",    "DATA without a byte",                       request(),                                           repeat(data(body=b"")),                                           ENHANCE_YOUR_CALM),
     ("CVE-2019-9518",    "DATA of padding",                           request(),                                           repeat(frame(DATA, 8, 1, b"\0")),                                 ENHANCE_YOUR_CALM),
-    ("CVE-2019-9518",    "requests without a byte",                   b"",                                                 odd(lambda each: request(each, END_STREAM)),                      ENHANCE_YOUR_CALM),
-    ("CVE-2023-44487",   "requests that are reset at once",           b"",                                                 odd(request, reset),                                              ENHANCE_YOUR_CALM),
-    ("CVE-2023-44487",   "requests that are reset after data",        b"",                                                 odd(request, data, reset),                                        ENHANCE_YOUR_CALM),
     ("CVE-2024-27316",   "a header block without an end",             frame(HEADERS, 0, 1, BLOCK),                         repeat(frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b")),             ENHANCE_YOUR_CALM),
     ("CVE-2024-28182",   "a header block in large frames",            frame(HEADERS, 0, 1, BLOCK),                         repeat(frame(CONTINUATION, 0, 1, bytes(16384))),                  ENHANCE_YOUR_CALM),
     ("CVE-2024-30255",   "a header block in empty frames",            frame(HEADERS, 0, 1, BLOCK),                         repeat(frame(CONTINUATION, 0, 1)),                                ENHANCE_YOUR_CALM),
     ("CVE-2023-45288",   "the same on a stream that was reset",       request() + reset() + frame(HEADERS, 0, 1, BLOCK),   repeat(frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b")),             ENHANCE_YOUR_CALM),
-    ("CVE-2025-8671",    "windows that have the server reset",        b"",                                                 odd(request, lambda each: window(each, 0x7FFFFFFF)),              ENHANCE_YOUR_CALM),
     ("CVE-2016-6581",    "headers that unfold to 64 MB",              b"",                                                 repeat(bomb()),                                                   ENHANCE_YOUR_CALM),
     ("",                 "resets of a closed stream",                 request() + reset(),                                 repeat(reset()),                                                  ENHANCE_YOUR_CALM),
     ("",                 "headers of a closed stream",                request() + reset(),                                 repeat(request()),                                                ENHANCE_YOUR_CALM),
     ("",                 "windows of a closed stream",                request() + reset(),                                 repeat(window(1)),                                                ENHANCE_YOUR_CALM),
     ("",                 "frames of an unknown type",                 b"",                                                 repeat(frame(0xEE)),                                              ENHANCE_YOUR_CALM),
     ("",                 "goodbyes",                                  request(),                                           repeat(frame(GOAWAY, body=bytes(8))),                             ENHANCE_YOUR_CALM),
-    ("",                 "requests beyond those that may be open",    b"".join(map(request, range(1, 2001, 2))),           (request(each) for each in count(2001, 2)),                       ENHANCE_YOUR_CALM),
 ]
 # fmt: on
 
@@ -133,14 +127,14 @@ async def test_an_attack_ends_its_own_connection(
 # fmt: off
 SHORT = [
     # what                                     first                            then, for each new stream
-    ("reset at once",                          b"",                             lambda each: request(each) + reset(each)),
+    ("CVE-2023-44487",                         b"",                             lambda each: request(each) + reset(each)),
     ("reset behind its content",               b"",                             lambda each: request(each) + data(each) + reset(each)),
-    ("over without a byte",                    b"",                             lambda each: request(each, END_STREAM)),
+    ("CVE-2019-9518 no byte",                  b"",                             lambda each: request(each, END_STREAM)),
     ("over behind padding alone",              b"",                             lambda each: request(each) + frame(DATA, PADDED | END_STREAM, each, b"\2\0\0")),
     ("reset behind padding alone",             b"",                             lambda each: request(each) + frame(DATA, PADDED, each, b"\2\0\0") + reset(each)),
-    ("refused by its headers",                 b"",                             lambda each: request(each, headers=REQUEST[:4])),
+    ("CVE-2019-9514 refused",                  b"",                             lambda each: request(each, headers=REQUEST[:4])),
     ("refused as one too many",                b"".join(map(request, range(1, 2001, 2))), lambda each: request(each + 2000)),
-    ("reset by the server for its window",     b"",                             lambda each: request(each) + window(each, 0x7FFFFFFF)),
+    ("CVE-2025-8671 reset for its window",     b"",                             lambda each: request(each) + window(each, 0x7FFFFFFF)),
 ]
 # fmt: on
 
@@ -221,7 +215,7 @@ async def test_small_pieces_that_nobody_reads_take_little_more_than_their_bytes(
         [lane] = peer.accepted.connection.streams.values()
 
         assert lane.waiting == 20_000
-        assert len(lane._pieces) == MAX_PIECES
+        assert len(lane._pieces) == 1 + 20_000 // JOINED
         assert b"".join(iter(lane.take, b"")) == b"x" * 20_000
 
 

@@ -20,11 +20,11 @@ LONGEST = 10.0
 """Seconds of a clock that jumps."""
 
 
-async def client(stream: Stream, *, alone: bool) -> None:
+async def client(stream: Stream) -> None:
     """Open streams, and move more in each direction than a window takes."""
     async with share_http2(stream, ENDPOINT, Handshake(), ConnectOptions()) as shared:
-        for _ in range(1 if alone else 2):
-            async with shared.open(ENDPOINT, ConnectOptions(is_alone=alone)) as lane:
+        for _ in range(2):
+            async with shared.open(ENDPOINT, ConnectOptions()) as lane:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(lane.send, [BODY])
                     await receive(lane, len(BODY))
@@ -75,12 +75,9 @@ async def cancelled(
 
 
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("who", ["client", "client alone", "server"])
+@pytest.mark.parametrize("who", ["client", "server"])
 async def test_it_ends_wherever_it_is_cancelled(who: str, before: bool, autojump_clock: MockClock) -> None:
-    async def of_client(stream: Stream) -> None:
-        await client(stream, alone=who != "client")
-
-    tested, other = (server, of_client) if who == "server" else (of_client, server)
+    tested, other = (server, client) if who == "server" else (client, server)
     steps = 0
     while steps < MOST_STEPS and await cancelled(steps, tested, other, before=before):
         steps += STRIDE
