@@ -44,7 +44,7 @@ def kill(victim: Victim, rounds: int) -> bool:
     """Play one kind of kills, and print what came of it. Return whether it is good."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        run = Run(Path(scratch), spark=True, rows=200 * (4 * rounds + 8), step=100, seed=1)
+        run = Run(Path(scratch), rows=200 * (4 * rounds + 8), step=100, seed=1)
         outcome = run.play([victim] * rounds)
     good = outcome.is_good and outcome.rounds == rounds
     print(

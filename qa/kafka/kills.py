@@ -1,7 +1,7 @@
 """Kills a broker, servers or a driver in the middle of commits, and counts what is in the topic then.
 
-Numbers are copied from one topic of Kafka to another: two servers serve both, and a driver, Spark's or a plain one,
-reads, stages and commits batch after batch. What was killed is started again at once.
+Numbers are copied from one topic of Kafka to another: two servers serve both, and a query of Spark reads, stages and
+commits batch after batch. What was killed is started again at once.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Child:
     words: list[str]
     lines: Queue[tuple[str, str]]
     process: subprocess.Popen[str] | None = None
+    listener: threading.Thread | None = None
 
     def start(self) -> None:
         """Start it."""
@@ -58,7 +59,8 @@ class Child:
             # Spark's driver has a Java of its own, which dies with it.
             start_new_session=True,
         )
-        threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(self.process,), daemon=True)
+        self.listener.start()
 
     def tell(self, line: str) -> None:
         """Send a line to its stdin."""
@@ -75,6 +77,9 @@ class Child:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+        if self.listener is not None:
+            # Spark's workers have its output, and end by themselves.
+            self.listener.join(30)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -103,9 +108,8 @@ class Outcome:
 class Run:
     """One run with a broker, two servers and a driver in ``scratch``."""
 
-    def __init__(self, scratch: Path, *, spark: bool, rows: int, step: int, seed: int) -> None:
+    def __init__(self, scratch: Path, *, rows: int, step: int, seed: int) -> None:
         self._scratch = scratch
-        self._spark = spark
         self._rows = rows
         self._step = step
         self._chance = random.Random(seed)
@@ -121,12 +125,7 @@ class Run:
             )
             for number, uri in enumerate(self._uris)
         ]
-        if spark:
-            words = ["-m", "tests.spark.kills.job", str(scratch / "spark")]
-        else:
-            given = {"uris": self._uris, "checkpoint": str(scratch / "checkpoint.json"), "step": step, "seed": seed}
-            words = ["-m", "qa.kafka.driver", json.dumps(given)]
-        self._driver = Child("driver", words, self._lines)
+        self._driver = Child("driver", ["-m", "tests.spark.kills.job", str(scratch / "spark")], self._lines)
 
     def play(self, victims: Sequence[Victim]) -> Outcome:
         """Kill each of ``victims`` in a commit, go on to the end, and count."""
@@ -172,9 +171,8 @@ class Run:
 
     def _start_driver(self) -> None:
         self._driver.start()
-        if self._spark:
-            self._wait_for("ready")
-            self._ask_spark()
+        self._wait_for("ready")
+        self._ask_spark()
 
     def _ask_spark(self) -> None:
         arguments = {"checkpoint": str(self._scratch / "checkpoint"), "partitions": 2, "rows_per_batch": 2 * self._step}

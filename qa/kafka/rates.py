@@ -15,22 +15,15 @@ from typing import TYPE_CHECKING
 
 from tests.blocks import ROOT
 from tests.kafka.broker import JARS, Broker
+from tests.spark.session import SETTINGS, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 ROWS = 2_000_000
 ROW = b"a row of twenty-eight bytes."
 LEAST_SHARE = 0.6
 """The least rate through our server, as a part of that of Spark's own source."""
-SETTINGS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.log.level": "OFF",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 def fill(broker: Broker, topic: str, rows: int) -> None:
@@ -63,31 +56,14 @@ def server(broker: Broker, topic: str) -> Iterator[str]:
         process.wait()
 
 
-@contextmanager
-def spark_with_kafka(scratch: Path) -> Iterator[SparkSession]:
-    """Spark on two cores, with its own source of Kafka."""
-    from pyspark.sql import SparkSession
-
-    from rsocket_trio.spark import ensure_java, register
-
-    ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    jars = os.pathsep.join(map(str, sorted((JARS / "spark").glob("*.jar"))))
-    for key, value in {**SETTINGS, "spark.driver.extraClassPath": jars}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        register(spark)
-        yield spark
-    finally:
-        spark.stop()
-
-
 def measure(scratch: Path, rows: int = ROWS, rounds: int = 3) -> bool:
     """Print both rates, and return whether ours is fast enough."""
+    from rsocket_trio.spark import register
+
+    SETTINGS["spark.driver.extraClassPath"] = os.pathsep.join(map(str, sorted((JARS / "spark").glob("*.jar"))))
     took: dict[str, list[float]] = {"Spark's own source": [], "through our server": []}
-    with Broker(scratch / "kafka") as broker, server(broker, "rates") as uri, spark_with_kafka(scratch) as spark:
+    with Broker(scratch / "kafka") as broker, server(broker, "rates") as uri, spark_session(scratch) as spark:
+        register(spark)
         fill(broker, "rates", rows)
         theirs = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.servers)
         ours = spark.read.format("rsocket").option("route", "numbers").option("positions", "server")

@@ -99,10 +99,7 @@ async def read_served(client: Connection, log: Log, rows: int) -> None:
 
 def play(folder: Path, rows: int = ROWS) -> list[str]:
     """Measure all. Return the bars that are missed."""
-    figures = {
-        "in a file": trio.run(measure, folder / "log", rows),
-        "in memory": trio.run(measure, None, rows),
-    }
+    figures = {"in a file": trio.run(measure, folder / "log", rows), "in memory": trio.run(measure, None, rows)}
     wrong = []
     for where, found in figures.items():
         for name, (rate, cost) in found.items():

@@ -5,7 +5,6 @@ Each prints a line for what was acknowledged, as soon as it was.
 
 from __future__ import annotations
 
-import errno
 import os
 import statistics
 import subprocess
@@ -25,7 +24,6 @@ ROWS = 20
 TASKS = 4
 LARGE_BYTES = 256 * 2**10
 READS = 50
-FILLS = 6
 
 
 @contextmanager
@@ -165,30 +163,6 @@ async def measure_large(path: Path) -> None:
         say(opened, *(statistics.median(seconds) for seconds in took.values()), resident("VmHWM") - start)
 
 
-async def fill_disk(path: Path) -> None:
-    """Fill a small disk and trim, again and again; print what is wrong, and "done"."""
-    async with Log(path) as log:
-        for turn in range(FILLS):
-            for is_again in (False, True):
-                try:
-                    while log.bounds(0)[1] < 10 * FILLS * LARGE_BYTES:
-                        await log.append(os.urandom(LARGE_BYTES))
-                    say("the disk never was full")
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        say(turn, is_again, repr(error))
-            earliest, latest = log.bounds(0)
-            if len([one async for one in log.read(0, earliest, latest)]) != latest - earliest:
-                say("rows are missing on a full disk")
-            if not os.access(f"{path}-reserve", os.F_OK):
-                say(turn, "there was no reserve")
-            await log.trim(0, (earliest + latest) // 2)
-            if log.bounds(0)[0] < (earliest + latest) // 2 - 1:
-                say("nothing was trimmed")
-            await log.append(b"there is room again")
-    say("done")
-
-
 def resident(name: str = "VmRSS") -> int:
     """Return the bytes of memory that the process has now, or had at most."""
     text = Path("/proc/self/status").read_text("utf-8")
@@ -196,7 +170,7 @@ def resident(name: str = "VmRSS") -> int:
 
 
 FUNCTIONS: dict[str, Callable[..., Awaitable[None]]] = {
-    function.__name__: function for function in (append, commit, in_steps, write_on, read_on, measure_large, fill_disk)
+    function.__name__: function for function in (append, commit, in_steps, write_on, read_on, measure_large)
 }
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import inspect
 import os
 import random
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,9 +81,10 @@ async def observe(path: Path) -> State:
     """Return what the log at ``path`` says, by question: an answer, or the error in its place."""
     found: State = {}
 
-    async def note(name: str, ask: Callable[[], Awaitable[Any]]) -> None:
+    async def note(name: str, ask: Callable[..., Any], *arguments: Any, **more: Any) -> None:
         try:
-            found[name] = await ask()
+            answer = ask(*arguments, **more)
+            found[name] = await answer if inspect.isawaitable(answer) else answer
         except ALLOWED as error:
             found[name] = error
 
@@ -93,37 +95,22 @@ async def observe(path: Path) -> State:
             async for one in log.read(partition, begin, end)
         ]
 
-    async def middle(partition: int) -> int:
-        return await log.position_at(partition, TIME + 2)
-
-    async def readers() -> Any:
-        return log.readers()
-
-    async def sinks() -> Any:
+    def sinks() -> Any:
         return ledger.sinks, [ledger.last(f"sink {sink}") for sink in range(12)]
-
-    async def commit() -> Any:
-        return await ledger.commit("open", 0, ATTEMPTS, epoch=1)
-
-    async def again() -> Any:
-        return await ledger.commit("sink 3", 1, {}, query="query 3", epoch=1)
-
-    async def append() -> Any:
-        return await log.append_all({partition: [Element(b"new")] for partition in range(PARTITIONS)})
 
     async def both() -> None:
         for partition in range(PARTITIONS):
-            await note(f"rows {partition}", lambda partition=partition: rows(partition))  # type: ignore[misc]
-            await note(f"middle {partition}", lambda partition=partition: middle(partition))  # type: ignore[misc]
-        for ask in (readers, sinks, again, commit, append):
-            await note(ask.__name__, ask)
-        is_committed = not isinstance(found["commit"], Exception)
-        if not is_committed:
-            found.pop("append")
-        for partition in range(PARTITIONS):
-            await note(f"then {partition}", lambda partition=partition: rows(partition, False))  # type: ignore[misc]
-            if isinstance(found.get("append", OSError()), Exception):
-                found.pop(f"then {partition}")
+            await note(f"rows {partition}", rows, partition)
+            await note(f"middle {partition}", log.position_at, partition, TIME + 2)
+        await note("readers", log.readers)
+        await note("sinks", sinks)
+        await note("again", ledger.commit, "sink 3", 1, {}, query="query 3", epoch=1)
+        await note("commit", ledger.commit, "open", 0, ATTEMPTS, epoch=1)
+        if isinstance(found["commit"], Exception):
+            return
+        await note("append", log.append_all, {partition: [Element(b"new")] for partition in range(PARTITIONS)})
+        for partition in range(0 if isinstance(found["append"], Exception) else PARTITIONS):
+            await note(f"then {partition}", rows, partition, False)
 
     try:
         async with Log(path, PARTITIONS, sync="never") as log, Ledger(log) as ledger:

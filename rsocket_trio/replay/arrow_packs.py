@@ -16,33 +16,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rsocket_trio.replay.elements import (
-    FOREVER,
-    LARGEST_COUNT,
-    LONGEST_ENTRY,
-    LONGEST_NAME,
-    LONGEST_RECORD,
-    PACK_BYTES,
-    PACK_ROWS,
-    Element,
-    Pack,
-    Record,
-)
+from rsocket_trio.replay import elements
+from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADER_TYPE: Final = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
 LOOSE_HEADER_TYPE: Final = pa.struct([("name", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+CONTENT_COLUMNS: Final = [(name, pa.binary()) for name in ("data", "metadata", "key")]
 PACK_SCHEMA: Final = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("count", pa.int32()),
-        ("data", pa.binary()),
-        ("metadata", pa.binary()),
-        ("key", pa.binary()),
-        ("timestamp", TIME),
-        ("headers", HEADERS_TYPE),
-    ]
+    [("position", pa.int64()), ("count", pa.int32()), *CONTENT_COLUMNS, ("timestamp", TIME), ("headers", HEADERS_TYPE)]
 )
 CONTENTS: Final = ("count", "data", "metadata", "key", "headers")
 """The columns of what a writer sends."""
@@ -73,18 +56,17 @@ def pack_of(columns: dict[str, pa.Array], **place: Any) -> Pack:
 
 def _contents(rows: Sequence[Element] | Sequence[Record]) -> dict[str, pa.Array]:
     contents = {name: list(map(attrgetter(name), rows)) for name in CONTENTS}
-    if contents["count"].count(1) == len(rows):
-        del contents["count"]
+    unused = {"data": -1, "count": 1}
     return {
         name: pa.array(values, PACK_SCHEMA.field(name).type)
         for name, values in contents.items()
-        if name == "data" or values.count(None) < len(values)
+        if values.count(unused.get(name)) < len(values)
     }
 
 
-def pack_elements(elements: Sequence[Element]) -> Pack:
+def pack_elements(rows: Sequence[Element]) -> Pack:
     """Return one pack of elements in a row, without times of their own."""
-    return pack_of(_contents(elements), count=sum([element.count for element in elements]))
+    return pack_of(_contents(rows), count=sum([element.count for element in rows]))
 
 
 def pack_records(records: Sequence[Record], start: int) -> Pack:
@@ -122,10 +104,12 @@ def packed(stored: Iterable[Record | Pack], start: int, end: int = FOREVER) -> I
         for record in rows_of(item, start, end) if isinstance(item, Pack) else (item,):
             if not gathered and record.count:
                 start = min(start, record.position)  # of several rows, and the range begins within it
-            size += record.size
-            if gathered and (size > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > LARGEST_COUNT):
+            size += record.element.size
+            if gathered and (
+                size > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > elements.LARGEST_COUNT
+            ):
                 yield pack_records(gathered, start)
-                start, size, gathered = gathered[-1].end, record.size, []
+                start, size, gathered = gathered[-1].end, record.element.size, []
             gathered.append(record)
     if gathered:
         yield pack_records(gathered, start)
@@ -160,8 +144,8 @@ def _batch(data: bytes) -> pa.RecordBatch:
 
 def read_columns(data: bytes) -> dict[str, pa.Array]:
     """Return all columns of a pack that a peer sent, null where it has none. Raise ``ValueError`` for anything else."""
-    if len(data) > LONGEST_RECORD:
-        raise ValueError(f"a pack of {len(data)} bytes: the limit is {LONGEST_RECORD}")
+    if len(data) > elements.LONGEST_RECORD:
+        raise ValueError(f"a pack of {len(data)} bytes: the limit is {elements.LONGEST_RECORD}")
     try:
         with pa.ipc.open_stream(data) as stream:
             names = stream.schema.names
@@ -221,8 +205,8 @@ def _placed(columns: dict[str, pa.Array], start: int) -> dict[str, pa.Array]:
         counts = pa.repeat(pa.scalar(1, pa.int32()), rows)
     elif counts.null_count or pc.min(counts).as_py() < 1:
         raise ValueError("it has a row without a number of positions, or with less than 1")
-    if (total := pc.sum(counts).as_py() or 0) > LARGEST_COUNT:
-        raise ValueError(f"a pack of {total} rows: the limit is {LARGEST_COUNT}")
+    if (total := pc.sum(counts).as_py() or 0) > elements.LARGEST_COUNT:
+        raise ValueError(f"a pack of {total} rows: the limit is {elements.LARGEST_COUNT}")
     if positions.null_count == rows:
         offsets = pc.subtract(pc.cumulative_sum(counts), counts)
         positions = pc.add(offsets, pa.scalar(start, pa.int64()))
@@ -270,10 +254,10 @@ def checked(data: bytes, count: int | None) -> list[Pack]:
     if names.null_count:
         raise ValueError("a pack with a header that has no name")
     for what, size, limit in (
-        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), LONGEST_ENTRY),
-        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), LONGEST_ENTRY),
-        ("a header's name", pc.max(pc.binary_length(names)).as_py(), LONGEST_NAME),
-        ("headers", headers.nbytes, LONGEST_ENTRY),
+        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), elements.LONGEST_ENTRY),
+        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), elements.LONGEST_ENTRY),
+        ("a header's name", pc.max(pc.binary_length(names)).as_py(), elements.LONGEST_NAME),
+        ("headers", headers.nbytes, elements.LONGEST_ENTRY),
     ):
         if size is not None and size > limit:
             raise ValueError(f"a pack with {what} of {size} bytes: the limit is {limit}")
@@ -306,9 +290,8 @@ def records_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Recor
 
 
 def elements_of(pack: Pack) -> Iterator[Element]:
-    """Yield the content of a pack, row by row."""
-    for record in records_of(pack):
-        yield record.element
+    """Return the content of a pack, row by row."""
+    return (record.element for record in records_of(pack))
 
 
 def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:

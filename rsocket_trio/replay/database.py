@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,16 +26,12 @@ logger = logging.getLogger("rsocket_trio.replay")
 
 
 def require_sqlite() -> None:
-    """Raise ``ModuleNotFoundError`` without APSW, ``RuntimeError`` if its SQLite can lose rows."""
+    """Raise ``ModuleNotFoundError`` without APSW, ``RuntimeError`` if its SQLite can lose committed pages."""
     try:
         import apsw
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"a log is a SQLite database: {install_command('log')}", name="apsw") from error
-    check_sqlite(apsw.sqlite_lib_version())
-
-
-def check_sqlite(version: str) -> None:
-    """Raise ``RuntimeError`` for a version of SQLite that can lose committed pages."""
+    version = apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split("."))[:3] < WHOLE_SQLITE:
         raise RuntimeError(
             f"SQLite {version} can lose rows that are safe, when its WAL begins anew while another process writes: "
@@ -44,34 +40,30 @@ def check_sqlite(version: str) -> None:
 
 
 @contextmanager
-def transaction_of(connection: apsw.Connection, path: Path | None) -> Iterator[None]:
-    """Commit the transaction that the block writes, or roll it back if it fails. Raise as ``translated`` does."""
-    with translated(path, connection), connection:
-        yield
+def translated(
+    path: Path | None, connection: apsw.Connection | None = None, *, is_transaction: bool = False
+) -> Iterator[None]:
+    """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``.
 
-
-@contextmanager
-def translated(path: Path | None, connection: apsw.Connection | None = None) -> Iterator[None]:
-    """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``."""
+    A transaction of the block is committed, or rolled back if the block fails.
+    """
     import apsw
 
     try:
-        yield
-    except apsw.BusyError as error:
-        raise OSError(errno.EBUSY, "somebody else holds its lock", str(path)) from error
+        with connection if connection is not None and is_transaction else nullcontext():
+            yield
     except CorruptLog as error:
         error.file = error.file or path
         raise
-    except apsw.FullError as error:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+    except apsw.BusyError as error:
+        raise OSError(errno.EBUSY, "somebody else holds its lock", str(path)) from error
     except apsw.NoMemError as error:
         raise MemoryError(f"{path}: {error}") from error
-    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
+    except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ:
             raise CorruptLog(path, "it is shorter than it says") from error
-        number = (0 if connection is None else connection.system_errno) or (
-            errno.EROFS if isinstance(error, apsw.ReadOnlyError) else errno.EIO
-        )
+        by_class = {apsw.FullError: errno.ENOSPC, apsw.ReadOnlyError: errno.EROFS}
+        number = by_class.get(type(error)) or (connection and connection.system_errno) or errno.EIO
         raise OSError(number, os.strerror(number), str(path)) from error
     except (apsw.Error, UnicodeDecodeError) as error:
         raise CorruptLog(path, str(error) or type(error).__name__) from error
@@ -99,11 +91,11 @@ def check_filesystem(file: Path, path: Path) -> None:
 
 def filesystem_of(folder: Path) -> str:
     """Return the type of the file system of a folder, as Linux tells it; empty where that is not known."""
-    found, longest = "", -1
+    kind, longest = "", -1
     with suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             fields = line.split()
             point = fields[4].encode().decode("unicode_escape")
             if folder.is_relative_to(point) and len(point) >= longest:
-                found, longest = fields[fields.index("-") + 1], len(point)
-    return found
+                kind, longest = fields[fields.index("-") + 1], len(point)
+    return kind

@@ -10,16 +10,8 @@ from rsocket_trio.errors import Invalid, RemoteProtocolError, readable
 from rsocket_trio.metadata.composite import Entry, encode_composite, spans
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.elements import (
-    ARROW,
-    Element,
-    Pack,
-    Record,
-    arrow,
-    decode_headers,
-    encode_headers,
-    has_arrow,
-)
+from rsocket_trio.replay import elements
+from rsocket_trio.replay.elements import ARROW, Element, Pack, Record
 from rsocket_trio.replay.requests import WriteEntry, decoded
 from rsocket_trio.values import value
 
@@ -34,8 +26,7 @@ ROWS: Final = "message/x.rsocket-trio.rows.v0"
 NULL: Final = "message/x.rsocket-trio.null.v0"
 WRITE: Final = "message/x.rsocket-trio.write.v0"
 
-_NUMBER = struct.Struct(">I")
-_LONG = struct.Struct(">Q")
+_NUMBER, _LONG = struct.Struct(">I"), struct.Struct(">Q")
 # The usual record has the entries of its position and its time: of each the MIME type, 8 as the length, the number.
 _POSITION_HEAD = encode_mime(POSITION) + (8).to_bytes(3, "big")
 _TIME_HEAD = encode_mime(TIMESTAMP) + (8).to_bytes(3, "big")
@@ -50,12 +41,11 @@ def source_payload(record: Record) -> Payload:
             return Payload(record.data, place)
     else:
         place = encode_composite(_place(record))
-    headers = None if record.headers is None else encode_headers(record.headers)
     contents = (
         (NULL, b"" if record.data is None else None),
         (RECORD_METADATA, record.metadata),
         (KEY, record.key),
-        (HEADERS, headers),
+        (HEADERS, None if record.headers is None else elements.encode_headers(record.headers)),
     )
     entries = [Entry(mime, content) for mime, content in contents if content is not None]
     return Payload(record.data or b"", place + encode_composite(entries))
@@ -84,7 +74,7 @@ def _position(content: bytes) -> tuple[int, int]:
 
 def _number(content: bytes) -> int:
     (number,) = _LONG.unpack(content)
-    if number >= 1 << 63:
+    if number >= elements.FOREVER:
         raise ValueError(f"{number}, and the limit is 2^63 - 1")
     return int(number)
 
@@ -94,7 +84,7 @@ DECODERS: Final[Mapping[str | int, Callable[[bytes], Any]]] = {
     TIMESTAMP: _number,
     RECORD_METADATA: bytes,
     KEY: bytes,
-    HEADERS: decode_headers,
+    HEADERS: elements.decode_headers,
     GAP: _number,
     PACK: lambda content: content.decode("utf-8", "backslashreplace"),
     ROWS: lambda content: int(_NUMBER.unpack(content)[0]),
@@ -130,10 +120,7 @@ class Placed:
 
 
 def read_source_payload(payload: Payload) -> Record:
-    """Return the record in ``payload``, as a source sent it.
-
-    Raise ``RemoteProtocolError`` if it has no position, or holds a pack that nobody asked for.
-    """
+    """Return the record in ``payload``, as a source sent it. Raise ``RemoteProtocolError`` for anything else."""
     placed = read_placed(payload)
     if placed.form is not None:
         raise RemoteProtocolError(f"the element at position {placed.record.position} is a pack: {placed.form}")
@@ -145,7 +132,7 @@ def read_placed(payload: Payload) -> Placed:
     metadata = payload.metadata or b""
     if len(metadata) == _PLACE.size:
         position_head, position, time_head, time = _PLACE.unpack(metadata)
-        if position_head == _POSITION_HEAD and time_head == _TIME_HEAD and time < 1 << 63:
+        if position_head == _POSITION_HEAD and time_head == _TIME_HEAD and time < elements.FOREVER:
             return Placed(Record(position, payload.data, timestamp=time))
     entry = read_entries(payload).get
     if (place := entry(POSITION)) is None:
@@ -160,29 +147,28 @@ class Write:
     """The content of one payload of a writer: one element, or the packs of the rows of one, and its partition."""
 
     elements: tuple[Element | Pack, ...]
-    partition: int = 0
+    partition: int
 
 
-def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
+def read_sink_payload(payload: Payload) -> Write:
     """Return the element that a writer sends, single rows as they came: the ledger checks them.
 
     Raise ``Invalid`` for invalid metadata, and for a pack that is torn, is in an unknown format, or has other rows than
-    its metadata says. In a stage the partition is that of the attempt, and the payload's is ignored.
+    its metadata says.
     """
     try:
         entry = read_entries(payload).get
-        partition = 0 if staged else entry(WRITE, 0)
-        form, rows = entry(PACK), entry(ROWS)
+        form, rows, partition = entry(PACK), entry(ROWS), entry(WRITE, 0)
         if form is None:
             data = payload.data if entry(NULL) is None else None
             element = Element(data, entry(RECORD_METADATA), 1 if rows is None else rows, entry(KEY), entry(HEADERS))
             return Write((element,), partition)
-        if form != ARROW or not has_arrow():
-            known = ARROW if has_arrow() else "none, without pyarrow"
+        if form != ARROW or not elements.has_arrow():
+            known = ARROW if elements.has_arrow() else "none, without pyarrow"
             raise Invalid(f"a pack in the format {readable(form[:100])!r}: known is {known}")
         # Of a pack as a source sends it: the position is the log's to give, and only the count matters.
         count = entry(POSITION, (0, None))[1] if rows is None else rows
-        return Write(tuple(arrow().checked(payload.data, count)), partition)
+        return Write(tuple(elements.arrow().checked(payload.data, count)), partition)
     except RemoteProtocolError as error:
         raise Invalid(f"the element's metadata can't be read: {error}") from None
     except ValueError as error:

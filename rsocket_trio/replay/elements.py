@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,16 +18,12 @@ LONGEST_RECORD = 64 * 2**20
 """Bytes of data and metadata in a record: as many as a receiver accepts in one payload by default."""
 LARGEST_COUNT = 2**31 - 1
 """Rows of one record, at most."""
-LONGEST_ENTRY = 2**24 - 1
-"""Bytes of a key, and of encoded headers: what an entry of composite metadata holds."""
-LONGEST_NAME = 2**16 - 1
-"""Bytes of a header's name."""
+LONGEST_ENTRY, LONGEST_NAME = 2**24 - 1, 2**16 - 1
+"""Bytes of a key, and of encoded headers: what an entry of composite metadata holds; and of a header's name."""
 ARROW: Final = "arrow/1"
 """The name of the format of packs on the wire."""
-PACK_BYTES = 256 * 2**10
-"""Bytes of contents after which a pack is complete; only a single larger record makes it longer."""
-PACK_ROWS = 8192
-"""Rows of a pack, at most."""
+PACK_BYTES, PACK_ROWS = 256 * 2**10, 8192
+"""Bytes of contents after which a pack is complete, but for a single larger record; and rows of a pack, at most."""
 FOREVER: Final = 2**63
 """A position beyond all others."""
 NONE: Final = 0xFFFFFFFF
@@ -35,11 +31,7 @@ NONE: Final = 0xFFFFFFFF
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """The headers of a record in order: names, which may come twice, each with its content or ``None``."""
-Clock: TypeAlias = Callable[[], int]
-"""A clock: microseconds since 1970, UTC."""
-
-_NAME = struct.Struct(">H")
-_LENGTH = struct.Struct(">I")
+_NAME, _LENGTH = struct.Struct(">H"), struct.Struct(">I")
 
 
 def now_us() -> int:
@@ -93,11 +85,6 @@ class Record:
     def end(self) -> int:
         """Return the position of the record that follows."""
         return self.position + self.count
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of data, metadata, key and headers together."""
-        return self.element.size
 
     @property
     def element(self) -> Element:
@@ -181,38 +168,35 @@ def decode_headers(data: bytes) -> list[tuple[str, bytes | None]]:
 
 def check_element(element: Element) -> None:
     """Raise ``ValueError`` for an element that is too large or has an invalid count or time."""
-    headers = 0 if element.headers is None else len(encode_headers(element.headers))
     for what, size, limit in (
         ("a record", element.size, LONGEST_RECORD),
         ("metadata", len(element.metadata or b""), LONGEST_ENTRY),
         ("a key", len(element.key or b""), LONGEST_ENTRY),
-        ("headers", headers, LONGEST_ENTRY),
+        ("headers", len(encode_headers(element.headers or ())), LONGEST_ENTRY),
     ):
         if size > limit:
             raise ValueError(f"{what} of {size} bytes: the limit is {limit}")
     if type(element.count) is not int or not 1 <= element.count <= LARGEST_COUNT:
         raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
-    if element.timestamp is not None and (type(element.timestamp) is not int or not 0 <= element.timestamp < 2**63):
+    if element.timestamp is not None and (type(element.timestamp) is not int or not 0 <= element.timestamp < FOREVER):
         raise ValueError(f"a timestamp of {element.timestamp} microseconds: must be from 0 to 2^63 - 1")
 
 
 def prepared(elements: Iterable[Element | Pack]) -> list[Element | Pack]:
     """Return what is to be appended, checked; packs whose rows have places or times of their own as single elements.
 
-    Raise ``ValueError`` for what can't be a record, ``TypeError`` for what is no element.
+    A log gives places itself, and what is stored together has one time. Raise ``ValueError`` for what can't be a
+    record, ``TypeError`` for what is no element.
     """
     found: list[Element | Pack] = []
     for one in elements:
-        if isinstance(one, Element):
-            check_element(one)
-            found.append(one)
-        elif not isinstance(one, Pack):
+        if isinstance(one, Pack):
+            if not 1 <= one.count <= LARGEST_COUNT:
+                raise ValueError(f"a pack of {one.count} rows: must be between 1 and {LARGEST_COUNT}")
+            found += arrow().elements_of(one) if arrow().is_placed(one) else (one,)
+            continue
+        if not isinstance(one, Element):
             raise TypeError(f"elements are Element or Pack, not {type(one).__name__}")
-        elif not 1 <= one.count <= LARGEST_COUNT:
-            raise ValueError(f"a pack of {one.count} rows: must be between 1 and {LARGEST_COUNT}")
-        elif arrow().is_placed(one):
-            # A log gives places itself, and what is stored together has one time.
-            found += arrow().elements_of(one)
-        else:
-            found.append(one)
+        check_element(one)
+        found.append(one)
     return found

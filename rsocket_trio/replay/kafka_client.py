@@ -77,8 +77,8 @@ REFUSALS = (
 class Topic(NamedTuple):
     """A topic: its ``id``, which no other one of its name ever has, and the number of its ``partitions``."""
 
-    id: str
-    partitions: int
+    id: str = ""
+    partitions: int = 0
 
 
 @attrs.define(eq=False)
@@ -146,7 +146,7 @@ class Cluster:
     def made(self, topic: str, partitions: int) -> Topic:
         """Return a topic that was made just now: a broker learns of one partition after the other."""
         if (found := self.describe(topic)).partitions < partitions:
-            raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, "it is being made"))
+            raise timed_out("it is being made")
         return found
 
     def describe(self, topic: str) -> Topic:
@@ -157,7 +157,7 @@ class Cluster:
             found = asked[topic].result()
         except kafka().KafkaException as error:
             if is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
-                return Topic("", 0)
+                return Topic()
             raise
         return Topic(str(found.topic_id), len(found.partitions))
 
@@ -221,8 +221,7 @@ class Cluster:
             raise
         if any(offset < -1 for some in found for offset in some.values()):
             # Of a broker that is silent librdkafka may tell offsets that are none, and no error; -1 is none of a time.
-            error = kafka().KafkaError
-            raise kafka().KafkaException(error(error._TIMED_OUT, "no broker told the offsets"))
+            raise timed_out("no broker told the offsets")
         return found
 
 
@@ -244,6 +243,12 @@ def is_any(error: KafkaError, *names: str) -> bool:
 def passes(error: KafkaError) -> bool:
     """Return whether the same request may succeed later."""
     return not error.fatal() and not is_any(error, *REFUSALS)
+
+
+def timed_out(what: str) -> Exception:
+    """Return the error of a request that is tried again."""
+    error: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, what))
+    return error
 
 
 # Transactions: all records of one write, over several partitions and topics, become visible or none
@@ -372,7 +377,11 @@ class TransactionalProducer:
                 rows.firsts.setdefault(message.partition() or 0, message.offset() or 0)
 
         for number, (partition, element) in enumerate(rows.elements):
-            check_record(element)
+            check_element(element)
+            if element.count != 1:
+                raise ValueError(
+                    f"an element of {element.count} rows: a record of Kafka has one position, so it holds one row"
+                )
             headers: list[tuple[str, str | bytes | None]] = [*(element.headers or ())]
             if element.metadata is not None:
                 headers.append((RECORD_METADATA, element.metadata))
@@ -394,13 +403,6 @@ class TransactionalProducer:
             self._producer.abort_transaction(self._cluster.patience)
         except kafka().KafkaException as error:
             raise NotWritten(f"nothing was written: {error.args[0].str()}") from error
-
-
-def check_record(element: Element) -> None:
-    """Raise ``ValueError`` for an element that can't be a record of Kafka."""
-    check_element(element)
-    if element.count != 1:
-        raise ValueError(f"an element of {element.count} rows: a record of Kafka has one position, so it holds one row")
 
 
 async def twice(function: Callable[[], Awaitable[T]]) -> T:

@@ -25,26 +25,15 @@ import msgspec
 import trio
 
 from rsocket_trio.errors import Invalid, readable
-from rsocket_trio.replay.elements import Element, Pack, Record, arrow, decode_headers
+from rsocket_trio.replay import ledger
+from rsocket_trio.replay.elements import Element, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.ledger import (
-    Attempt,
-    Commit,
-    CommitRequest,
-    Ledger,
-    Sink,
-    StagedAttempt,
-    check_epoch,
-    check_plan,
-    drop_attempts,
-    forget_sink,
-    staged,
-)
+from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.sqlite_log import Log
-from rsocket_trio.replay.tables import ARROW_FORM, OVERHEAD, bodies_of, count
+from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
     from apsw import Connection
@@ -161,20 +150,18 @@ class KafkaLedger(Ledger):
             if isinstance(content, Sink):
                 self._remember(connection, content)
                 with suppress(NotStaged):
-                    check_epoch(connection, sink, content.batch, content.epoch)
+                    ledger.check_epoch(connection, sink, content.batch, content.epoch)
             elif content is not None:
                 row = content.row
                 with suppress(NotStaged):  # then its batch was planned anew
-                    check_epoch(connection, sink, row.batch, row.epoch)
+                    ledger.check_epoch(connection, sink, row.batch, row.epoch)
                     self._keep(content)
-                    if staged(connection, attempt) is None:
+                    if Attempt.called(connection, attempt) is None:
                         number = -count(connection, "attempts")
                         attrs.evolve(row, number=number, earliest=row.latest, bytes=0, sealed=1).save(connection)
-            elif not separator:
-                forget_sink(connection, sink)
-            elif self._notes.pop((sink, attempt), None) is not None:
+            elif separator and self._notes.pop((sink, attempt), None) is not None:
                 # It was committed, or can't be any more.
-                drop_attempts(connection, sink, [attempt])
+                ledger.drop_attempts(connection, sink, [attempt])
 
     # Commits
 
@@ -202,7 +189,7 @@ class KafkaLedger(Ledger):
 
         Raise ``NotWritten`` if it is not known in time whether the batch counts, and ``Rejected`` if no broker answers.
         """
-        check_plan(0, batch, terms.get("epoch"), [sink, *attempts], terms.get("query"))
+        ledger.check_plan([sink, *attempts], terms.get("query"), batch=batch, epoch=terms.get("epoch"))
         return await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
 
     async def _commit_once(self, wanted: CommitRequest) -> Commit:
@@ -212,7 +199,6 @@ class KafkaLedger(Ledger):
             next_sink, attempts = await self._tables._change(partial(self._checked, request=wanted))
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
-            rows = Rows(self.log.topic, self._content(attempts, end))
             too_old = self._too_old(self._seconds)
             # Notes of attempts that can't be committed any more go, too.
             gone = [
@@ -220,9 +206,14 @@ class KafkaLedger(Ledger):
                 for (other, name), note in self._notes.items()
                 if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
-            names = dict.fromkeys((*wanted.attempts, *gone, *[""] * wanted.once))
-            contents = {sink: next_sink, **dict.fromkeys([f"{sink}{SEPARATOR}{name}" for name in names])}
-            await self._write_with(producer, sink, contents, rows)
+            contents: dict[str, Content] = {sink: next_sink}
+            for name in (*wanted.attempts, *gone, *[""] * wanted.once):
+                contents[f"{sink}{SEPARATOR}{name}"] = None
+            texts = {key: None if one is None else msgspec.json.encode(one) for key, one in contents.items()}
+            records = [(self._place_of(sink), Element(text, key=key.encode())) for key, text in texts.items()]
+            with trio.CancelScope(shield=True):
+                await producer.write([Rows(self.log.topic, self._content(attempts, end)), Rows(self.topic, records)])
+                await self._tables._change(partial(self._apply, contents=contents.items()))
         self.log._changed.wake_all()
         return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=batch)
 
@@ -231,10 +222,10 @@ class KafkaLedger(Ledger):
 
         Raise ``NotStaged`` if some are gone.
         """
-        found = [note for row in attempts if (note := self._notes.get((row.sink, row.attempt))) is not None]
-        notes = {note.id.encode(): note for note in found}
+        known = [self._notes.get((row.sink, row.attempt)) for row in attempts]
+        notes = {note.id.encode(): note for note in known if note is not None}
         left = sum(row.latest for row in attempts)
-        position = min([note.begin for note in found if note.row.latest], default=end)
+        position = min([note.begin for note in notes.values() if note.row.latest], default=end)
         with suppress(PositionExpired):
             while left and position < end:
                 for record in trio.from_thread.run(self._attempts.read_some, 0, position, end):
@@ -242,29 +233,9 @@ class KafkaLedger(Ledger):
                     if record.data and (note := notes.get(record.key or b"")) is not None:
                         for element in arrow().elements_of(Pack(record.data, 1)):
                             left -= element.count
-                            yield self._target(note.row.partition), element
+                            yield note.row.partition % len(self.log.partitions()), element
         if left:
             raise NotStaged("rows of the batch are staged no longer, they were too old: stage it again")
-
-    async def _write_with(
-        self, producer: TransactionalProducer, sink: str, contents: Mapping[str, Content], *rows: Rows
-    ) -> None:
-        """Write ``rows`` and the contents of records of the topic of batches in one transaction, and note them."""
-        place = self._place_of(sink)
-        records = [(place, Element(encoded(one), key=key.encode())) for key, one in contents.items()]
-        with trio.CancelScope(shield=True):
-            await producer.write([*rows, Rows(self.topic, records)])
-            await self._tables._change(partial(self._apply, contents=contents.items()))
-
-    async def forget(self, sink: str) -> bool:
-        return await twice(partial(self._forget_once, sink))
-
-    async def _forget_once(self, sink: str) -> bool:
-        async with self._taken_over(sink) as producer:
-            if self.last(sink) is None:
-                return False
-            await self._write_with(producer, sink, {sink: None, f"{sink}{SEPARATOR}": None})
-        return True
 
     async def epoch(self, sink: str) -> int:
         return await self._note(sink, "", b"{}")
@@ -278,10 +249,7 @@ class KafkaLedger(Ledger):
     # Attempts
 
     async def begin(self, sink: str, attempt: str, partition: int, **plan: Any) -> StagedAttempt:
-        """Begin to stage ``attempt`` of ``sink`` for ``partition``, as ``Ledger.begin`` does.
-
-        Raise ``Invalid`` for a sink with a character 0.
-        """
+        """Begin to stage ``attempt`` of ``sink`` for ``partition``, as ``Ledger.begin`` does."""
         self._place_of(sink)
         if self.staged_bytes > self._most_bytes // 2:
             # Attempts that other servers have committed take room here.
@@ -296,7 +264,7 @@ class KafkaLedger(Ledger):
         if sealed:
             await super()._store(stage, ())  # raises if it is staged no longer
             note = AttemptNote(stage.row, own, 0 if note is None else note.begin)
-            await self._note(row.sink, row.attempt, encoded(note))
+            await self._note(row.sink, row.attempt, msgspec.json.encode(note))
         elif elements:
             parts = [Element(data, key=own.encode()) for data in packs_of(elements)]
             begins = await self._attempts.append_all({0: parts})
@@ -317,19 +285,11 @@ class KafkaLedger(Ledger):
             del self._notes[next(iter(self._notes))]
 
 
-def packs_of(elements: Sequence[Element | Pack]) -> Iterator[bytes | None]:
+def packs_of(elements: Sequence[Element | Pack]) -> Iterator[bytes]:
     """Yield the streams of elements in packs, a row alone as well."""
-    for number, _, form, (data, metadata, key, headers) in bodies_of(elements):
-        if form == ARROW_FORM:
-            yield data
-        else:
-            pairs = None if headers is None else decode_headers(headers)
-            yield arrow().pack_elements([Element(data, metadata, number, key, pairs)]).data
-
-
-def encoded(content: Content) -> bytes | None:
-    """Return the content of a record as JSON."""
-    return None if content is None else msgspec.json.encode(content)
+    for number, _, form, contents in bodies_of(elements):
+        one = stored(0, number, 0, form, *contents)
+        yield one.data if isinstance(one, Pack) else arrow().pack_elements([one.element]).data
 
 
 def decoded(topic: str, record: Record) -> tuple[str, Content]:

@@ -13,22 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import trio
 
+from rsocket_trio.replay import kafka_client
 from rsocket_trio.replay.element_metadata import RECORD_METADATA
 from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
-from rsocket_trio.replay.kafka_client import (
-    CONSUMER,
-    PATIENCE,
-    PAUSE,
-    Cluster,
-    Rows,
-    Topic,
-    TransactionalProducer,
-    is_any,
-    kafka,
-    twice,
-)
-from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Begins, ReplayableLog, check_partition
+from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
+from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
@@ -83,7 +73,7 @@ def block_of(start: int, messages: list[Message]) -> Block:
     return columnar(start, max(end, offsets[-1] + 1 if offsets else 0), offsets, columns)
 
 
-def columnar(start: int, end: int, offsets: list[int], columns: dict[str, Sequence[Any]]) -> Block:
+def columnar(start: int, end: int, offsets: list[int], columns: Mapping[str, Sequence[Any]]) -> Block:
     """Return a block of values by column."""
     import pyarrow as pa
 
@@ -153,7 +143,7 @@ class KafkaLog(ReplayableLog):
         *,
         replication: int = -1,
         consumers: int = 4,
-        patience: float = PATIENCE,
+        patience: float = kafka_client.PATIENCE,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         for what, number in (("partitions", partitions), ("consumers", consumers)):
@@ -169,7 +159,7 @@ class KafkaLog(ReplayableLog):
         self._idle = [PartitionConsumer() for _ in range(consumers)]
         self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
-        self._seen = Topic("", 0)
+        self._seen = Topic()
         self._looks = 0
         self._looking = trio.Lock()
         self._opening = trio.Lock()
@@ -256,7 +246,7 @@ class KafkaLog(ReplayableLog):
         self._check_closed()
         if not self._bounds:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
-        check_partition(partition, len(self._bounds))
+        self._check_partition(partition, len(self._bounds))
 
     async def _refresh(self) -> None:
         """Learn the bounds as they are now, or later: calls at the same time share a request.
@@ -319,19 +309,19 @@ class KafkaLog(ReplayableLog):
         offset is not there any more, ``Rejected`` if no broker answers, ``trio.ClosedResourceError`` once it is closed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if (block := self._kept(partition, start)) is None:
-            async with self._limiter:
-                # Another reader of the same place may have fetched it meanwhile.
-                if (block := self._kept(partition, start)) is None:
-                    consumer = next((one for one in self._idle if one.place == (partition, start)), self._idle[0])
-                    self._idle.remove(consumer)
-                    fetch = partial(self._fetch, consumer, partition, start, latest)
-                    what = f"partition {partition} of topic {self.topic!r} from {start} on"
-                    try:
-                        block = await self._cluster.ask(fetch, what)
-                    finally:
-                        self._idle.append(consumer)
-                    self._blocks.append((partition, block))
+        if (block := self._kept(partition, start)) is not None:
+            return block
+        async with self._limiter:
+            # Another reader of the same place may have fetched it meanwhile.
+            if (block := self._kept(partition, start)) is None:
+                consumer = next((one for one in self._idle if one.place == (partition, start)), self._idle[0])
+                self._idle.remove(consumer)
+                fetch = partial(self._fetch, consumer, partition, start, latest)
+                try:
+                    block = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
+                finally:
+                    self._idle.append(consumer)
+                self._blocks.append((partition, block))
         return block
 
     def _kept(self, partition: int, start: int) -> Block | None:
@@ -350,9 +340,9 @@ class KafkaLog(ReplayableLog):
         # The others are those that are here already: without a timeout it does not wait for more.
         messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MOST_MESSAGES, 0)
         for error in filter(None, map(kafka().Message.error, messages)):
-            if is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            if kafka_client.is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                 raise PositionExpired(f"position {start} of partition {partition} is gone")
-            if not is_any(error, "_PARTITION_EOF"):
+            if not kafka_client.is_any(error, "_PARTITION_EOF"):
                 raise kafka().KafkaException(error)
         block = block_of(start, messages)
         if block.end < latest:
@@ -415,11 +405,11 @@ class KafkaLog(ReplayableLog):
         own = Appending({partition: prepared(group) for partition, group in elements.items()}, at)
         return await self._appends.append(own)
 
-    async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
+    async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[dict[int, int]]:
         self._check_closed()
-        return await twice(partial(self._write_once, take()))
+        return await kafka_client.twice(partial(self._write_once, take()))
 
-    async def _write_once(self, groups: Sequence[Appending]) -> list[Begins]:
+    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Write groups in one transaction. Return where each of them begins."""
         written = [Rows(self.topic, rows_of(one), one.at) for one in groups]
         with trio.CancelScope(shield=True):

@@ -14,12 +14,12 @@ import trio
 
 from rsocket_trio import Invalid, Rejected
 from rsocket_trio.errors import readable
-from rsocket_trio.replay.elements import Clock, Element, Pack, now_us, prepared
+from rsocket_trio.replay import tables
+from rsocket_trio.replay.elements import Element, Pack, now_us, prepared
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog
 from rsocket_trio.replay.requests import LARGEST
 from rsocket_trio.replay.sqlite_log import Log
-from rsocket_trio.replay.tables import Partition, Row, bodies_of, count, counter, places, put, rows, whole
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -29,16 +29,12 @@ MAX_SINKS = 100_000
 """Sinks whose last batch is remembered."""
 SINK_SECONDS = 30 * 86400.0
 """Seconds without a commit after which a sink makes room for a new one."""
-STAGED_BYTES = 2**30
-"""Bytes that all attempts together may hold in a file."""
-MEMORY_BYTES = 64 * 2**20
-"""The same in memory."""
+STAGED_BYTES, MEMORY_BYTES = 2**30, 64 * 2**20
+"""Bytes that all attempts together may hold in a file, and in memory."""
 STAGED_SECONDS = 3600.0
 """Seconds after which an attempt that was not committed is dropped."""
 STAGED_ATTEMPTS = 10_000
 """Attempts that may be staged at a time."""
-EPOCHS = 10_000
-"""Batches whose latest epoch is known, at most."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 
@@ -66,11 +62,11 @@ class CommitRequest:
 
 
 @attrs.define
-class Sink(Row):
-    """A row of ``sinks``: the last batch, whether it is the only one, when it was committed, and by which query.
+class Sink(tables.Row):
+    """A row of ``sinks``: its last ``batch``, whether it is the only one, when it was committed, and by which query.
 
-    ``time`` is in microseconds since 1970. ``query`` is ``None`` for writes outside of queries; ``former`` ones, as
-    JSON, had the sink before, and never commit again. ``epoch`` is that of the batch, if it has one.
+    ``query`` is ``None`` for writes outside of queries; ``former`` ones, as JSON, had the sink before, and never commit
+    again. ``epoch`` is that of the batch, if it has one.
     """
 
     TABLE = "sinks"
@@ -83,10 +79,21 @@ class Sink(Row):
     former: str = "[]"
     epoch: int | None = None
 
+    @classmethod
+    def called(cls, connection: Connection, name: str) -> Sink | None:
+        """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
+        return next(iter(cls.where(connection, "WHERE sink = ?", name)), None)
+
     def after(self, request: CommitRequest, now: int) -> Sink | None:
         """Return the row behind the batch of a request, ``None`` if that counted before. Raise ``Invalid``."""
-        former = json.loads(self.former)
-        if self._passes_to(request.query, request.take_over):
+        former, query = json.loads(self.former), request.query
+        self._check_former(query)
+        if query != self.query:
+            if not request.take_over or query is None:
+                raise Invalid(
+                    f"sink {readable(self.name)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
+                    "sinkId, or for a new checkpoint of the same rows takeOver=true once"
+                )
             former += [] if self.query is None else [self.query]
         elif request.batch <= self.batch:
             self._check_epoch(request.batch, request.epoch)
@@ -96,36 +103,25 @@ class Sink(Row):
                 f"batch {request.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
                 "checkpoint wrote to it"
             )
-        once, query = int(request.once), request.query
-        return Sink(self.name, request.batch, once, now, query, json.dumps(former), request.epoch)
-
-    def _passes_to(self, query: str | None, take_over: bool) -> bool:
-        """Return whether another query takes the sink over. Raise ``Invalid`` if it may not."""
-        if query == self.query:
-            return False
-        if query in json.loads(self.former):
-            raise Invalid(
-                f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
-                "another sink"
-            )
-        if not take_over or query is None:
-            raise Invalid(
-                f"sink {readable(self.name)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
-                "sinkId, or for a new checkpoint of the same rows takeOver=true once"
-            )
-        return True
+        return Sink(self.name, request.batch, int(request.once), now, query, json.dumps(former), request.epoch)
 
     def check_stage(self, batch: int | None, epoch: int | None, query: str | None) -> bool:
         """Return whether a stage of ``query`` is the owner's, or names none: another drops nothing of the owner's.
 
         Raise ``NotStaged`` if the batch was committed by a later epoch, ``Invalid`` for a former owner.
         """
-        if query in json.loads(self.former):
-            self._passes_to(query, take_over=False)
+        self._check_former(query)
         is_owner = query is None or query == self.query
         if is_owner and batch is not None:
             self._check_epoch(batch, epoch)
         return is_owner
+
+    def _check_former(self, query: str | None) -> None:
+        if query != self.query and query in json.loads(self.former):
+            raise Invalid(
+                f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
+                "another sink"
+            )
 
     def _check_epoch(self, batch: int, epoch: int | None) -> None:
         if epoch is not None and self.epoch is not None and batch <= self.batch and epoch < self.epoch:
@@ -140,30 +136,12 @@ def shown(query: str | None) -> str:
     return "writes outside of queries" if query is None else f"query {readable(query)}"
 
 
-def read_sink(connection: Connection, sink: str) -> Sink | None:
-    """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
-    return next(iter(Sink.where(connection, "WHERE sink = ?", sink)), None)
-
-
-def forget_sink(connection: Connection, sink: str) -> bool:
-    """Forget a sink. Return whether it was known."""
-    connection.execute("DELETE FROM sinks WHERE sink = ?", (sink,))
-    if not connection.changes():
-        return False
-    count(connection, "sinks", -1)
-    connection.execute("DELETE FROM epochs WHERE sink = ?", (sink,))
-    return True
-
-
-# Attempts: the rows that a task of a writer has sent and no commit has promoted
-
-
 @attrs.define
-class Attempt(Partition):
+class Attempt(tables.Partition):
     """A row of ``attempts``, and the partition of its places: what is staged for a ``partition`` of a sink.
 
     ``attempt`` is its name. ``batch`` and ``epoch`` are those of its write, if it named them. ``time`` is when it was
-    begun, and ``latest`` how many rows are stored.
+    begun, and ``latest`` how many rows are stored. ``sealed`` is 1 once it is complete.
     """
 
     TABLE = "attempts"
@@ -175,92 +153,62 @@ class Attempt(Partition):
     epoch: int | None = None
     sealed: int = 0
 
+    @classmethod
+    def called(cls, connection: Connection, name: str, sink: str | None = None) -> Attempt | None:
+        """Return an attempt by its name, ``None`` if it is not there for this sink. Raise ``CorruptLog``."""
+        for row in cls.where(connection, "WHERE attempt = ?", name):
+            if row.attempt != name:
+                raise CorruptLog(None, "the index of its attempts is damaged")
+            return row if sink in (None, row.sink) else None
+        return None
 
-def staged(connection: Connection, attempt: str) -> Attempt | None:
-    """Return an attempt by its name, ``None`` if it is not there. Raise ``CorruptLog``."""
-    found = Attempt.where(connection, "WHERE attempt = ?", attempt)
-    if found and found[0].attempt != attempt:
-        raise CorruptLog(None, "the index of its attempts is damaged")
-    return found[0] if found else None
+    @classmethod
+    def drop_all(cls, connection: Connection, condition: str, *values: object) -> int:
+        """Delete the attempts for which a condition holds, and their rows. Return how many they were."""
+        rows = cls.where(connection, f"WHERE {condition}", *values)
+        for row in rows:
+            bodies = "SELECT body FROM places WHERE partition = ?"
+            connection.execute(f"DELETE FROM bodies WHERE id IN ({bodies})", (row.number,))
+            row.delete(connection)
+        return len(rows)
+
+    def delete(self, connection: Connection) -> None:
+        """Delete an attempt whose bodies are deleted, or promoted."""
+        connection.execute("DELETE FROM places WHERE partition = ?", (self.number,))
+        connection.execute("DELETE FROM attempts WHERE number = ?", (self.number,))
+        if not connection.changes():
+            raise CorruptLog(None, "the index of its attempts is damaged")
+
+    def take_bodies(self, connection: Connection) -> list[tuple[int, int, int, int]]:
+        """Delete the attempt. Return its bodies in order: the count of each, its id, size and CRC.
+
+        Raise ``CorruptLog`` unless they have its rows.
+        """
+        bodies = [(number, *body) for _, number, _, *body in tables.places(connection, self, 0)]
+        if sum(number for number, *_ in bodies) != self.latest:
+            raise CorruptLog(None, f"rows of attempt {self.attempt} are missing")
+        self.delete(connection)
+        return bodies
 
 
 def check_epoch(connection: Connection, sink: str, batch: int | None, epoch: int | None) -> None:
-    """Raise ``NotStaged`` if a later write of the batch was planned; if this is the latest, drop what others staged."""
+    """Raise ``NotStaged`` if a later write of a batch has staged rows. Drop what earlier ones have."""
     if batch is None or epoch is None:
         return
-    known = rows(connection, "epochs", "WHERE sink = ? AND batch = ?", sink, batch)
-    latest = known[0][2] if known else -1
-    if latest > epoch:
+    latest = connection.execute("SELECT max(epoch) FROM attempts WHERE sink = ? AND batch = ?", (sink, batch)).get
+    if latest is not None and latest > epoch:
         raise NotStaged(
             f"batch {batch} of sink {sink} is written by epoch {latest}, which was planned after this one, {epoch}"
         )
-    if latest < epoch:
-        put(connection, "epochs", sink, batch, epoch)
-        # Lower ones are older.
-        connection.execute(
-            "DELETE FROM epochs WHERE epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
-            (EPOCHS,),
-        )
-        drop(connection, Attempt.where(connection, "WHERE sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch))
+    Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch)
 
 
-def drop(connection: Connection, attempts: Sequence[Attempt]) -> int:
-    """Delete attempts and their rows. Return how many they are."""
-    for row in attempts:
-        connection.execute(
-            "DELETE FROM bodies WHERE id IN (SELECT body FROM places WHERE partition = ?)", (row.number,)
-        )
-        delete(connection, row)
-    return len(attempts)
-
-
-def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) -> int:
-    """Drop those of the attempts that are staged for a sink. Return how many they were."""
-    present = [staged(connection, name) for name in dict.fromkeys(attempts)]
-    return drop(connection, [row for row in present if row is not None and row.sink == sink])
-
-
-def delete(connection: Connection, row: Attempt) -> None:
-    """Delete an attempt whose bodies are deleted, or promoted."""
-    connection.execute("DELETE FROM places WHERE partition = ?", (row.number,))
-    connection.execute("DELETE FROM attempts WHERE number = ?", (row.number,))
-    if not connection.changes():
-        raise CorruptLog(None, "the index of its attempts is damaged")
-
-
-def checked(connection: Connection, sink: str, attempt: str, number: int) -> Attempt:
-    """Return an attempt that a commit names. Raise ``NotStaged`` unless it is complete, and has so many rows."""
-    row = staged(connection, attempt)
-    if row is None or row.sink != sink:
-        raise NotStaged(f"attempt {attempt} is not staged for sink {sink}")
-    if not row.sealed:
-        raise NotStaged(f"attempt {attempt} is not complete")
-    if row.latest != number:
-        raise NotStaged(f"attempt {attempt} has {row.latest} rows, not {number}")
-    return row
-
-
-def take_bodies(connection: Connection, row: Attempt) -> list[tuple[int, int, int, int]]:
-    """Take the bodies of an attempt, which is deleted: the count of each, its id, size and CRC, in order.
-
-    Raise ``CorruptLog`` unless they have its rows.
-    """
-    bodies = [(number, *body) for _, number, _, *body in places(connection, row, 0)]
-    if sum(number for number, *_ in bodies) != row.latest:
-        raise CorruptLog(None, f"rows of attempt {row.attempt} are missing")
-    delete(connection, row)
-    return bodies
-
-
+@attrs.define(eq=False)
 class StagedAttempt:
-    """An attempt that a writer stages: its rows are not in the log until a commit names it.
+    """An attempt that a writer stages: its rows, ``row.latest``, are not in the log until a commit names it."""
 
-    ``row`` is what is stored of it: ``row.latest`` rows.
-    """
-
-    def __init__(self, ledger: Ledger, row: Attempt) -> None:
-        self._ledger = ledger
-        self.row = row
+    _ledger: Ledger
+    row: Attempt
 
     async def add(self, *elements: Element | Pack) -> None:
         """Stage elements, or packs of many, in one transaction.
@@ -298,13 +246,12 @@ class Ledger(OpenedByBlock):
     ) -> None:
         self._owns_log = log is None
         self._tables = self._tables_of(Log() if log is None else log)
-        if staged_bytes is None:
-            staged_bytes = MEMORY_BYTES if self.log is self._tables and self._tables.path is None else STAGED_BYTES
-        self._most_bytes = staged_bytes
+        is_in_memory = self.log is self._tables and self._tables.path is None
+        self._most_bytes = staged_bytes or (MEMORY_BYTES if is_in_memory else STAGED_BYTES)
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._max_sinks = max_sinks
-        self._clock: Clock = now_us
+        self._clock = now_us
         self._is_checked = False
 
     def _tables_of(self, log: ReplayableLog) -> Log:
@@ -318,7 +265,8 @@ class Ledger(OpenedByBlock):
         """Open the ledger and its log. Do nothing the second time."""
         await self.log.open()
         if not self._is_checked:
-            await self._tables._look_up(check_sinks)
+            # A sink that is damaged or missing would not be found, and its last batch count twice.
+            await self._tables._look_up(partial(tables.whole, table="sinks"))
             self._is_checked = True
 
     async def aclose(self) -> None:
@@ -332,20 +280,19 @@ class Ledger(OpenedByBlock):
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        known = self._tables._here(partial(read_sink, sink=sink))
+        known = self._tables._here(partial(Sink.called, name=sink))
         return None if known is None else known.batch
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
-        found = self._tables._here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
-        return {sink.name: sink.batch for sink in found}
+        known = self._tables._here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
+        return {sink.name: sink.batch for sink in known}
 
     @property
     def staged(self) -> Sequence[str]:
         """Return the names of the staged attempts, complete or not."""
-        names = self._tables._ask("SELECT attempt FROM attempts ORDER BY number DESC")
-        return [name for (name,) in names]
+        return [name for (name,) in self._tables._ask("SELECT attempt FROM attempts ORDER BY number DESC")]
 
     @property
     def staged_bytes(self) -> int:
@@ -361,15 +308,15 @@ class Ledger(OpenedByBlock):
         """
         groups: dict[int, list[Element | Pack]] = {}
         for partition, some in elements.items():
-            groups.setdefault(self._target(partition), []).extend(some)
+            groups.setdefault(partition % len(self.log.partitions()), []).extend(some)
         await self.log.append_all(groups)
 
     async def epoch(self, sink: str) -> int:
-        """Return a number above all before: what is staged with it for a batch of ``sink`` drops what lower ones did.
+        """Return a number above all before: each planning of a write takes one.
 
-        Each planning of a write takes one, so that a writer that was killed is in nobody's way.
+        What is staged with it for a batch of ``sink`` drops what lower ones did: a killed writer is in nobody's way.
         """
-        return await self._tables._change(partial(count, name="epochs"))
+        return await self._tables._change(partial(tables.count, name="epochs"))
 
     async def begin(
         self,
@@ -386,20 +333,22 @@ class Ledger(OpenedByBlock):
         Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew, and
         ``Invalid`` if the sink was taken over from ``query``.
         """
-        check_plan(partition, batch, epoch, [sink, attempt], query)
+        check_plan([sink, attempt], query, partition=partition, batch=batch, epoch=epoch)
         row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, batch, epoch)
 
         def store(connection: Connection) -> Attempt:
             self._drop_old(connection)
-            known = read_sink(connection, sink)
+            known = Sink.called(connection, sink)
             if known is None or known.check_stage(batch, epoch, query):
                 check_epoch(connection, sink, batch, epoch)
-            if staged(connection, attempt) is not None:
+            else:
+                row.epoch = None  # it is above none of the owner's
+            if Attempt.called(connection, attempt) is not None:
                 raise Rejected(f"attempt {attempt} is staged already")
             [(number,)] = connection.execute("SELECT count(*) FROM attempts")
             if number >= self._most_attempts:
                 raise Rejected(f"{number} attempts are staged: that is the limit")
-            row.number = -count(connection, "attempts")  # no other's, not even of one that was dropped
+            row.number = -tables.count(connection, "attempts")  # no other's, not even of one that was dropped
             row.save(connection)
             return row
 
@@ -408,13 +357,13 @@ class Ledger(OpenedByBlock):
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
 
-        def change(connection: Connection) -> int:
+        def drop(connection: Connection) -> int:
             # By its number: another attempt may have the name by now.
-            return drop(connection, Attempt.where(connection, "WHERE number = ?", stage.row.number))
+            return Attempt.drop_all(connection, "number = ?", stage.row.number)
 
         try:
             with trio.CancelScope(shield=True):
-                await self._tables._change(change, makes_room=True)
+                await self._tables._change(drop, makes_room=True)
         except (OSError, CorruptLog, trio.ClosedResourceError) as error:
             logger.warning("attempt %s stays until it expires: %s", stage.row.attempt, error)
 
@@ -440,21 +389,22 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        check_plan(0, batch, epoch, [sink, *attempts], query)
+        check_plan([sink, *attempts], query, batch=batch, epoch=epoch)
         request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
-        done = await self._tables._change(partial(self._commit, request=request))
+
+        def promote(connection: Connection) -> Commit:
+            next_sink, rows = self._checked(connection, request)
+            if next_sink is None:
+                return Commit(promoted=False, rows=0, last=batch)
+            partitions = tables.counter(connection, "partitions")
+            for row in rows:
+                self._tables._promote(connection, row.partition % partitions, row.take_bodies(connection))
+            self._remember(connection, next_sink)
+            return Commit(promoted=True, rows=sum(row.latest for row in rows), last=batch)
+
+        done = await self._tables._change(promote)
         await self._tables._notice()
         return done
-
-    def _commit(self, connection: Connection, request: CommitRequest) -> Commit:
-        sink, attempts = self._checked(connection, request)
-        if sink is None:
-            return Commit(promoted=False, rows=0, last=request.batch)
-        partitions = counter(connection, "partitions")
-        for row in attempts:
-            self._tables._promote(connection, row.partition % partitions, take_bodies(connection, row))
-        self._remember(connection, sink)
-        return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=request.batch)
 
     def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
         """Return the sink behind a commit and the attempts of it, ``None`` if it counted before: then they are dropped.
@@ -462,7 +412,7 @@ class Ledger(OpenedByBlock):
         Raise ``Invalid``, ``NotStaged``, and ``Rejected`` for one sink too many.
         """
         self._drop_old(connection)
-        if (known := read_sink(connection, request.sink)) is None:
+        if (known := Sink.called(connection, request.sink)) is None:
             self._make_room(connection)
             known = Sink(request.sink, query=request.query)
         sink = known.after(request, self._clock())
@@ -470,74 +420,78 @@ class Ledger(OpenedByBlock):
         if sink is None:
             drop_attempts(connection, request.sink, request.attempts)
             return None, []
-        return sink, [checked(connection, request.sink, *one) for one in request.attempts.items()]
-
-    async def forget(self, sink: str) -> bool:
-        """Forget the last batch of ``sink``, which will never be written to again. Return whether there was one.
-
-        If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
-        """
-        return await self._tables._change(partial(forget_sink, sink=sink))
+        attempts = []
+        for attempt, number in request.attempts.items():
+            if (row := Attempt.called(connection, attempt, request.sink)) is None:
+                raise NotStaged(f"attempt {attempt} is not staged for sink {request.sink}")
+            if not row.sealed:
+                raise NotStaged(f"attempt {attempt} is not complete")
+            if row.latest != number:
+                raise NotStaged(f"attempt {attempt} has {row.latest} rows, not {number}")
+            attempts.append(row)
+        return sink, attempts
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        drop_named = partial(drop_attempts, sink=sink, attempts=list(attempts))
-        return await self._tables._change(drop_named, makes_room=True)
-
-    def _target(self, partition: int) -> int:
-        return partition % len(self.log.partitions())
+        names = list(attempts)
+        return await self._tables._change(partial(drop_attempts, sink=sink, attempts=names), makes_room=True)
 
     async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
         """Store rows of an attempt, or that it is complete: only then wait for the disk."""
-        store = partial(self._store_in, row=stage.row, elements=elements, sealed=sealed)
+
+        def store(connection: Connection) -> Attempt:
+            row = stage.row
+            present = Attempt.where(connection, "WHERE number = ?", row.number)
+            if not present:
+                check_epoch(connection, row.sink, row.batch, row.epoch)
+                raise Rejected(f"attempt {row.attempt} is staged no longer: it was too old, or was aborted")
+            [row] = present
+            known, before = stored_bytes(connection), row.bytes
+            self._append(connection, row, elements)
+            size = row.bytes - before
+            if known + size > self._most_bytes:
+                raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
+            row.sealed = int(sealed)
+            row.save(connection)
+            return row
+
         stage.row = await self._tables._change(store, waits_for_disk=sealed)
 
-    def _store_in(
-        self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack], sealed: bool
-    ) -> Attempt:
-        present = Attempt.where(connection, "WHERE number = ?", row.number)
-        if not present:
-            check_epoch(connection, row.sink, row.batch, row.epoch)
-            raise Rejected(f"attempt {row.attempt} is staged no longer: it was too old, or was aborted")
-        [row] = present
-        known, before = stored_bytes(connection), row.bytes
-        self._append(connection, row, elements)
-        size = row.bytes - before
-        if known + size > self._most_bytes:
-            raise Rejected(f"{known} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}")
-        row.sealed = int(sealed)
-        row.save(connection)
-        return row
-
     def _append(self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack]) -> None:
-        for body in bodies_of(elements):
+        for body in tables.bodies_of(elements):
             row.append(connection, body)
 
     def _drop_old(self, connection: Connection) -> None:
-        drop(connection, Attempt.where(connection, "WHERE time <= ?", self._too_old(self._seconds)))
+        Attempt.drop_all(connection, "time <= ?", self._too_old(self._seconds))
 
     def _too_old(self, seconds: float) -> int:
         """Return the time so many seconds ago, in microseconds since 1970."""
         return self._clock() - int(seconds * 1e6)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        count(connection, "sinks", int(read_sink(connection, sink.name) is None))
+        tables.count(connection, "sinks", int(Sink.called(connection, sink.name) is None))
         sink.save(connection)
-        connection.execute("DELETE FROM epochs WHERE sink = ? AND batch < ?", (sink.name, sink.batch))
 
     def _make_room(self, connection: Connection) -> None:
         """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
-        excess = counter(connection, "sinks") + 1 - self._max_sinks
+        excess = tables.counter(connection, "sinks") + 1 - self._max_sinks
         condition = "WHERE once OR time <= ? ORDER BY once DESC, time LIMIT ?"
         old = Sink.where(connection, condition, self._too_old(SINK_SECONDS), max(excess, 0))
         if len(old) < excess:
-            raise Rejected(
-                f"{self._max_sinks} sinks have committed: that is the limit. Tell Ledger.forget of one; one that has "
-                "not committed for 30 days goes"
-            )
+            raise Rejected(f"{self._max_sinks} sinks have committed: that is the limit, until one has not for 30 days")
         for sink in old:
-            forget_sink(connection, sink.name)
+            connection.execute("DELETE FROM sinks WHERE sink = ?", (sink.name,))
+            tables.count(connection, "sinks", -connection.changes())
             logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.name)
+
+
+def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) -> int:
+    """Drop those of the attempts that are staged for a sink. Return how many they were."""
+    return sum(
+        Attempt.drop_all(connection, "number = ?", row.number)
+        for name in attempts
+        if (row := Attempt.called(connection, name, sink)) is not None
+    )
 
 
 def stored_bytes(connection: Connection) -> int:
@@ -545,24 +499,16 @@ def stored_bytes(connection: Connection) -> int:
     return int(connection.execute("SELECT coalesce(sum(bytes), 0) FROM attempts").get)
 
 
-def check_plan(
-    partition: int, batch: int | None, epoch: int | None, names: Iterable[str], query: str | None = None
-) -> None:
+def check_plan(names: Iterable[object], query: str | None, **numbers: object) -> None:
     """Raise ``ValueError`` for numbers that no partition, batch or epoch has, and ``TypeError``.
 
     SQLite would store a value of another type as one of its column: a row that seems damaged from then on.
     """
-    for what, number in (("partition", partition), ("batch", batch), ("epoch", epoch)):
+    for what, number in numbers.items():
         if type(number) not in (int, NoneType):
             raise TypeError(f"{what} is a whole number, not {number!r:.100}")
-        if number is not None and not 0 <= number <= LARGEST:
+        if isinstance(number, int) and not 0 <= number <= LARGEST:
             raise ValueError(f"{what} {number}: must be from 0 to 2^63 - 1")
-    for name in (*names, "" if query is None else query):
+    for name in (*names, query or ""):
         if not isinstance(name, str):
             raise TypeError(f"sinks, attempts and queries have texts as names, not {name!r:.100}")
-
-
-def check_sinks(connection: Connection) -> None:
-    """Raise ``CorruptLog`` if a sink is damaged or missing: it would not be found, and its last batch count twice."""
-    whole(connection, "sinks")
-    rows(connection, "epochs")  # a damaged key is not found either

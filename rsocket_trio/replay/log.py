@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
 
 T = TypeVar("T")
@@ -25,8 +27,6 @@ READ_BYTES = 256 * 2**10
 """Bytes that one reader has in memory at a time."""
 READERS = 1000
 """Named readers of a log, at most."""
-LONGEST_TIME = 1e12
-"""Seconds that a log keeps its records at most, if it does not keep them for ever."""
 _READER_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
 
 
@@ -46,12 +46,11 @@ class Reader:
 class Retention:
     """Keeps records until all named readers have acknowledged them, but no longer than ``seconds``, up to ``bytes``.
 
-    Records that are older than ``seconds``, and the oldest of more than ``bytes`` in all partitions, are dropped
-    whether all readers have them or not; what was appended together is dropped together. Raise ``ValueError`` for a
-    number that is not above 0, and for more than 10^12 seconds.
+    What is older, and the oldest of more bytes in all partitions, is dropped whether all readers have it or not; what
+    was appended together is dropped together. Raise ``ValueError`` for 0 or less, and for more than 10^12 seconds.
     """
 
-    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001, LONGEST_TIME)))
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(between(0.001, 1e12)))
     bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(between(1, whole=True)))
 
 
@@ -87,8 +86,7 @@ class ReplayableLog(OpenedByBlock):
     has_gaps = False
     """True if some positions have no record, and never will: those of Kafka's markers, for one.
 
-    Then ``read_some`` may end with a record of 0 rows: there is nothing between the record before, or the start, and
-    its position.
+    Then ``read_some`` may end with a record of 0 rows: there is nothing before its position.
     """
 
     async def open(self) -> None:
@@ -110,28 +108,23 @@ class ReplayableLog(OpenedByBlock):
         """Append ``elements`` to several partitions, all or nothing, and return the first new position of each.
 
         A ``Pack`` holds the rows of many elements: ``arrow_packs.elements_of`` yields them for logs of single records.
-        Readers see no record before all are written. ``at`` holds the positions at which the records must begin; raise
-        ``ValueError`` if a partition ends elsewhere. When cancelled, nothing was appended. Raise ``OSError`` if there
-        is no room; then, too, nothing was appended.
+        ``at`` holds the positions at which the records must begin; raise ``ValueError`` if a partition ends elsewhere,
+        ``OSError`` if there is no room. Then, and when cancelled, nothing was appended.
         """
 
     @abstractmethod
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        """Return the next records of ``partition`` from ``start`` on that begin below ``end``.
+        """Return the next records of ``partition`` from ``start`` on that begin below ``end``, about ``max_bytes``.
 
-        They are about ``max_bytes`` together, and at least one record. There is none only if ``start`` is the end of
-        the partition. The first may begin before ``start`` if it holds that row. Raise ``PositionExpired`` and
-        ``PositionAhead``.
+        There is at least one, unless ``start`` is the end of the partition. The first may begin before ``start`` if it
+        holds that row. Raise ``PositionExpired`` and ``PositionAhead``.
         """
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
-        """Wait until ``partition`` has a record at ``position``.
-
-        Raise ``trio.ClosedResourceError`` if the log was closed.
-        """
+        """Wait until ``partition`` has a record at ``position``. Raise ``trio.ClosedResourceError`` if it is closed."""
 
     @abstractmethod
     async def trim(self, partition: int, before: int) -> None:
@@ -139,9 +132,9 @@ class ReplayableLog(OpenedByBlock):
 
     @abstractmethod
     async def position_at(self, partition: int, timestamp: int) -> int:
-        """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one.
+        """Return the position of the first record of ``partition`` with this ``timestamp`` or a later one, or its end.
 
-        That is the next position to be written where there is none. ``timestamp`` is in microseconds since 1970.
+        ``timestamp`` is in microseconds since 1970.
         """
 
     @abstractmethod
@@ -164,21 +157,20 @@ class ReplayableLog(OpenedByBlock):
         """Append one record of ``data`` and ``metadata`` to ``partition``. Return its position once it is safe.
 
         ``data`` is ``None`` for null. ``count`` is how many rows it holds, ``key`` what it is about, ``headers`` are
-        pairs of a name and its content, ``None`` for null, in order. Its
-        ``timestamp`` in microseconds since 1970 is the present time where none is given, and that of the record before
-        where it would be less. When cancelled, nothing was appended. Raise ``TypeError``, and ``ValueError`` for a
-        record above 64 MiB or a count below 1, ``OSError`` if there is no room.
+        pairs of a name and its content, ``None`` for null, in order. Its ``timestamp`` in microseconds since 1970 is
+        the present time where none is given, and never less than that of the record before. Raise ``TypeError``,
+        ``ValueError`` for a record above 64 MiB or a count below 1, and as ``append_all`` does.
         """
+        contents = [None if content is None else as_bytes(content) for content in (data, metadata, key)]
         pairs = None if headers is None else [header(pair) for pair in headers]
-        element = Element(optional(data), optional(metadata), count, optional(key), pairs, timestamp)
+        element = Element(contents[0], contents[1], count, contents[2], pairs, timestamp)
         return (await self.append_all({partition: (element,)}))[partition]
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
         """Yield the records of ``partition`` from ``start`` to below ``end``, in order and without gaps.
 
-        Without ``end`` future records follow. If a record of several rows holds the first or the last row, the whole
-        record comes. Only a log that ``has_gaps`` leaves positions out. Raise ``PositionExpired`` for records that are
-        gone, also while reading, and ``PositionAhead`` for a start or an end that is not written yet.
+        Without ``end`` future records follow. A record of several rows comes whole. Raise ``PositionExpired`` for
+        records that are gone, also while reading, and ``PositionAhead`` for a start or an end that is not written yet.
         """
         self.check_range(partition, start, end)
         position = start
@@ -202,9 +194,23 @@ class ReplayableLog(OpenedByBlock):
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
         """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
-        check_position(partition, start, self.bounds(partition))
-        if end is not None:
-            check_position(partition, max(start, end), self.bounds(partition))
+        for position in (start,) if end is None else (start, max(start, end)):
+            self._check_position(partition, position, *self.bounds(partition))
+
+    def _check_position(self, partition: int, position: int, earliest: int, latest: int) -> None:
+        if position < earliest:
+            problem = f"position {position} of partition {partition} has expired: the earliest is {earliest}"
+            raise PositionExpired(problem)
+        if position > latest:
+            raise PositionAhead(f"position {position} is beyond partition {partition}: the latest is {latest}")
+
+    def _check_partition(self, partition: int, count: int) -> None:
+        """Raise ``UnknownPartition`` unless it is one of so many, ``TypeError`` for what is no number."""
+        if type(partition) is not int:
+            raise TypeError(f"a partition is a whole number, not {partition!r:.100}")
+        if not 0 <= partition < count:
+            known = f"they are 0 to {count - 1}" if count > 1 else "only 0"
+            raise UnknownPartition(f"there is no partition {partition}: {known}")
 
     # Named readers
 
@@ -221,50 +227,46 @@ class ReplayableLog(OpenedByBlock):
     async def acknowledge(self, reader: str, ends: Mapping[int, int]) -> Reader:
         """Note that the named ``reader`` needs nothing below ``ends``, by partition, and return what is known of it.
 
-        An end below one that it has acknowledged before changes nothing. Without ends it is registered, and holds all
-        records from then on. Raise ``ValueError`` for a name that is not 1 to 64 letters, digits, ``-``, ``_`` and
-        ``.``, ``PositionAhead`` for an end that is not written yet, ``Rejected`` for one reader too many, and
-        ``OSError``.
+        A lower end than before changes nothing. Without ends it is registered, and holds all records from then on.
+        Raise ``ValueError`` for an invalid name, ``PositionAhead`` for an end that is not written yet, ``Rejected`` for
+        one reader too many, and ``OSError``.
         """
         reader_name(reader)
         for partition, end in ends.items():
-            latest = self.bounds(partition)[1]
-            check_position(partition, end, (end, latest))
+            self._check_position(partition, end, end, self.bounds(partition)[1])
+        noted = Reader(reader, {}, now_us())
 
-        def change(readers: dict[str, Reader]) -> Reader:
+        def change(readers: Mapping[str, Reader]) -> Reader:
+            nonlocal noted
             if reader not in readers and len(readers) >= READERS:
                 raise Rejected(f"{READERS} readers have acknowledged: that is the limit, until one is forgotten")
-            known = readers[reader].ends if reader in readers else {}
+            known = readers.get(reader, noted).ends
             kept = {**known, **{number: max(end, known.get(number, 0)) for number, end in ends.items()}}
-            readers[reader] = Reader(reader, kept, now_us())
-            return readers[reader]
+            noted = Reader(reader, kept, noted.seen)
+            return noted
 
-        return await self._change_readers(change)
+        await self._change_reader(reader, change)
+        return noted
 
     async def forget_reader(self, reader: str) -> bool:
-        """Forget the named ``reader``, for which nothing is kept any more. Return whether it was known.
+        """Forget the named ``reader``. Return whether it was known. Raise ``OSError``."""
+        return await self._change_reader(reader, lambda _: None)
 
-        Raise ``OSError``.
-        """
-        return await self._change_readers(lambda readers: readers.pop(reader, None) is not None)
-
-    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
-        """Let ``change`` change the readers by name, as durable as the log is. Return what it returns."""
+    async def _change_reader(self, name: str, change: Callable[[Mapping[str, Reader]], Reader | None]) -> bool:
+        """Note what ``change`` makes of a reader, given all, as durably as the log is. Return whether it was known."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        readers = dict(self._known_readers)
-        result = change(readers)
-        self._known_readers = readers
-        return result
+        was_known = name in self._known_readers
+        reader = change(self._known_readers)
+        others = {other: known for other, known in self._known_readers.items() if other != name}
+        self._known_readers = others if reader is None else {**others, name: reader}
+        return was_known
 
     def set_retention(self, retention: Retention) -> None:
         """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""
         raise ValueError(f"a {type(self).__name__} has no retention: it is for a Log in a file")
 
     async def retain(self, *, in_full: bool = True) -> None:
-        """Drop what the retention says, if there is one. Without ``in_full``: only if it is time for it.
-
-        Then a failure is logged, not raised.
-        """
+        """Drop what the retention says. Without ``in_full``: only if it is due, and a failure is logged, not raised."""
         await trio.lowlevel.checkpoint_if_cancelled()
 
 
@@ -276,34 +278,11 @@ def reader_name(name: object) -> str:
     return name
 
 
-def optional(content: BytesLike | None) -> bytes | None:
-    """Return bytes or text as bytes, and null as it is. Raise ``TypeError`` for anything else."""
-    return None if content is None else as_bytes(content)
-
-
 def header(pair: Any) -> tuple[str, bytes | None]:
     """Return a header as it is kept. Raise ``TypeError`` for anything but a name and its content."""
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
         raise TypeError(f"a header is a pair of a name, a text, and its content, not {pair!r:.100}")
-    return pair[0], optional(pair[1])
-
-
-def check_partition(partition: int, partitions: int) -> None:
-    """Raise ``UnknownPartition`` unless there is this partition, ``TypeError`` for what is no number."""
-    if type(partition) is not int:
-        raise TypeError(f"a partition is a whole number, not {partition!r:.100}")
-    if not 0 <= partition < partitions:
-        last = partitions - 1
-        raise UnknownPartition(f"there is no partition {partition}: " + (f"they are 0 to {last}" if last else "only 0"))
-
-
-def check_position(partition: int, position: int, bounds: tuple[int, int]) -> None:
-    """Raise ``PositionExpired`` or ``PositionAhead`` unless a partition with these bounds can be read from there."""
-    earliest, latest = bounds
-    if position < earliest:
-        raise PositionExpired(f"position {position} of partition {partition} has expired: the earliest is {earliest}")
-    if position > latest:
-        raise PositionAhead(f"position {position} is beyond partition {partition}: the latest is {latest}")
+    return pair[0], None if pair[1] is None else as_bytes(pair[1])
 
 
 def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> None:
@@ -320,26 +299,15 @@ Begins: TypeAlias = dict[int, int]
 
 @attrs.define(eq=False)
 class Appending:
-    """The elements of one ``append_all`` and its ``at``, and the task that waits until another has written them.
-
-    ``begins`` is the outcome once that is known.
-    """
+    """The elements of one ``append_all``, its ``at``, and once that is known the outcome: where they begin."""
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
-    task: trio.lowlevel.Task | None = None
     begins: outcome.Outcome[Begins] | None = None
-
-    def wake(self, begins: outcome.Outcome[Begins] | None = None) -> None:
-        """Wake the task that waits, with an outcome or to write itself."""
-        self.begins = self.begins or begins
-        task, self.task = self.task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
 
 
 class AppendQueue:
-    """The appends that wait. The task of the first writes them all, and then wakes the first of those that came since.
+    """The appends that wait: the task of one of them writes all that are there.
 
     ``write(take)`` writes what ``take()`` returns, all or nothing, and returns where each begins. It calls ``take``, in
     any thread, once nothing can hinder it: an append can be cancelled until then, and has written nothing. If it raises
@@ -350,36 +318,34 @@ class AppendQueue:
         self._write = write
         self._pending: deque[Appending] = deque()
         self._is_writing = False
+        self._written = ParkingLot()
 
-    async def append(self, own: Appending) -> dict[int, int]:
+    async def append(self, own: Appending) -> Begins:
         """Return where the elements begin, once they are written, or raise why they are not."""
         self._pending.append(own)
-        if self._is_writing:
-            own.task = trio.lowlevel.current_task()
-
-            def abort(_: object) -> trio.lowlevel.Abort:
-                try:
-                    self._pending.remove(own)
-                except ValueError:
-                    # It is being written: the caller learns the outcome first and is cancelled then.
-                    return trio.lowlevel.Abort.FAILED
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
-        if own.begins is None:
-            # No task writes, or the one that did has woken this one to go on.
-            await self._write_all(own)
+        try:
+            while own.begins is None:
+                await (self._written.park() if self._is_writing else self._write_all())
+        except trio.Cancelled:
+            if own in self._pending:
+                self._pending.remove(own)
+                raise
+            with trio.CancelScope(shield=True):
+                # It is being written: the caller learns the outcome first and is cancelled then.
+                while own.begins is None:
+                    await self._written.park()
         assert own.begins is not None
         return own.begins.unwrap()
 
-    async def _write_all(self, own: Appending) -> None:
+    async def _write_all(self) -> None:
         self._is_writing = True
         taken: list[Appending] = []
 
         def take() -> list[Appending]:
-            while self._pending:
-                # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
-                taken.append(self._pending.popleft())
+            with suppress(IndexError):
+                while True:
+                    # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
+                    taken.append(self._pending.popleft())
             return taken
 
         failure: Exception = RuntimeError("interrupted: nobody knows what was written")
@@ -388,25 +354,20 @@ class AppendQueue:
             await trio.lowlevel.checkpoint()
             try:
                 for one, begins in zip(taken, await self._write(take), strict=True):
-                    one.wake(outcome.Value(begins))
+                    one.begins = outcome.Value(begins)
             except ValueError:
                 with trio.CancelScope(shield=True):
-                    # Their tasks can't be cancelled any more: each gets the outcome of its own.
                     for one in taken:
-                        one.wake(await outcome.acapture(self._write_one, one))
+                        one.begins = await outcome.acapture(self._write_one, one)
         except Exception as error:
             # Raised in every task that appended: the log was closed, or can't be written at all.
             failure = error
             take()
         finally:
             for one in taken:
-                if one.begins is None:
-                    one.wake(outcome.Error(failure))
-            if own in self._pending:
-                self._pending.remove(own)  # it was cancelled while the log was locked
-            self._is_writing = bool(self._pending)
-            if self._pending:
-                self._pending[0].wake()
+                one.begins = one.begins or outcome.Error(failure)
+            self._is_writing = False
+            self._written.wake_all()
 
     async def _write_one(self, own: Appending) -> Begins:
         [begins] = await self._write(lambda: [own])

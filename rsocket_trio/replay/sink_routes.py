@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,9 +10,10 @@ import trio
 
 from rsocket_trio import Channel, Connection, Invalid, Payload, Responder, current_connection
 from rsocket_trio.errors import RSocketError
+from rsocket_trio.replay import elements
 from rsocket_trio.replay.element_metadata import Write, is_pack, read_sink_payload
-from rsocket_trio.replay.elements import ARROW, Element, Pack, has_arrow
-from rsocket_trio.replay.ledger import Ledger
+from rsocket_trio.replay.elements import Element, Pack
+from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.requests import Name, Whole, command, decoded, serving
 
 WAITING_ELEMENTS = 1024
@@ -89,38 +89,37 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
             payloads = list(await channel.receive_batch())
 
     async def stage(channel: Channel) -> None:
-        elements = 0
+        count = 0
         async with serving(ledger):
             opening = decoded(channel.request.data, StageRequest)
             staged = await ledger.begin(**msgspec.structs.asdict(opening))
             try:
                 while batch := await channel.receive_batch():
-                    writes = [await element_of(payload, staged=True) for payload in batch]
+                    writes = [await element_of(payload) for payload in batch]
                     await staged.add(*[element for write in writes for element in write.elements])
-                    elements += len(batch)
+                    count += len(batch)
                 await staged.seal()
             except BaseException:
                 # Raised again at once: nobody will commit what is there.
                 await ledger.discard(staged)
                 raise
-        await channel.send(msgspec.json.encode({"rows": staged.row.latest, "elements": elements}))
+        await channel.send(msgspec.json.encode({"rows": staged.row.latest, "elements": count}))
 
-    async def commit(batch: BatchRequest) -> dict[str, object]:
+    async def commit(batch: BatchRequest) -> Commit:
         terms = msgspec.structs.asdict(batch)
         terms["attempts"] = {staged.attempt: staged.rows for staged in batch.attempts}
         if len(terms["attempts"]) < len(batch.attempts):
             raise Invalid("an attempt is named twice")
-        done = await ledger.commit(**terms)
-        return {"promoted": done.promoted, "rows": done.rows, "last": done.last}
+        return await ledger.commit(**terms)
 
-    async def abort(request: SinkRequest) -> dict[str, object]:
+    async def abort(request: SinkRequest) -> dict[str, int]:
         return {"dropped": await ledger.abort(request.sink, request.attempts)}
 
-    async def epoch(request: SinkRequest) -> dict[str, object]:
+    async def epoch(request: SinkRequest) -> dict[str, int]:
         return {"epoch": await ledger.epoch(request.sink)}
 
     async def packs(request: Payload) -> bytes:
-        return msgspec.json.encode({"pack": [ARROW] if has_arrow() else []})
+        return msgspec.json.encode({"pack": [elements.ARROW] if elements.has_arrow() else []})
 
     responder.request_response(route)(write)
     responder.request_response(f"{route}.pack")(packs)
@@ -136,12 +135,12 @@ _checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref
 """The packs that are checked: one at a time for a connection."""
 
 
-async def element_of(payload: Payload, *, staged: bool = False) -> Write:
+async def element_of(payload: Payload) -> Write:
     """Return the element that a writer sends; packs are checked in a thread, one at a time for a connection."""
     if not is_pack(payload):
-        return read_sink_payload(payload, staged=staged)
+        return read_sink_payload(payload)
     limiter = _checking.setdefault(current_connection(), trio.CapacityLimiter(1))
-    return await trio.to_thread.run_sync(partial(read_sink_payload, payload, staged=staged), limiter=limiter)
+    return await trio.to_thread.run_sync(read_sink_payload, payload, limiter=limiter)
 
 
 def by_partition(writes: list[Write]) -> dict[int, list[Element | Pack]]:

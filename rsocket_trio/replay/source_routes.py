@@ -20,7 +20,7 @@ from rsocket_trio.errors import readable
 from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, source_payload
 from rsocket_trio.replay.elements import ARROW, PACK_BYTES, PACK_ROWS, Pack, Record, has_arrow, rows_in
 from rsocket_trio.replay.errors import CorruptLog, ReplayError
-from rsocket_trio.replay.log import READ_BYTES, Reader, ReplayableLog, Retention
+from rsocket_trio.replay.log import Reader, ReplayableLog, Retention
 from rsocket_trio.replay.requests import Whole, command, decoded, serving
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
@@ -32,10 +32,7 @@ PACK_DELAY = 0.005
 
 
 class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to", "packs": "pack"}):
-    """A reader's request for a range of rows; without ``end`` also those to come.
-
-    ``packs`` are the formats in which the reader takes packs.
-    """
+    """A reader's request for rows; without ``end`` also those to come. ``packs`` are formats of packs that it takes."""
 
     partition: Whole
     start: Whole
@@ -47,22 +44,14 @@ class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": 
             raise ValueError(f"'to' is {self.end}, below 'from' {self.start}")
 
 
-class TimesRequest(msgspec.Struct, frozen=True):
-    """A request for bounds, and for the positions of a time in microseconds since 1970, or of one by partition."""
+class Question(msgspec.Struct, frozen=True):
+    """A request about sources: for the positions of a time in microseconds since 1970, or of one by partition, for the
+    readers without the one that it forgets, or for the sources whose routes are like a pattern.
+    """
 
     timestamp: Whole | None = None
     timestamps: dict[Whole, Whole] = {}
-
-
-class ForgetRequest(msgspec.Struct, frozen=True):
-    """A request for the readers of a log, and to forget one before."""
-
     forget: str | None = None
-
-
-class PatternRequest(msgspec.Struct, frozen=True):
-    """A request for the sources whose routes are like a pattern."""
-
     pattern: Annotated[str, msgspec.Meta(max_length=255)] = "*"
 
 
@@ -105,25 +94,22 @@ def add_source(
     log: ReplayableLog,
     *,
     on_ack: OnAck | None = None,
-    read_bytes: int = READ_BYTES,
     retention: Retention | None = None,
 ) -> None:
     """Serve ``log`` on ``route``, and on ``.partitions``, ``.offsets``, ``.ack`` and ``.readers`` behind it.
 
-    The route ``rsocket-trio.sources`` of the responder lists it.
-
-    ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
-    no longer needs the records below ``end``; ``log.trim`` is one. A reader that gives its name is known to the log:
-    then ``end`` is the lowest that all named readers have reached. ``retention`` is the rule by which a ``Log`` in a
-    file drops records, without an ``on_ack``. A reader has up to ``read_bytes`` of records in memory. Raise
-    ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of log.
+    ``responder`` gets the handlers; its route ``rsocket-trio.sources`` lists the log. ``on_ack(partition, end)``, a
+    plain or an async function, is called when a reader no longer needs the records below ``end``, and all named readers
+    neither; ``log.trim`` is one. ``retention`` is the rule by which a ``Log`` in a file drops records, without an
+    ``on_ack``. Raise ``ValueError`` for a route that is taken or too long, and for a ``retention`` of another kind of
+    log.
     """
     if retention is not None:
         if on_ack is not None:
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
 
-    async def offsets(question: TimesRequest) -> dict[int, Bounds]:
+    async def offsets(question: Question) -> dict[int, Bounds]:
         await log.retain(in_full=False)
         times = question.timestamps
         if question.timestamp is not None:
@@ -140,7 +126,7 @@ def add_source(
         span = decoded(request.data, RangeRequest)
         async with serving(log):
             log.check_range(span.partition, span.start, span.end)
-            await send_range(log, out, span, read_bytes)
+            await send_range(log, out, span)
 
     async def ack(content: dict[str, Whole | str]) -> dict[str, object] | None:
         name = content.pop("reader", None)
@@ -159,27 +145,24 @@ def add_source(
                     await waiting
         return None if reader is None else shown_reader(bounds_of(log), reader)
 
-    async def readers(request: ForgetRequest) -> dict[str, dict[str, object]]:
+    async def readers(request: Question) -> dict[str, dict[str, object]]:
         if request.forget is not None and not await log.forget_reader(request.forget):
             raise Invalid(f"there is no reader {request.forget!r}: nothing was forgotten")
         bounds = bounds_of(log)
         return {name: shown_reader(bounds, reader) for name, reader in log.readers().items()}
 
     for name in ("partitions", "offsets"):
-        responder.request_response(f"{route}.{name}")(command(log, TimesRequest, offsets))
+        responder.request_response(f"{route}.{name}")(command(log, Question, offsets))
     acknowledge = command(log, dict[str, Whole | str], ack)
     responder.request_stream(route)(read)
     responder.fire_and_forget(f"{route}.ack")(acknowledge)
     responder.request_response(f"{route}.ack")(acknowledge)
-    responder.request_response(f"{route}.readers")(command(log, ForgetRequest, readers))
+    responder.request_response(f"{route}.readers")(command(log, Question, readers))
     list_source(responder, route, log)
 
 
-async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest, most: int) -> None:
-    """Send the records of a range, about ``most`` bytes at a time; without an end also future ones.
-
-    They come in packs if the reader takes them and pyarrow is installed.
-    """
+async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> None:
+    """Send the records of a range, in packs if the reader takes them and pyarrow is installed."""
     partition, end, position = span.partition, span.end, span.start
     is_packed = ARROW in span.packs and has_arrow()
 
@@ -202,7 +185,7 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest, most
     while end is None or position < end:
         before = position
         read = log.read_packs if is_packed else log.read_some
-        await out.send_many(payloads(await read(partition, position, end, max_bytes=most)))
+        await out.send_many(payloads(await read(partition, position, end)))
         if position == before:
             await log.wait_beyond(partition, before)
             if is_packed and log.bounds(partition)[1] - before < PACK_ROWS:
@@ -227,14 +210,14 @@ _logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.
 
 def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
     """Add a source to the list of ``responder``, and serve that list from the first one on."""
-    if (logs := _logs.get(responder)) is None:
-        logs = _logs[responder] = {}
+    logs = _logs.setdefault(responder, {})
 
-        async def answer(request: Payload) -> bytes:
-            pattern = decoded(request.data, PatternRequest).pattern
-            sources = {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}
-            return msgspec.json.encode(SourcesAnswer(sources))
+    async def answer(request: Payload) -> bytes:
+        pattern = decoded(request.data, Question).pattern
+        sources = {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}
+        return msgspec.json.encode(SourcesAnswer(sources))
 
+    if not logs:
         responder.request_response(SOURCES_ROUTE)(answer)
     logs[route] = log
 

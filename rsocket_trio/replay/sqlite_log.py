@@ -21,45 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, Type
 import trio
 
 from rsocket_trio.extras import install_command
-from rsocket_trio.replay.database import check_filesystem, require_sqlite, transaction_of, translated
-from rsocket_trio.replay.elements import (
-    FOREVER,
-    Clock,
-    Element,
-    Pack,
-    Record,
-    arrow,
-    has_arrow,
-    now_us,
-    prepared,
-    rows_in,
-)
+from rsocket_trio.replay import tables
+from rsocket_trio.replay.database import check_filesystem, require_sqlite, translated
+from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, arrow, has_arrow, now_us, prepared, rows_in
 from rsocket_trio.replay.errors import CorruptLog
-from rsocket_trio.replay.log import (
-    READ_BYTES,
-    Appending,
-    AppendQueue,
-    Begins,
-    Reader,
-    ReplayableLog,
-    Retention,
-    check_begin,
-    check_partition,
-    check_position,
-)
-from rsocket_trio.replay.tables import (
-    OVERHEAD,
-    Partition,
-    bodies_of,
-    count,
-    counter,
-    create,
-    partition_of,
-    places,
-    put,
-    records_from,
-    whole,
-)
+from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Reader, ReplayableLog, Retention, check_begin
+from rsocket_trio.replay.tables import OVERHEAD, Partition, partition_of
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
@@ -84,9 +51,8 @@ CHECKPOINT_BYTES = 4 * 2**20
 """Bytes by which a write-ahead log grows until a writer copies it into the database."""
 WAL_BYTES = 16 * 2**20
 """Bytes of a write-ahead log above which readers leave gaps, and a writer waits for one to begin it anew."""
-RESET_MS = 300
-"""Milliseconds that a writer waits for such a gap."""
-GAP_SECONDS = 0.02
+RESET_MS, GAP_SECONDS = 300, 0.02
+"""Milliseconds that a writer waits for such a gap, and its length."""
 READERS = 4
 """Reads of a log at a time."""
 RESERVE_BYTES = 8 * 2**20
@@ -140,17 +106,18 @@ class Log(ReplayableLog):
             raise ValueError(f"a limit of {limit_bytes} bytes: must be at least 1")
         require_sqlite()
         self.path = None if path is None else Path(path).absolute()
+        # SQLite's own files lie beside the file itself, wherever links lead to it.
+        self._file = "" if path is None else os.path.realpath(path)
         self._asked_partitions = partitions
         self._limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
         self._synchronous = FULL if sync == "full" else NORMAL
-        self._clock: Clock = now_us
+        self._clock = now_us
         self._count = 0
-        # SQLite's own files lie beside the file itself, wherever links lead to it.
-        self._file = "" if path is None else os.path.realpath(path)
-        self._is_open = self._is_closed = False
+        # The process that has opened it.
         self._pid = 0
-        self._opening, self._turn = trio.Lock(), trio.Lock()
-        self._reading = trio.CapacityLimiter(READERS)
+        self._is_closed = False
+        self._opening, self._turn, self._retaining = trio.Lock(), trio.Lock(), trio.Lock()
+        self._reading = trio.Semaphore(READERS)
         self._idle: list[Connection] = []
         self._copied_pages = 0
         self._appends = AppendQueue(self._write)
@@ -158,7 +125,6 @@ class Log(ReplayableLog):
         self._is_watched = False
         self._version: list[tuple[int]] = []
         self._retention: Retention | None = None
-        self._retaining = trio.Lock()
         self._retained_at = -math.inf
 
     def __reduce__(self) -> NoReturn:
@@ -167,10 +133,9 @@ class Log(ReplayableLog):
     # Opening and closing
 
     async def open(self) -> None:
-        if not self._is_open:
-            async with self._opening:
-                if not self._is_open:
-                    await self._patiently(self._open, trio.current_time())
+        async with self._opening if not self._pid else nullcontext():
+            if not self._pid:
+                await self._patiently(self._open, trio.current_time())
         self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -190,13 +155,13 @@ class Log(ReplayableLog):
                     self._writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's, which waits for no reader
                     self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
                     self._asked = self._connect()
-                self._check_content()
+                self._add_partitions()
             except BaseException:
                 # Raised again at once: a log that was not opened is not closed either.
                 self._close()
                 raise
         self._take_reserve()
-        self._is_open, self._pid = True, os.getpid()
+        self._pid = os.getpid()
 
     def _check_kind(self) -> None:
         """Raise ``CorruptLog`` for a file that is not ours, which stays as it is: it is read as it lies there."""
@@ -208,14 +173,16 @@ class Log(ReplayableLog):
         if size:
             flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
             with closing(apsw.Connection(f"{Path(self._file).as_uri()}?immutable=1", flags)) as reader:
-                self._check_owner(reader)
+                # One that another process makes or grows just now may be shorter than it says: that is no damage here.
+                reader.pragma("writable_schema", 1)
+                self._is_ours(reader)
 
-    def _check_owner(self, connection: Connection) -> int:
-        """Return the application's id, 0 for an empty database. Raise ``CorruptLog`` for another program's."""
+    def _is_ours(self, connection: Connection) -> bool:
+        """Return whether a database is that of a log, or empty. Raise ``CorruptLog`` for another program's."""
         number = connection.pragma("application_id")
         if number != APPLICATION_ID and (number or connection.execute("SELECT count(*) FROM sqlite_schema").get):
             raise CorruptLog(self.path, "it is a database of another program")
-        return int(number)
+        return bool(number)
 
     def _connect(self) -> Connection:
         import apsw
@@ -228,31 +195,33 @@ class Log(ReplayableLog):
         return connection
 
     def _create(self) -> None:
+        """Make the tables of a new file. Raise ``CorruptLog`` for one of another layout."""
         connection = self._writer
-        if connection.pragma("application_id") != APPLICATION_ID:
+        if not self._is_ours(connection):
             # Before the file has its first table, and before the WAL: later it has no effect.
             connection.pragma("page_size", PAGE_BYTES)
             connection.pragma("auto_vacuum", 2)
             with connection:
-                # Another process may have made it meanwhile.
-                if self._check_owner(connection) != APPLICATION_ID:
-                    create(connection)
+                if not self._is_ours(connection):  # another process may have made it meanwhile
+                    connection.execute(tables.SCHEMA)
+                    for name in ("partitions", "readers", "sinks", "attempts", "epochs"):
+                        tables.put(connection, "counters", name, 0)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", LAYOUT)
         if (layout := connection.pragma("user_version")) != LAYOUT:
             raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
 
-    def _check_content(self) -> None:
+    def _add_partitions(self) -> None:
         """Add the partitions that are missing. Raise ``ModuleNotFoundError`` for rows that can't be read here."""
         if not has_arrow() and self._asked.execute("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1").get:
             raise ModuleNotFoundError(
                 f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
             )
-        self._count = counter(self._asked, "partitions")
+        self._count = tables.counter(self._asked, "partitions")
         if self._count and self._asked_partitions in (None, self._count):
             return  # no lock is waited for
         with self._writer as connection:
-            present = counter(connection, "partitions")
+            present = tables.counter(connection, "partitions")
             partitions = self._asked_partitions or max(present, 1)
             if partitions < present:
                 raise ValueError(
@@ -260,17 +229,17 @@ class Log(ReplayableLog):
                 )
             for number in range(present, partitions):
                 Partition(number).save(connection)
-            self._count = count(connection, "partitions", partitions - present)
+            self._count = tables.count(connection, "partitions", partitions - present)
 
     async def aclose(self) -> None:
         async with self._turn:
-            if self._is_open and not self._is_closed:
-                for number in range(READERS):
-                    await self._reading.acquire_on_behalf_of(number)
+            if self._pid and not self._is_closed:
                 self._is_closed = True
+                for _ in range(READERS):
+                    await self._reading.acquire()
                 await self._in_thread(self._close)
-                for number in range(READERS):
-                    self._reading.release_on_behalf_of(number)  # reads that wait for their turn fail
+                for _ in range(READERS):
+                    self._reading.release()  # reads that wait for their turn fail
         self._changed.wake_all()
 
     def _close(self) -> None:
@@ -279,7 +248,7 @@ class Log(ReplayableLog):
 
     def _check_open(self) -> None:
         """Raise ``RuntimeError`` in a process that was forked since, and if the log is not open."""
-        if not self._is_open:
+        if not self._pid:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self.path} was opened before this process was forked: open it here")
@@ -321,7 +290,7 @@ class Log(ReplayableLog):
             with translated(self.path):
                 connection = self._idle.pop() if self._idle else self._connect()
             try:
-                with transaction_of(connection, self.path):
+                with translated(self.path, connection, is_transaction=True):
                     return function(connection)
             finally:
                 self._idle.append(connection)
@@ -362,7 +331,7 @@ class Log(ReplayableLog):
 
     def _transaction(self, function: Callable[[Connection], T]) -> T:
         """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
-        with transaction_of(self._writer, self.path):
+        with translated(self.path, self._writer, is_transaction=True):
             return function(self._writer)
 
     # Space
@@ -383,10 +352,9 @@ class Log(ReplayableLog):
     @property
     def _wal_bytes(self) -> int:
         """Return the bytes of the write-ahead log."""
-        try:
+        with suppress(FileNotFoundError):
             return os.stat(f"{self._file}-wal").st_size
-        except FileNotFoundError:
-            return 0
+        return 0
 
     def _copy_pages(self, connection: Connection, name: str, pages: int) -> int:
         """Copy the write-ahead log behind a commit, if that made it long; wait for readers if it became too long.
@@ -414,9 +382,8 @@ class Log(ReplayableLog):
 
         self._writer.set_busy_timeout(RESET_MS)
         try:
-            self._writer.wal_checkpoint(
-                mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if begins_anew else apsw.SQLITE_CHECKPOINT_PASSIVE
-            )
+            mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if begins_anew else apsw.SQLITE_CHECKPOINT_PASSIVE
+            self._writer.wal_checkpoint(mode=mode)
         except apsw.BusyError:
             pass  # another process copies it, or reads it
         except apsw.Error as error:
@@ -438,15 +405,14 @@ class Log(ReplayableLog):
                 connection.execute(f"PRAGMA incremental_vacuum({min(surplus, PORTION_PAGES)})").fetchall()
             return int(pages - connection.pragma("page_count"))
 
-        if self.path is not None:
-            try:
-                # In a damaged file there are fewer than it counts.
-                while await self._change(vacuum, makes_room=True) >= PORTION_PAGES:
-                    pass
-            except OSError as error:
-                # It takes some room; the log itself uses again what is free.
-                if error.errno != errno.ENOSPC:
-                    raise
+        try:
+            # In a damaged file there are fewer than it counts.
+            while self.path is not None and await self._change(vacuum, makes_room=True) >= PORTION_PAGES:
+                pass
+        except OSError as error:
+            # It takes some room; the log itself uses again what is free.
+            if error.errno != errno.ENOSPC:
+                raise
 
     @property
     def _reserve(self) -> Path:
@@ -468,16 +434,15 @@ class Log(ReplayableLog):
 
     def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
-        try:
+        with suppress(OSError):
             self._reserve.unlink()
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     # State: that of the file
 
     def partitions(self) -> Sequence[int]:
-        self._count = self._here(partial(counter, name="partitions"))
+        self._count = self._here(partial(tables.counter, name="partitions"))
         return range(self._count)
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -485,23 +450,23 @@ class Log(ReplayableLog):
         return state.earliest, state.latest
 
     def _state(self, partition: int) -> Partition:
-        self._check_partitions((partition,))
+        self._check_partitions(partition)
         return self._here(partial(partition_of, number=partition))
 
-    def _check_partitions(self, numbers: Iterable[int]) -> None:
+    def _check_partitions(self, *numbers: int) -> None:
         for number in numbers:
             if type(number) is not int or not 0 <= number < self._count:
-                check_partition(number, len(self.partitions()))
+                self._check_partition(number, len(self.partitions()))
 
     # Writing
 
     async def append_all(
         self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        self._check_partitions((*elements, *(at or ())))
+        self._check_partitions(*elements, *(at or ()))
         own = Appending({number: prepared(group) for number, group in elements.items()}, at)
-        for group in own.elements.values():
-            self._check_room(sum([one.size + OVERHEAD for one in group]) if self.path is None else 0)
+        for group in own.elements.values() if self.path is None else ():
+            self._check_room(sum([one.size + OVERHEAD for one in group]))
         begins = await self._appends.append(own)
         if self._retention is not None:
             await self._notice()
@@ -512,21 +477,18 @@ class Log(ReplayableLog):
         if self.path is None and size > (limit := self._limit // self._count):
             raise ValueError(f"{size} bytes for a partition in memory: the limit is {limit}")
 
-    async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[Begins]:
-        def write(connection: Connection) -> Sequence[Begins]:
-            return self._append(connection, take())
-
-        begins = await self._change(write)
+    async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[dict[int, int]]:
+        begins = await self._change(lambda connection: self._append(connection, take()))
         self._changed.wake_all()
         return begins
 
-    def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[Begins]:
+    def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Store what was appended together. Return where each begins. Raise ``ValueError`` if one can't be there."""
         numbers = {number for group in groups for number in (*group.elements, *(group.at or ()))}
         states = {number: partition_of(connection, number) for number in sorted(numbers)}
         ends = {number: state.latest for number, state in states.items()}
         together: dict[int, list[Element | Pack]] = {}
-        begins: list[Begins] = []
+        begins: list[dict[int, int]] = []
         for group in groups:
             for number in group.at or ():
                 check_begin(number, group.at, ends[number])
@@ -537,7 +499,7 @@ class Log(ReplayableLog):
         now = self._clock()
         for number, elements in together.items():
             state = states[number]
-            for body in bodies_of(elements):
+            for body in tables.bodies_of(elements):
                 # The clock of the machine may be set back; the times of records never go back.
                 state.time = max(state.time, now if body[1] is None else body[1])
                 state.append(connection, body)
@@ -555,9 +517,9 @@ class Log(ReplayableLog):
 
     def _save_grown(self, connection: Connection, state: Partition) -> None:
         """Store a partition that has grown. In memory its oldest rows make room for the new ones."""
-        while self.path is None and state.bytes > self._limit // self._count:
-            state.drop(connection, state.latest, state.bytes - self._limit // self._count, TRIM_BODIES)
         state.save(connection)
+        while self.path is None and (over := state.bytes - self._limit // self._count) > 0:
+            state.drop(connection, state.latest, over, TRIM_BODIES)
 
     async def _notice(self) -> None:
         """Wake readers of new rows, and do what is due behind them: they are there, whatever becomes of that."""
@@ -581,15 +543,26 @@ class Log(ReplayableLog):
         return packs
 
     async def _some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:
+        """Return what is stored from ``start`` to below ``end``, about ``max_bytes`` and at least one body.
+
+        What is damaged is an error where it is the first, and left out behind others.
+        """
+        found: list[Record | Pack] = []
         stop = FOREVER - 1 if end is None else end
 
-        def records(connection: Connection) -> list[Record | Pack]:
-            state = partition_of(connection, partition)
-            check_position(partition, start, (state.earliest, state.latest))
-            return [] if start >= stop else records_from(connection, state, start, stop, max_bytes)
+        def look(connection: Connection) -> None:
+            state, size = partition_of(connection, partition), 0
+            self._check_position(partition, start, state.earliest, state.latest)
+            found.clear()
+            for place in tables.places(connection, state, start, is_with_bodies=True) if start < stop else ():
+                found.append(tables.stored(*place))
+                size += tables.size_of(place[7:])
+                if size >= max_bytes or found[-1].end >= stop:
+                    break
 
-        self._check_partitions((partition,))
-        return await self._look_up(records)
+        self._check_partitions(partition)
+        await self._look_up(look)
+        return found
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         def first_since(connection: Connection) -> int:
@@ -599,11 +572,11 @@ class Log(ReplayableLog):
             while low < high:
                 middle = (low + high) // 2
                 # The place that holds the middle: its CRC says whether its time is right.
-                position, number, time, *_ = next(places(connection, state, middle))
+                position, number, time, *_ = next(tables.places(connection, state, middle))
                 low, high = (low, max(position, low)) if time >= timestamp else (position + number, high)
             return low
 
-        self._check_partitions((partition,))
+        self._check_partitions(partition)
         return await self._look_up(first_since)
 
     async def wait_beyond(self, partition: int, position: int) -> None:
@@ -634,7 +607,7 @@ class Log(ReplayableLog):
     # Dropping
 
     async def trim(self, partition: int, before: int) -> None:
-        self._check_partitions((partition,))
+        self._check_partitions(partition)
         await self._drop(partition, before)
 
     async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> int:
@@ -642,11 +615,8 @@ class Log(ReplayableLog):
         dropped = 0
 
         def drop_some(connection: Connection) -> int:
-            state = partition_of(connection, partition)
-            gone = state.drop(connection, before, min(max_bytes - dropped, TRIM_BYTES), TRIM_BODIES)
-            if gone:
-                state.save(connection)
-            return gone
+            most = min(max_bytes - dropped, TRIM_BYTES)
+            return partition_of(connection, partition).drop(connection, before, most, TRIM_BODIES)
 
         while dropped < max_bytes and (gone := await self._change(drop_some, makes_room=True)):
             dropped += gone
@@ -662,7 +632,7 @@ class Log(ReplayableLog):
         self._retention = retention
 
     async def retain(self, *, in_full: bool = True) -> None:
-        if (retention := self._retention) is None:
+        if self._retention is None:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
         now = self._clock() / 1e6
@@ -673,7 +643,7 @@ class Log(ReplayableLog):
                 # A task of the log could not: one that asks for something else does it.
                 async with self._retaining:
                     self._retained_at = now
-                    await self._apply(retention)
+                    await self._apply(self._retention)
         except (OSError, CorruptLog, trio.ClosedResourceError):
             if in_full:
                 raise
@@ -698,28 +668,25 @@ class Log(ReplayableLog):
     def readers(self) -> Mapping[str, Reader]:
         return self._here(load_readers)
 
-    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
-        def save(connection: Connection) -> T:
-            before = load_readers(connection)
-            after = dict(before)
-            result = change(after)
-            for name in before.keys() - after.keys():
+    async def _change_reader(self, name: str, change: Callable[[Mapping[str, Reader]], Reader | None]) -> bool:
+        def save(connection: Connection) -> bool:
+            readers = load_readers(connection)
+            if (reader := change(readers)) is None:
                 connection.execute("DELETE FROM readers WHERE name = ?", (name,))
-            for reader in after.values():
-                if before.get(reader.name) != reader:
-                    put(connection, "readers", reader.name, json.dumps(dict(reader.ends)), reader.seen)
-            count(connection, "readers", len(after) - len(before))
-            return result
+            else:
+                tables.put(connection, "readers", name, json.dumps(dict(reader.ends)), reader.seen)
+            tables.count(connection, "readers", (reader is not None) - (name in readers))
+            return name in readers
 
-        result = await self._change(save)
+        was_known = await self._change(save)
         self._retained_at = -math.inf  # there may be rows that none needs any more
         await self.retain(in_full=False)
-        return result
+        return was_known
 
 
 def load_readers(connection: Connection) -> dict[str, Reader]:
     """Return the named readers. Raise ``CorruptLog``."""
     return {
         name: Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
-        for name, ends, seen in whole(connection, "readers")
+        for name, ends, seen in tables.whole(connection, "readers")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -15,3 +16,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     require_kafka()
     with Broker(tmp_path_factory.mktemp("kafka")) as found:
         yield found
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test has."""
+    return f"t-{uuid.uuid4().hex[:12]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -19,12 +18,6 @@ from rsocket_trio.replay.log import Appending, Begins
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test has."""
-    return f"t-{uuid.uuid4().hex[:12]}"
 
 
 def threads() -> int:

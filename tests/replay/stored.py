@@ -82,66 +82,42 @@ def locked(path: Path) -> Iterator[apsw.Connection]:
         connection.execute("ROLLBACK")
 
 
-class WatchedDisk(apsw.VFS):
-    """A disk, made the one of this process, whose subclass hears of what changes files, before it does."""
-
-    def __init__(self) -> None:
-        super().__init__(type(self).__name__, "unix", makedefault=True)
-
-    def xOpen(self, name: Any, flags: list[int]) -> WatchedFile:  # noqa: N802
-        return WatchedFile(self, name, flags)
-
-    def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
-        """Hear of a write."""
-
-    def sync(self) -> None:
-        """Hear of a sync."""
-
-
-class WatchedFile(apsw.VFSFile):
-    """A file on it, which may be read only: SQLite takes no notice that it then can't be locked to be closed."""
-
-    def __init__(self, disk: WatchedDisk, name: Any, flags: list[int]) -> None:
-        self._disk = disk
-        super().__init__("unix", name, flags)
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        self._disk.write(self, data, offset)
-        super().xWrite(data, offset)
-
-    def write_half(self, data: bytes, offset: int) -> None:
-        """Write the first half of the bytes."""
-        super().xWrite(data[: len(data) // 2], offset)
-
-    def xSync(self, flags: int) -> None:  # noqa: N802
-        self._disk.sync()
-        super().xSync(flags)
-
-    def xLock(self, level: int) -> None:  # noqa: N802
-        try:
-            super().xLock(level)
-        except apsw.IOError:
-            raise apsw.BusyError from None
-
-
-class SmallDisk(WatchedDisk):
-    """A disk with room for so many bytes by which files grow, and more once the reserve is deleted that it watches."""
+class SmallDisk(apsw.VFS):
+    """The disk of this process with room for so many bytes by which files grow, and more once ``reserve`` is gone."""
 
     room = 2**50
     reserve: Path | None = None
+
+    def __init__(self) -> None:
+        super().__init__("small", "unix", makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> SmallFile:  # noqa: N802
+        return SmallFile(self, name, flags)
 
     @property
     def has_reserve(self) -> bool:
         """Return whether the reserve is there."""
         return self.reserve is not None
 
-    def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
+    def grow(self, size: int) -> None:
+        """Take room for so many bytes."""
         if self.reserve is not None and not self.reserve.exists():
             self.reserve, self.room = None, self.room + RESERVE_BYTES
-        size = max(offset + len(data) - file.xFileSize(), 0)
         if size > self.room:
             raise apsw.FullError("no room")
-        self.room -= size
+        self.room -= max(size, 0)
+
+
+class SmallFile(apsw.VFSFile):
+    """A file on it."""
+
+    def __init__(self, disk: SmallDisk, name: Any, flags: list[int]) -> None:
+        self._disk = disk
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._disk.grow(offset + len(data) - self.xFileSize())
+        super().xWrite(data, offset)
 
 
 def failing(monkeypatch: Any, number: int = errno.ENOSPC) -> None:

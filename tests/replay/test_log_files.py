@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, database, sqlite_log
-from tests.each_row import ALL_CASES, each_row
-from tests.replay.stored import SmallDisk, beside, data_of, new_ledger, new_log, opened, rows_of
+from tests.each_row import each_row
+from tests.replay.stored import SmallDisk, beside, data_of, opened, rows_of
 
 
 @pytest.fixture
@@ -29,6 +28,7 @@ def disk() -> Iterator[SmallDisk]:
 
 async def test_a_file_is_opened_again_with_its_partitions_and_more(tmp_path: Path) -> None:
     path = tmp_path / "rows.log"
+    path.touch()
     async with Log(path, 2) as log:
         await log.append(b"one", partition=1)
     async with Log(path) as log:
@@ -40,26 +40,11 @@ async def test_a_file_is_opened_again_with_its_partitions_and_more(tmp_path: Pat
         await Log(path, 1).open()
     with opened(path) as connection:
         assert connection.execute("SELECT number FROM partitions").fetchall() == [(0,), (1,), (2,)]
-
-
-def make_text(path: Path) -> None:
-    path.write_text("hello\n" * 1000)
-
-
-def make_foreign(path: Path) -> None:
-    with opened(path) as connection:
-        connection.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)")
-
-
-def make_foreign_wal(path: Path) -> None:
-    with opened(path) as connection:
-        connection.pragma("journal_mode", "wal")
-        connection.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)")
-
-
-def make_named(path: Path) -> None:
-    with opened(path) as connection:
-        connection.pragma("application_id", 7)
+    # One that another process makes just now may be shorter than it says: the first look takes that for no damage.
+    (tmp_path / "new.log").write_bytes(path.read_bytes()[:8192])
+    Log(tmp_path / "new.log")._check_kind()
+    with pytest.raises(CorruptLog, match="malformed"):
+        await Log(tmp_path / "new.log").open()
 
 
 def make_half_written(path: Path) -> None:
@@ -73,25 +58,28 @@ def make_half_written(path: Path) -> None:
     assert beside(path, "journal").exists()
 
 
-def make_one_byte(path: Path) -> None:
-    path.write_bytes(b"x")
-
-
 @each_row(
-    ("make", "problem"),
+    ("content", "problem"),
     [
-        (make_half_written, "it is a database of another program"),
-        (make_one_byte, "it is no database"),
-        (make_text, "file is not a database"),
-        (make_foreign, "it is a database of another program"),
-        (make_foreign_wal, "it is a database of another program"),
-        (make_named, "it is a database of another program"),
+        (b"x", "it is no database"),
+        (b"hello\n" * 1000, "file is not a database"),
+        ("half written", "it is a database of another program"),
+        ("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)", "it is a database of another program"),
+        ("PRAGMA journal_mode = wal; CREATE TABLE mine (x)", "it is a database of another program"),
+        ("PRAGMA application_id = 7", "it is a database of another program"),
     ],
 )
-async def test_a_file_that_is_no_log_is_named_and_stays_as_it_is(make: object, problem: str, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_log_is_named_and_stays_as_it_is(
+    content: bytes | str, problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.log"
-    assert callable(make)
-    make(path)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "half written":
+        make_half_written(path)
+    else:
+        with opened(path) as connection:
+            connection.execute(content).fetchall()
     before = path.read_bytes()
     for log in (Log(path), Log(path, 3)):
         with pytest.raises(CorruptLog, match=problem) as caught:
@@ -111,13 +99,6 @@ async def test_a_log_behind_a_link_has_its_files_beside_the_file_itself(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["link.log", "there"]
 
 
-async def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
-    path = tmp_path / "rows.log"
-    path.touch()
-    async with Log(path) as log:
-        assert await log.append(b"x") == 0
-
-
 @pytest.mark.parametrize("place", [".", "no/folder.log"])
 async def test_a_place_that_can_hold_no_file_is_an_error_of_the_disk(place: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"a folder|no folder") as caught:
@@ -134,10 +115,6 @@ async def test_a_file_of_a_later_layout_is_refused_by_name(tmp_path: Path) -> No
         connection.pragma("user_version", 2)
     with pytest.raises(CorruptLog, match="it has the layout 2, and this version knows 1"):
         await Log(path).open()
-    with opened(path) as connection:
-        connection.pragma("user_version", 1)
-    async with Log(path) as log:
-        assert await data_of(log) == [b"x"]
 
 
 @each_row(
@@ -170,7 +147,7 @@ async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
     path = tmp_path / "rows.log"
     rows = [Element(b"%d" % number) for number in range(5)]
     with monkeypatch.context() as without:
-        for module in ("tables", "sqlite_log"):
+        for module in ("elements", "sqlite_log"):
             without.setattr(f"rsocket_trio.replay.{module}.has_arrow", lambda: False)
         async with Log(path) as log:
             await log.append_all({0: rows})
@@ -200,6 +177,14 @@ async def test_the_file_shrinks_when_rows_are_dropped(tmp_path: Path) -> None:
         assert path.stat().st_size < 4 * 2**20
         assert beside(path, "wal").stat().st_size < sqlite_log.CHECKPOINT_BYTES
         assert log.bounds(0) == (18, 20)
+        # A quarter may be free, and is used again; a retention gives back as a trim does.
+        log.set_retention(Retention(bytes=4 * 2**20))
+        for _ in range(3):
+            await log.append_all({0: [Element(bytes(2**20), timestamp=number) for number in range(20)]})
+            await log.retain()
+            [(free,)], [(pages,)] = log._ask("PRAGMA freelist_count"), log._ask("PRAGMA page_count")
+            assert free <= 0.26 * pages
+            assert path.stat().st_size < 8 * 2**20
 
 
 async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path, disk: SmallDisk) -> None:
@@ -230,27 +215,6 @@ async def test_on_a_full_disk_reads_go_on_and_trimming_makes_room(tmp_path: Path
         assert len(await rows_of(log)) == latest - 29
 
 
-@pytest.mark.parametrize("step", range(0, 60_000, 3000 if ALL_CASES else 12_000))
-async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
-    step: int, tmp_path: Path, disk: SmallDisk
-) -> None:
-    async with new_ledger("file", tmp_path) as ledger:
-        for attempt in "ab":
-            stage = await ledger.begin("sink", attempt, 0)
-            for row in range(500):
-                await stage.add(Element(b"%s %d" % (attempt.encode(), row)))
-            await stage.seal()
-        ledger.log._reset_wal()  # type: ignore[attr-defined]
-        disk.room = step
-        with suppress(OSError):
-            await ledger.commit("sink", 1, {"a": 500, "b": 500})
-        disk.room = 2**40
-        done = ledger.last("sink") is not None
-        assert len(await rows_of(ledger.log)) == 1000 * done
-        assert (await ledger.commit("sink", 1, {"a": 500, "b": 500})).promoted != done
-        assert len(await rows_of(ledger.log)) == 1000
-
-
 # Damage
 
 
@@ -262,15 +226,12 @@ async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
         ("DELETE FROM bodies WHERE id = 2", 1),
         ("UPDATE bodies SET data = CAST(x'00' AS BLOB) WHERE id = 2", 1),
         ("UPDATE bodies SET data = NULL WHERE id = 2", 1),
-        ("UPDATE bodies SET metadata = x'00' WHERE id = 2", 1),
         ("UPDATE bodies SET data = 'text' WHERE id = 2", 1),
         ("UPDATE places SET time = time + 1 WHERE position = 1", 1),
         ("UPDATE places SET count = 2 WHERE position = 1", 1),
         ("UPDATE places SET body = 4 WHERE position = 1", 1),
         ("UPDATE partitions SET latest = latest + 1", None),
         ("UPDATE partitions SET earliest = 1", None),
-        ("UPDATE partitions SET latest = -latest", None),
-        ("UPDATE partitions SET bytes = 0", None),
         ("UPDATE partitions SET latest = 'text'", None),
         ("DELETE FROM partitions", None),
         ("DROP TABLE bodies", None),
@@ -290,28 +251,21 @@ async def test_rows_that_are_missing_or_changed_are_never_read(
         assert caught.value.file == path
         assert caught.value.position == position
         if position:
-            # What is before and behind is there.
+            # What is before and behind is there, and a trim ends where reads of places do.
             assert [record.data for record in await log.read_some(0, 0, position)] == [b"0", b"1"][:position]
             assert [record.data for record in await log.read_some(0, 4)] == [b"4", b"5"]
+            log.set_retention(Retention(bytes=1))
+            for attempt in (log.trim(0, 4), log.retain()) if "places" in statement else ():
+                with pytest.raises(CorruptLog, match=f"at position {position}"):
+                    await attempt
+                assert log.bounds(0) == (position, 6)
 
 
-async def test_a_trim_and_a_retention_end_at_a_hole_as_reads_do(tmp_path: Path) -> None:
-    async with new_log("file", tmp_path) as log:
-        for number in range(6):
-            await log.append(b"%d" % number)
-        log._ask("DELETE FROM places WHERE position = 2")
-        log.set_retention(Retention(bytes=1))
-        for attempt in (log.trim(0, 4), log.retain()):
-            with pytest.raises(CorruptLog, match="at position 2: a row is missing"):
-                await attempt
-        assert log.bounds(0) == (2, 6)
-
-
-@each_row("table", ["readers", "sinks", "attempts", "places", "epochs", "counters"])
+@each_row("table", ["readers", "sinks", "attempts", "places", "counters"])
 @each_row("change", ["{} + 1", "CAST({} AS BLOB)", "-{}"])
 async def test_a_changed_row_of_a_ledger_or_a_reader_is_damage(table: str, change: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.log"
-    columns = {"readers": "seen", "sinks": "batch", "attempts": "sealed", "places": "size", "epochs": "epoch"}
+    columns = {"readers": "seen", "sinks": "batch", "attempts": "sealed", "places": "size"}
     column = columns.get(table, "value")
     async with Log(path) as log:
         ledger = Ledger(log)

@@ -252,19 +252,6 @@ def test_rows_of_a_pack_are_placed() -> None:
 
 
 @pytest.mark.parametrize("kind", stored.KINDS)
-async def test_a_log_takes_packs_beside_single_rows_and_gives_both(kind: str, tmp_path: Any) -> None:
-    async with stored.new_log(kind, tmp_path, 2) as log:
-        pack = pack_elements([Element(b"%d" % n, key=b"k%d" % n) for n in range(3)])
-        assert await log.append_all({0: [Element(b"first"), pack, Element(None)], 1: [pack]}) == {0: 0, 1: 0}
-
-        middle = [Record(n + 1, b"%d" % n, key=b"k%d" % n) for n in range(3)]
-        wanted = [Record(0, b"first"), *middle, Record(4, None)]
-        assert await stored.rows_of(log) == wanted
-        assert [record for one in await log.read_packs(0, 0) for record in records_of(one)] == wanted
-        assert await stored.rows_of(log, 1) == [Record(n, b"%d" % n, key=b"k%d" % n) for n in range(3)]
-
-
-@pytest.mark.parametrize("kind", stored.KINDS)
 async def test_rows_that_were_appended_together_are_read_from_any_place(kind: str, tmp_path: Any) -> None:
     async with stored.new_log(kind, tmp_path) as log:
         count = 2 * PACK_ROWS + 10
@@ -366,8 +353,7 @@ async def test_a_bad_pack_at_a_sink_is_invalid_and_nothing_is_written(payload: P
 
 
 async def test_a_sink_without_arrow_takes_no_packs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("element_metadata", "sink_routes", "tables"):
-        monkeypatch.setattr(f"rsocket_trio.replay.{module}.has_arrow", lambda: False)
+    monkeypatch.setattr("rsocket_trio.replay.elements.has_arrow", lambda: False)
     responder, ledger = Responder(), Ledger()
     add_sink(responder, "rows", ledger)
     async with ledger, connected_pair(responder) as (client, _):

@@ -64,12 +64,6 @@ async def started(server: Any, folder: Path, *, task_status: trio.TaskStatus[lis
     await server(folder, task_status)
 
 
-@each_row("name", replay.__all__)
-def test_every_public_name_is_in_the_reference_and_documented(name: str) -> None:
-    assert re.search(rf"`{name}\b|## {name}\n", REFERENCE)
-    assert getattr(replay, name).__doc__
-
-
 @each_row("name", ["add_source", "add_sink", "Log", "Ledger", "Record", "Element", "Pack", "Retention"])
 def test_the_signatures_of_the_reference_are_those_of_the_code(name: str) -> None:
     [shown] = re.findall(rf"`{name}\((.*?)\)`", REFERENCE.partition("\n## Bounds\n")[0])

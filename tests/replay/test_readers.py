@@ -12,19 +12,11 @@ from typing import Any
 
 import pytest
 
-from rsocket_trio import ApplicationError, Connection, Invalid, Rejected, Responder
-from rsocket_trio.replay import (
-    Log,
-    PositionAhead,
-    PositionExpired,
-    Reader,
-    ReplayableLog,
-    Retention,
-    add_source,
-)
+from rsocket_trio import Connection, Invalid, Rejected, Responder
+from rsocket_trio.replay import Log, PositionAhead, PositionExpired, Reader, ReplayableLog, Retention, add_source
 from rsocket_trio.replay.tables import OVERHEAD
 from tests.each_row import each_row
-from tests.replay.stored import failing, new_log, source
+from tests.replay.stored import new_log, source
 
 ROW = b"x" * 100
 SECOND = 1_000_000
@@ -56,21 +48,14 @@ async def test_a_named_reader_is_known_and_shown_with_the_rows_that_it_is_behind
 
         assert (told["ends"], told["behind"]) == ({"0": 7}, {"0": 3, "1": 4})
         assert await readers(client) == {"billing": told}
+        for ends in ({"0": 3}, {}):
+            assert (await ack(client, **ends, reader="billing"))["ends"] == {"0": 7}  # it never goes back
+        told = await ack(client, reader="billing")
         assert log.readers() == {"billing": Reader("billing", {0: 7}, told["seen"])}
 
 
-async def test_an_acknowledgement_never_goes_back() -> None:
-    log = Log()
-    async with source(log) as client:
-        await fill(log, 9)
-        await ack(client, **{"0": 7, "reader": "a"})
-
-        assert (await ack(client, **{"0": 3, "reader": "a"}))["ends"] == {"0": 7}
-        assert (await ack(client, reader="a"))["ends"] == {"0": 7}
-
-
 @each_row("name", ["", "a/b", "x" * 65, "ä", "a b", "a\n", None, 7])
-async def test_an_invalid_name_is_refused_and_nothing_is_noted(name: object) -> None:
+async def test_an_invalid_name_or_end_is_refused_and_nothing_is_noted(name: object) -> None:
     log = Log()
     async with source(log) as client:
         await fill(log, 1)
@@ -78,18 +63,13 @@ async def test_an_invalid_name_is_refused_and_nothing_is_noted(name: object) -> 
         with pytest.raises(Invalid, match=r"1 to 64 letters, digits|got `null`|got `int`"):
             await ack(client, **{"0": 1, "reader": name})
         assert log.readers() == {}
+        with pytest.raises(Invalid, match="partition 0 ends at 1, 2 can't be acknowledged"):
+            await ack(client, **{"0": 2, "reader": "a"})
+        with pytest.raises(PositionAhead, match="the latest is 1"):
+            await log.acknowledge("a", {0: 2})
+        assert log.readers() == {}
         with pytest.raises(ValueError, match="1 to 64 letters"):
             await log.acknowledge(name, {0: 1})  # type: ignore[arg-type]  # as a caller without types would
-
-
-async def test_an_end_that_is_not_written_yet_is_refused() -> None:
-    log = Log()
-    async with source(log) as client:
-        with pytest.raises(Invalid, match="partition 0 ends at 0, 1 can't be acknowledged"):
-            await ack(client, **{"0": 1, "reader": "a"})
-        with pytest.raises(PositionAhead, match="the latest is 0"):
-            await log.acknowledge("a", {0: 1})
-        assert log.readers() == {}
 
 
 async def test_one_reader_too_many_is_rejected_until_another_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +100,6 @@ async def test_readers_survive_a_restart(tmp_path: Path) -> None:
         assert log.readers() == before
         assert not await log.forget_reader("c")
         assert (log.lowest(0), log.lowest(1)) == (2, 0)
-
-
-async def test_an_acknowledgement_that_the_disk_refuses_is_not_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = file_log(tmp_path)
-    async with source(log) as client:
-        await fill(log, 3)
-        await ack(client, **{"0": 1, "reader": "a"})
-        with monkeypatch.context() as patches:
-            failing(patches, errno.EIO)
-            with pytest.raises(ApplicationError, match="the log can't be used: EIO, Input/output error") as caught:
-                await ack(client, **{"0": 3, "reader": "a"})
-        assert caught.value.code == 0x321
-        assert log.readers()["a"].ends == {0: 1}
 
 
 # What is called, and what is dropped

@@ -55,7 +55,7 @@ def test_rows_become_packs_with_their_keys_and_metadata() -> None:
     assert (piece.rows, len(piece.payloads), made.rows) == (3, 1, 5)
     rows = [Element(b"1", key=b"a"), Element(None), Element(b"333", b"m", key=b"c")]
     for one, wanted in ((piece, rows), (sliced, rows[1:])):
-        [element] = read_sink_payload(one.payloads[0], staged=True).elements
+        [element] = read_sink_payload(one.payloads[0]).elements
         assert isinstance(element, Pack)
         assert list(elements_of(element)) == wanted
 

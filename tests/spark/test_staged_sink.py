@@ -115,7 +115,7 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
 
 
 def staging_element(item: Payload) -> Element | Pack:
-    [element] = read_sink_payload(item, staged=True).elements
+    [element] = read_sink_payload(item).elements
     return element
 
 

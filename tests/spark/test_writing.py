@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType
 
 from rsocket_trio import ApplicationError, Payload, Responder
-from rsocket_trio.replay import sink_routes
+from rsocket_trio.replay import elements
 from rsocket_trio.spark import OptionError, SinkError
 from rsocket_trio.spark.writer import Written, origin_of
 from tests.spark.sinks import (
@@ -189,7 +189,7 @@ def test_what_a_killed_writer_staged_is_not_in_the_way_of_its_restart(
 
 @pytest.mark.parametrize("packs", [True, False])
 def test_rows_without_data_are_null_at_the_server(packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_routes, "has_arrow", lambda: packs)
+    monkeypatch.setattr(elements, "has_arrow", lambda: packs)
     rows = pa.record_batch({"data": pa.array([b"1", None, b""], pa.binary()), "key": ["a", "b", "c"]})
     schema = schema_of(data=BinaryType(), key=StringType())
     with sink() as server:

@@ -8,7 +8,7 @@ import apsw
 import pytest
 import trio
 
-from qa.log import flips, kills, large, space, wal
+from qa.log import flips, kills, large, wal
 from rsocket_trio.replay import CorruptLog
 from tests.missing import missing_module, require
 
@@ -44,7 +44,3 @@ def test_the_wal_of_a_log_with_readers_stays_short(tmp_path: Path) -> None:
 
 def test_a_large_log_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
     assert [line for line in large.play(tmp_path, 200 * 2**20) if "MiB" in line] == []
-
-
-def test_a_trim_gives_back_what_it_freed_and_works_on_a_full_disk(tmp_path: Path) -> None:
-    assert space.play(tmp_path, 20) == []
