@@ -1,9 +1,9 @@
 """Codecs between objects and the data of payloads, each by its MIME type: JSON, MessagePack, CBOR, text and bytes.
 
-A codec is anything with ``mime``, ``encode`` and ``decode``. The built-in ones need the extra ``services``, which is
-loaded with the first value: JSON and MessagePack are msgspec's, CBOR is cbor2's. They take dataclasses, attrs classes,
-msgspec's structs, typed dictionaries, named tuples, enums, dates, UUIDs, decimals, unions and what these are made of,
-and pydantic's models where pydantic is installed.
+A codec is anything with ``mime``, ``encode`` and ``decode``. JSON and MessagePack are msgspec's. CBOR is cbor2's, which
+the extra ``services`` has; it is loaded with the first value. They take dataclasses, attrs classes, msgspec's structs,
+typed dictionaries, named tuples, enums, dates, UUIDs, decimals, unions and what these are made of, and pydantic's
+models where pydantic is installed.
 
 Data of a peer is never trusted: data that does not fit its type raises `DecodeError`, whose text begins with the path.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Union, get_args, get_origin
+
+import msgspec
 
 from rsocket_trio.data_types import adapter, holds_model, is_model_error, type_name
 from rsocket_trio.formats import (
@@ -26,6 +28,7 @@ from rsocket_trio.formats import (
 )
 from rsocket_trio.hostile_data import UNHASHABLE
 from rsocket_trio.masking import readable
+from rsocket_trio.payload import as_bytes
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -64,17 +67,12 @@ class DecodeError(ValueError):
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path = _shortened(path, MAX_PATH)
-        self.reason = _shortened(reason, MAX_ERROR - len(f"{self.path}: "))
+        self.path = readable(path, MAX_PATH)
+        self.reason = readable(reason, MAX_ERROR - len(f"{self.path}: "))
         super().__init__(self.path, self.reason)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
-
-
-def _shortened(text: str, size: int) -> str:
-    text = readable(text)
-    return text if len(text) <= size else text[: size - 3] + "..."
 
 
 def find_codec(codecs: Collection[Codec], mime: str) -> Codec:
@@ -84,13 +82,10 @@ def find_codec(codecs: Collection[Codec], mime: str) -> Codec:
     parameters, such as ``; charset=utf-8``, are ignored, and the usual other names of MessagePack and JSON are known.
     Raise ``ValueError`` if there is none: "no codec for application/x, here: application/json, text/plain".
     """
-    for codec in codecs:
-        if codec.mime == mime:
-            return codec
     bare = _bare(mime)
     bare = OTHER_NAMES.get(bare, bare)
     for codec in codecs:
-        if _bare(codec.mime) == bare:
+        if codec.mime == mime or _bare(codec.mime) == bare:
             return codec
     here = ", ".join(codec.mime for codec in codecs) or "none"
     raise ValueError(f"no codec for {readable(mime[:256])}, here: {here}")
@@ -113,12 +108,10 @@ def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     return several
 
 
-def convert_text(text: str, kind: Any) -> Any:
+def convert_text(text: str, kind: object) -> Any:
     """Return ``text``, of a route or a payload, as ``kind``. Raise ``DecodeError`` if it does not fit."""
     if kind is str:
         return text
-    import msgspec
-
     try:
         if holds_model(kind):
             return adapter(kind).validate_strings(text)
@@ -127,7 +120,7 @@ def convert_text(text: str, kind: Any) -> Any:
         raise decode_error(error) from None
 
 
-def decode_text(data: bytes, kind: Any = str) -> Any:
+def decode_text(data: bytes, kind: object = str) -> Any:
     """Return ``data`` as UTF-8 text that fits ``kind``: ``str``, perhaps with constraints.
 
     Raise `DecodeError` for data that is not UTF-8, and for a text that breaks a constraint.
@@ -151,7 +144,9 @@ class ObjectCodec:
 
     __slots__ = ("_name", "_reader", "_write", "mime")
 
-    def __init__(self, mime: str, name: str, write: Callable[[object], bytes], reader: Callable[[Any], Reader]) -> None:
+    def __init__(
+        self, mime: str, name: str, write: Callable[[object], bytes], reader: Callable[[object], Reader]
+    ) -> None:
         self.mime: Final = mime
         self._name = name
         self._write = write
@@ -166,7 +161,7 @@ class ObjectCodec:
         except OverflowError as error:
             raise ValueError("an integer of more than 64 bits has no MessagePack") from error
 
-    def decode(self, data: bytes, kind: Any, /) -> Any:
+    def decode(self, data: bytes, kind: object, /) -> Any:
         """Return the object of type ``kind`` that ``data`` holds.
 
         Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that no codec can decode.
@@ -185,51 +180,35 @@ class ObjectCodec:
         return self._name
 
 
-class TextCodec:
-    """Plain text in UTF-8: ``str`` only."""
+class PlainCodec:
+    """A codec of one type, ``kind``, whose values are the data as they are: text in UTF-8, or bytes."""
 
-    __slots__ = ()
-    mime = "text/plain"
+    __slots__ = ("_kind", "_name", "_taken", "mime")
 
-    def encode(self, value: object, /) -> bytes:
-        """Return the text ``value`` as UTF-8. Raise ``TypeError`` for anything else."""
-        if not isinstance(value, str):
-            raise TypeError(f"text/plain carries str, not {type_name(type(value))}")
-        return value.encode()
-
-    def decode(self, data: bytes, kind: Any, /) -> Any:
-        """Return ``data`` as text. Raise `DecodeError` if it is no UTF-8, or ``kind`` does not take ``str``."""
-        if kind is not str and not _takes(kind, str):
-            raise DecodeError("$", f"expected {type_name(kind)}, got text/plain, which carries str")
-        return decode_text(data)
-
-    def __repr__(self) -> str:
-        return "TEXT"
-
-
-class BytesCodec:
-    """Bytes as they are: ``bytes`` only."""
-
-    __slots__ = ()
-    mime = "application/octet-stream"
+    def __init__(self, mime: str, name: str, kind: type, *others: type) -> None:
+        self.mime: Final = mime
+        self._name = name
+        self._kind = kind
+        self._taken = (kind, *others)
 
     def encode(self, value: object, /) -> bytes:
-        """Return ``value``, which must be bytes or the like. Raise ``TypeError`` for anything else."""
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"application/octet-stream carries bytes, not {type_name(type(value))}")
-        return bytes(value)
+        """Return ``value`` as bytes. Raise ``TypeError`` for anything else than text, or bytes and the like."""
+        if not isinstance(value, self._taken):
+            raise TypeError(f"{self.mime} carries {self._kind.__name__}, not {type_name(type(value))}")
+        return as_bytes(value)
 
-    def decode(self, data: bytes, kind: Any, /) -> Any:
-        """Return ``data``. Raise `DecodeError` if ``kind`` does not take ``bytes``."""
-        if kind is not bytes and not _takes(kind, bytes):
-            raise DecodeError("$", f"expected {type_name(kind)}, got application/octet-stream, which carries bytes")
-        return data
+    def decode(self, data: bytes, kind: object, /) -> Any:
+        """Return ``data``, or its text. Raise `DecodeError` if ``kind`` does not take it, and for what is no UTF-8."""
+        if not _takes(kind, self._kind):
+            name = self._kind.__name__
+            raise DecodeError("$", f"expected {type_name(kind)}, got {self.mime}, which carries {name}")
+        return decode_text(data) if self._kind is str else data
 
     def __repr__(self) -> str:
-        return "BYTES"
+        return self._name
 
 
-def _takes(kind: Any, whole: type) -> bool:
+def _takes(kind: object, whole: type) -> bool:
     """Return whether a value of the type ``whole`` fits the annotation ``kind``."""
     if kind is Any or kind is object or kind is whole:
         return True
@@ -258,9 +237,9 @@ Values are written as in JSON, so that dates, UUIDs and decimals are text, and b
 the tags for dates, big integers, decimals and UUIDs; other tags, shared references among them, are refused, and so are
 keys that occur twice in one map. Integers have at most 4,300 digits. NaN and the infinities are numbers.
 """
-TEXT: Final = TextCodec()
+TEXT: Final = PlainCodec("text/plain", "TEXT", str)
 """Text in UTF-8, ``text/plain``."""
-BYTES: Final = BytesCodec()
+BYTES: Final = PlainCodec("application/octet-stream", "BYTES", bytes, bytearray, memoryview)
 """Bytes as they are, ``application/octet-stream``."""
 
 DEFAULT_CODECS: Final = (JSON, MESSAGEPACK, CBOR, TEXT, BYTES)
@@ -296,14 +275,12 @@ def decode_error(error: BaseException) -> DecodeError:
     if text.endswith("`") and " - at `" in text:
         text, _, path = text[:-1].rpartition(" - at `")
         path = path.replace("`", "")
-    reason = f"key: {_as_reason(text)}" if path.startswith("key in ") else _as_reason(text)
+    is_key = path.startswith("key in ")
     path = path.removeprefix("key in ")
-    cause = error.__cause__
-    if cause is None:
-        return DecodeError(path, reason)
-    if is_model_error(cause.__cause__):
-        return _of_model(cause.__cause__, path)
-    return DecodeError(path, text)  # a class words its own refusals
+    if error.__cause__ is None:
+        return DecodeError(path, f"key: {_as_reason(text)}" if is_key else _as_reason(text))
+    fault = error.__cause__.__cause__
+    return _of_model(fault, path) if is_model_error(fault) else DecodeError(path, text)  # in words of its class
 
 
 def _as_reason(text: str) -> str:
@@ -326,9 +303,9 @@ def _of_model(error: ValidationError, path: str) -> DecodeError:
     """Return all faults that pydantic found in the value at a path, as far as an error may hold them."""
     if error.error_count() > MAX_FAULTS:
         return DecodeError(path, f"{error.error_count()} faults")
-    first, *others = (
-        (path + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in fault["loc"]), fault["msg"])
-        for fault in error.errors(include_url=False, include_context=False, include_input=False)
-    )
-    reasons = [_as_reason(first[1]), *(f"{place}: {_as_reason(reason)}" for place, reason in others)]
-    return DecodeError(first[0], "; ".join(reasons))
+    places = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        names = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in fault["loc"])
+        places.append(f"{path}{names}: {_as_reason(fault['msg'])}")
+    first, _, reason = "; ".join(places).partition(": ")
+    return DecodeError(first, reason)

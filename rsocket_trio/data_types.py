@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect as functions
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib import import_module
-from inspect import signature
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -20,14 +20,16 @@ from typing import (
     is_typeddict,
 )
 
+from msgspec import inspect
+
 if TYPE_CHECKING:
-    from msgspec import inspect
     from pydantic import TypeAdapter, ValidationError
     from pydantic_core import SchemaValidator
     from typing_extensions import TypeIs
 
 KINDS_KEPT = 1024
 """Types for which is kept what was made for them."""
+CANT = "can't be encoded or decoded"
 
 
 def type_name(kind: object) -> str:
@@ -50,17 +52,16 @@ def is_model_error(error: object) -> TypeIs[ValidationError]:
     return "pydantic" in sys.modules and isinstance(error, sys.modules["pydantic"].ValidationError)
 
 
-def holds_model(kind: Any) -> bool:
+def holds_model(kind: object) -> bool:
     """Return whether ``kind`` is a model of pydantic or names one among its arguments, as ``list[Model]`` does."""
     if "pydantic" not in sys.modules:
         return False
     if is_model(kind) or _has_constraint(kind):
         return True
-    if is_typeddict(kind) and any(map(_has_constraint, get_type_hints(kind, include_extras=True).values())):
-        return True
+    if is_typeddict(kind):
+        return any(map(_has_constraint, get_type_hints(kind, include_extras=True).values()))
     kind = getattr(kind, "__value__", kind)  # of a `type` statement
-    parts = (get_origin(kind), *get_args(kind))
-    return any(holds_model(part) for part in parts if part is not None and part is not kind)
+    return any(holds_model(part) for part in (get_origin(kind), *get_args(kind)) if part not in (None, kind))
 
 
 def _has_constraint(kind: object) -> bool:
@@ -69,9 +70,7 @@ def _has_constraint(kind: object) -> bool:
         return _has_constraint(get_args(kind)[0])
     if get_origin(kind) is not Annotated:
         return False
-    return any(
-        type(part).__module__.partition(".")[0] in ("pydantic", "annotated_types") for part in get_args(kind)[1:]
-    )
+    return any(type(part).__module__.partition(".")[0] in ("pydantic", "annotated_types") for part in get_args(kind))
 
 
 @lru_cache(KINDS_KEPT)
@@ -87,11 +86,21 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
         return TypeAdapter(kind)
     except PydanticUserError as error:
         reason = str(error).partition("\n")[0]
-        raise TypeError(f"{type_name(kind)} can't be encoded or decoded: {reason}") from error
+        raise TypeError(f"{type_name(kind)} {CANT}: {reason}") from error
+
+
+def schema_of_model(kind: object) -> dict[str, Any]:
+    """Return the JSON Schema that pydantic has for a type. Raise ``TypeError`` if it has none."""
+    from pydantic import PydanticUserError
+
+    try:
+        return adapter(kind).json_schema()
+    except PydanticUserError as error:
+        raise TypeError(f"{type_name(kind)} has no JSON Schema: {str(error).partition(chr(10))[0]}") from error
 
 
 @lru_cache(KINDS_KEPT)
-def validator(kind: Any) -> SchemaValidator:
+def validator(kind: object) -> SchemaValidator:
     """Return pydantic's validator of a type that leaves each array and dictionary at its first fault.
 
     A fault has a copy of all keys on its path: n faults below a long key would cost their product.
@@ -129,7 +138,9 @@ def _failing_fast() -> set[str]:
     from pydantic_core import core_schema
 
     kinds = ("list", "tuple", "set", "frozenset", "dict")
-    return {kind for kind in kinds if "fail_fast" in signature(getattr(core_schema, f"{kind}_schema")).parameters}
+    return {
+        kind for kind in kinds if "fail_fast" in functions.signature(getattr(core_schema, f"{kind}_schema")).parameters
+    }
 
 
 # What is hashed
@@ -153,19 +164,24 @@ NOT_FORESEEN = {
 
 
 @lru_cache(KINDS_KEPT)
-def hashed_by_type(kind: Any) -> Hashed:
-    """Return what a type hashes. Raise ``TypeError``, which names it, for one that no built-in codec can decode."""
-    from msgspec import inspect
+def hashed_by_type(kind: object) -> Hashed:
+    """Return what a type hashes. Raise ``TypeError``, which names it, for one that no built-in codec can decode:
 
-    if holds_model(kind):
+    a plain class, a function and the like, wherever they stand in it, and unions whose members can't be told apart.
+    """
+    try:
+        is_pydantic = holds_model(kind)
+        parts = [] if is_pydantic else list(type_parts(inspect.type_info(kind)))
+    except (TypeError, NameError) as error:
+        raise TypeError(f"{type_name(kind)} {CANT}: {error}") from error
+    if is_pydantic:
         adapter(kind)
         return Hashed(only_text=False, numbers=True, maps=False)
-    parts = list(type_parts(inspect.type_info(kind)))
     custom = [part.cls for part in parts if isinstance(part, inspect.CustomType) and part.cls is not object]
     for cls in custom:
         if not is_model(cls):
             where = "" if cls is kind else f", in {type_name(kind)}"
-            raise TypeError(f"{type_name(cls)} can't be encoded or decoded{where}")
+            raise TypeError(f"{type_name(cls)} {CANT}{where}")
     hashed: list[inspect.Type] = []
     for part in parts:
         if isinstance(part, inspect.DictType | inspect.FrozenDictType):
@@ -183,8 +199,6 @@ def hashed_by_type(kind: Any) -> Hashed:
 
 def type_parts(info: inspect.Type) -> Iterator[inspect.Type]:
     """Yield every type that a type of msgspec's description is made of, and itself."""
-    from msgspec import inspect
-
     waiting: list[object] = [info]
     seen: set[int] = set()
     while waiting:
@@ -196,3 +210,21 @@ def type_parts(info: inspect.Type) -> Iterator[inspect.Type]:
             if isinstance(part, inspect.Type):
                 yield part
             waiting += [getattr(part, name) for name in part.__struct_fields__]
+
+
+TEXT_KINDS = {
+    "AnyType", "BoolType", "BytesType", "DateTimeType", "DateType", "DecimalType", "EnumType", "FloatType", "IntType",
+    "LiteralType", "StrType", "TimeDeltaType", "TimeType", "UUIDType",
+}  # fmt: skip
+"""The names that msgspec has for the types that one text can be converted to."""
+
+
+def check_text_type(kind: object) -> None:
+    """Refuse a type that no text can be converted to by ``convert_text``. Raise ``TypeError``, which names it."""
+    hashed_by_type(kind)
+    info = inspect.type_info(kind)
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    parts = info.types if isinstance(info, inspect.UnionType) else (info,)
+    if not any(type(part).__name__ in TEXT_KINDS for part in parts):
+        raise TypeError(f"{type_name(kind)} can't be made of a text")

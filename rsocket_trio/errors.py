@@ -1,27 +1,5 @@
 """Every exception of the library, and the wire code that it stands for.
 
-::
-
-    RSocketError
-    ├── StreamError              one stream failed; has ``code``, ``data``, ``text``
-    │   ├── ApplicationError     0x201, and every code outside the tables
-    │   ├── Rejected             0x202: not processed, guaranteed
-    │   ├── Canceled             0x203: may have been processed
-    │   └── Invalid              0x204: the request was not understood
-    ├── SetupError               the connection was refused; has ``code``, ``data``, ``text``
-    │   ├── InvalidSetup         0x001
-    │   ├── UnsupportedSetup     0x002
-    │   ├── RejectedSetup        0x003
-    │   ├── RejectedResume       0x004
-    │   └── NegotiationFailed    no code: the peers share no terms
-    ├── ConnectionClosed         drained, or closed by this side
-    │   └── Drained              and Rejected: the peer drains, and did not process the request
-    ├── ConnectionLost           ended by the peer, by silence or by the transport
-    ├── ProtocolError
-    │   ├── LocalProtocolError   this side asked for what the rules forbid
-    │   └── RemoteProtocolError  the peer sent what the rules forbid
-    └── Unsupported              the dialect lacks the interaction; nothing was sent
-
 Text that a peer sent is shortened and escaped before it reaches a message or a log line.
 """
 
@@ -44,6 +22,12 @@ CONNECTION_ERROR = 0x101
 CONNECTION_CLOSE = 0x102
 
 
+def _with_code(text: str, code: int | None) -> str:
+    if code is None:
+        return text
+    return f"{text} (code 0x{code:X})" if text else f"code 0x{code:X}"
+
+
 class RSocketError(Exception):
     """The base class of all errors that the library raises."""
 
@@ -64,20 +48,18 @@ class CodedError(RSocketError):
     data: bytes
 
     def __init__(self, data: bytes | str = b"") -> None:
-        self._say(data, self.default_code)
-
-    def _say(self, data: bytes | str, code: int) -> None:
         if not isinstance(data, str | bytes):
             raise TypeError(f"an error says str or bytes, not {type(data).__name__}")
         self.data = data.encode() if isinstance(data, str) else data
-        self.code = code
+        self.code = self.default_code
         Exception.__init__(self, readable(self.data))
 
     @classmethod
     def _received(cls, code: int, data: bytes) -> Self:
         """Return the error of ``code`` and ``data`` as a peer sent it; any code is accepted."""
         error = cls.__new__(cls)
-        error._say(data[:DATA_LIMIT], code)
+        CodedError.__init__(error, data[:DATA_LIMIT])
+        error.code = code
         return error
 
     @property
@@ -89,9 +71,9 @@ class CodedError(RSocketError):
     def details_as(self, kind: type[T]) -> T: ...
 
     @overload
-    def details_as(self, kind: Any) -> Any: ...
+    def details_as(self, kind: object) -> Any: ...
 
-    def details_as(self, kind: Any) -> Any:
+    def details_as(self, kind: object) -> Any:
         """Return the details that the error was made with: its data, read as JSON.
 
         ``kind`` is their type: a class, or any annotation that a codec can decode. Raise ``ValueError`` if the data is
@@ -110,10 +92,7 @@ class CodedError(RSocketError):
             raise DecodeError(error.path, f"{error.reason}: {came}" if self.data else "no data") from error
 
     def __str__(self) -> str:
-        shown = readable(self.data)
-        if self.code == self.default_code:
-            return shown
-        return f"{shown} (code 0x{self.code:X})" if shown else f"code 0x{self.code:X}"
+        return _with_code(readable(self.data), None if self.code == self.default_code else self.code)
 
 
 class StreamError(CodedError):
@@ -204,8 +183,7 @@ class RejectedResume(SetupError):
     advice = ""
 
     def __str__(self) -> str:
-        said = super().__str__()
-        return f"{said}: {self.advice}" if self.advice else said
+        return f"{super().__str__()}: {self.advice}" if self.advice else super().__str__()
 
 
 class NegotiationFailed(SetupError):
@@ -242,8 +220,7 @@ class ConnectionLost(RSocketError):
         super().__init__(readable(text))
 
     def __str__(self) -> str:
-        shown = readable(self.text)
-        return shown if self.code is None else f"{shown} (code 0x{self.code:X})"
+        return _with_code(readable(self.text), self.code)
 
 
 class ProtocolError(RSocketError):
@@ -284,9 +261,8 @@ def stream_error(code: int, data: bytes) -> StreamError:
 
 def connection_error(code: int, data: bytes) -> ConnectionLost:
     """Return the exception for an ERROR received on stream 0 that ends the connection."""
-    return ConnectionLost(
-        f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code
-    )
+    reason = f": {readable(data)}" if data else ""
+    return ConnectionLost(f"the peer ended the connection{reason}", code=code)
 
 
 def unsent_copy(error: RSocketError) -> RSocketError:

@@ -9,14 +9,13 @@ from contextlib import suppress
 from decimal import Decimal
 from functools import cache, lru_cache, partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from rsocket_trio.data_types import KINDS_KEPT, adapter, hashed_by_type, holds_model, is_model, type_name, validator
 from rsocket_trio.extras import install_command
 from rsocket_trio.hostile_data import CBOR_FORM, CHECKED_SIZE, MESSAGEPACK_FORM, Tables, limit_json_containers
-
-if TYPE_CHECKING:
-    from cbor2 import CBORTag
 
 Reader: TypeAlias = Callable[[bytes], Any]
 """Returns the object that data holds; raises errors of its library."""
@@ -31,41 +30,23 @@ EXPONENTS = range(-4300, 129)
 # JSON and MessagePack
 
 
-@cache
-def _json_encode() -> Callable[[object], bytes]:
-    import msgspec
-
-    return msgspec.json.Encoder(enc_hook=_encode_for_json).encode
-
-
 def write_json(value: object) -> bytes:
-    data = _json_encode()(value)
+    data = _json.encode(value)
     if data.find(b"null") >= 0:  # ``in`` takes three times as long, as it tries an integer first
-        _refuse_nan(value)  # msgspec writes null for it
+        built = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_for_json)
+        try:
+            json.dumps(built, allow_nan=False)  # msgspec writes null for NaN
+        except ValueError as error:
+            raise ValueError("NaN and the infinities have no JSON") from error
     return data
 
 
-def _refuse_nan(value: object) -> None:
-    import msgspec
-
-    built = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_for_json)
-    try:
-        json.dumps(built, allow_nan=False)
-    except ValueError as error:
-        raise ValueError("NaN and the infinities have no JSON") from error
-
-
 @lru_cache(KINDS_KEPT)
-def json_reader(kind: Any) -> Reader:
-    import msgspec
-
-    hashes_numbers = hashed_by_type(kind).numbers
+def json_reader(kind: object) -> Reader:
+    hashes_numbers, is_pydantic = hashed_by_type(kind).numbers, holds_model(kind)
     untyped = msgspec.json.Decoder().decode
-    is_pydantic = holds_model(kind)
-    if is_pydantic:
-        read: Reader = validator(kind).validate_json
-    else:
-        read = msgspec.json.Decoder(kind, dec_hook=_decode_model).decode
+    typed: Reader | None = None if is_pydantic else msgspec.json.Decoder(kind, dec_hook=_decode_model).decode
+    read = typed or validator(kind).validate_json
 
     def read_checked(data: bytes) -> Any:
         checks = hashes_numbers and len(data) > CHECKED_SIZE
@@ -79,43 +60,29 @@ def json_reader(kind: Any) -> Reader:
     return read_checked if hashes_numbers else read
 
 
-@cache
-def _messagepack_encode() -> Callable[[object], bytes]:
-    import msgspec
-
-    return msgspec.msgpack.Encoder(enc_hook=_encode_for_binary).encode
-
-
-def write_messagepack(value: object) -> bytes:
-    return _messagepack_encode()(value)
-
-
 @lru_cache(KINDS_KEPT)
-def messagepack_reader(kind: Any) -> Reader:
-    import msgspec
-
+def messagepack_reader(kind: object) -> Reader:
     hashed = hashed_by_type(kind)
-    untyped = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
-    is_pydantic = holds_model(kind)
-    read: Reader = untyped
-    if not is_pydantic:
+    untyped: Reader = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
+
+    def read_model(data: bytes) -> Any:
+        return validator(kind).validate_python(untyped(data))
+
+    read: Reader = read_model
+    if not holds_model(kind):
         read = msgspec.msgpack.Decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
 
-    def read_items(count: int, items: bytes) -> list[object]:
-        values: list[object] = untyped(b"\xdd" + count.to_bytes(4, "big") + items)
+    def read_items(count: int, items: bytes) -> Sequence[object]:
+        values: Sequence[object] = untyped(b"\xdd" + count.to_bytes(4, "big") + items)
         return values
 
     def read_checked(data: bytes) -> Any:
-        checked = None
         if len(data) > CHECKED_SIZE:
             tables = Tables(map_keys=hashed.maps)
             tables.check_heads(data, MESSAGEPACK_FORM, read_items)
             if hashed.numbers and not hashed.maps:
-                checked = untyped(data)
-                tables.check_objects(checked)
-        if not is_pydantic:
-            return read(data)
-        return validator(kind).validate_python(untyped(data) if checked is None else checked)
+                tables.check_objects(untyped(data))
+        return read(data)
 
     return read if hashed.only_text else read_checked
 
@@ -128,15 +95,11 @@ def _refuse_extension(code: int, _data: memoryview) -> None:
 
 
 def write_cbor(value: object) -> bytes:
-    import msgspec
-
     return _dumps()(msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=_encode_for_binary))
 
 
 @lru_cache(KINDS_KEPT)
-def cbor_reader(kind: Any) -> Reader:
-    import msgspec
-
+def cbor_reader(kind: object) -> Reader:
     hashed = hashed_by_type(kind)
     is_pydantic = holds_model(kind)
 
@@ -182,7 +145,7 @@ def _cbor_value(data: bytes, *, only_text: bool) -> object:
         BytesIO(data.removeprefix(SELF_DESCRIBED)),
         strict_hashable_types=only_text,
         semantic_decoders=TAGS,
-        tag_hook=_refuse_other_tag,
+        tag_hook=lambda tag, in_key: _refuse_tag(tag.tag, tag.value, in_key),
         allow_duplicate_keys=False,
     )
     try:
@@ -206,10 +169,6 @@ def _refuse_tag(number: int, _value: object, _in_key: bool) -> object:
     raise DataRefused(f"CBOR tag {number}")
 
 
-def _refuse_other_tag(tag: CBORTag, in_key: bool) -> object:
-    return _refuse_tag(tag.tag, tag.value, in_key)
-
-
 def _integer(data: object, _in_key: bool) -> int:
     """Return the integer of tag 2."""
     if not isinstance(data, bytes):
@@ -217,11 +176,6 @@ def _integer(data: object, _in_key: bool) -> int:
     if len(data) > MAX_INTEGER_SIZE:
         raise DataRefused(f"integer of more than {MAX_INTEGER_SIZE} bytes")
     return int.from_bytes(data)
-
-
-def _negative_integer(data: object, in_key: bool) -> int:
-    """Return the integer of tag 3."""
-    return -1 - _integer(data, in_key)
 
 
 def _decimal(parts: object, _in_key: bool) -> Decimal:
@@ -242,7 +196,7 @@ As they are converted, shared references (28, 29) could outgrow all memory.
 TAGS: Final[Mapping[int, Callable[[object, bool], object]]] = {
     **{number: partial(_refuse_tag, number) for number in REFUSED_TAGS},
     2: _integer,
-    3: _negative_integer,
+    3: lambda data, in_key: -1 - _integer(data, in_key),
     4: _decimal,
 }
 
@@ -267,10 +221,14 @@ def _encode_for_json(value: Any) -> object:
 
 
 def _encode_for_binary(value: Any) -> object:
-    kind: Any = type(value)
+    kind: object = type(value)
     if is_model(kind):
         return value.model_dump(by_alias=True)  # bytes and dates stay what they are
     if "pydantic" in sys.modules:  # a path, an address or a secret of a model
         with suppress(TypeError):
             return adapter(kind).dump_python(value, mode="json")
     raise TypeError(f"{type_name(kind)} can't be encoded")
+
+
+_json = msgspec.json.Encoder(enc_hook=_encode_for_json)
+write_messagepack = msgspec.msgpack.Encoder(enc_hook=_encode_for_binary).encode

@@ -2,7 +2,7 @@
 
 A form is read from the function that is registered, not from one that it wraps: what ``functools.wraps`` copies to a
 wrapper says nothing of the wrapper. Only what passes everything on as it is, a partial, a static method or a cache, is
-looked through.
+looked through, and a plain wrapper where plain functions do not serve.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rsocket_trio.values import value
@@ -24,20 +24,13 @@ if TYPE_CHECKING:
     from rsocket_trio.terms import Setup
 
 Function: TypeAlias = Callable[..., Any]
-Requirement: TypeAlias = Callable[[Any, Any], Any]
+Items: TypeAlias = AsyncGenerator[Any, None]
+Requirement: TypeAlias = Callable[[Any, Any], object]
 """A plain or async function of the user and the ``Call`` that returns whether the user may make the call."""
-
-
-class Items(Protocol):
-    """An async generator, as far as it is driven."""
-
-    def __anext__(self) -> Awaitable[Any]:
-        """Return the next item."""
-        ...
-
-    def athrow(self, error: BaseException, /) -> Awaitable[Any]:
-        """Raise an error at the ``yield``, and return the next item."""
-        ...
+TypedForm: TypeAlias = Callable[[Any, "Kind", "Payload", "RequestMetadata"], Function]
+"""Returns the function of bytes that serves a ``Call`` by a typed handler, in the form of the kind."""
+CodecChoice: TypeAlias = "Callable[[Payload, Sequence[Entry], Setup], tuple[Codec, Codec]]"
+"""Returns the codecs of a request, whose MIME entries these are, and of its answers."""
 
 
 class Kind(enum.Enum):
@@ -49,34 +42,14 @@ class Kind(enum.Enum):
     PUSH = "async function with an outgoing side"
 
 
-class TypedForm(Protocol):
-    """The form of a handler by its annotations, which decodes requests and encodes answers for it."""
-
-    def serving(self, call: Any, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
-        """Return the function of bytes that serves a ``Call``, in the form of this kind."""
-        ...
-
-
-class CodecChoice(Protocol):
-    """The codecs of a responder, and the choice among them."""
-
-    def of_call(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
-        """Return the codecs of a request, whose MIME entries are ``entries``, and of its answers."""
-        ...
-
-
 class RouteMatcher(Protocol):
-    """A route with parameters, or a catch-all."""
+    """A route with ``parameters``, whose names are in their order, or a catch-all."""
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters in their order."""
-        ...
+    def parameters(self) -> tuple[str, ...]: ...
 
     @property
-    def catches_all(self) -> bool:
-        """Return whether it is a catch-all."""
-        ...
+    def catches_all(self) -> bool: ...
 
     def match(self, route: str) -> dict[str, str] | None:
         """Return the values of the parameters in ``route``, that of a request, or ``None`` if it does not match."""
@@ -91,7 +64,7 @@ class Handler:
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
     its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` returns those for the
+    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` chooses those for the
     objects that ``function`` gives. ``plain`` says that nothing has to be done round the function. ``relay``, of a
     handler that looks at nothing of its calls, hands a request on without a task: it takes the engine, the stream and
     the request, and returns whether it did.
@@ -112,13 +85,18 @@ class Handler:
     relay: Callable[..., bool] | None = None
     around: tuple[Function, ...] = ()
     plain: bool = True
-    codecs: Callable[[], CodecChoice] | None = None
+    codecs: CodecChoice | None = None
     pattern_text: str | None = None
 
     @property
     def registered(self) -> Function:
         """The application's function."""
         return self.function if self.origin is None else self.origin
+
+    @property
+    def name(self) -> str:
+        """The name of the application's function in errors."""
+        return function_name(self.registered)
 
 
 def _async_or_plain(arguments: str) -> dict[tuple[str, str], Kind]:
@@ -159,16 +137,14 @@ def checked(decorator: str, function: object) -> Handler:
     if not callable(function):
         raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
     shape, forms = shape_of(function), FORMS[decorator]
-    for (name, arguments), kind in forms.items():
-        if shape == name and takes(function, arguments.count(",") + 1):
-            return Handler(function, kind, interaction=decorator)
-    if shape == "plain function":
-        stand_in = _stand_in(decorator, function)
-        if stand_in is not None:
-            return stand_in
+    for form in dict.fromkeys((shape, stands_for(function))):
+        for (name, arguments), kind in forms.items():
+            if form == name and takes(function, arguments.count(",") + 1):
+                if kind is Kind.GENERATOR and shape == "plain function":
+                    return Handler(_generating(decorator, function), kind, interaction=decorator, origin=function)
+                return Handler(function, kind, interaction=decorator)
     allowed = " or ".join(f"{with_article(name)} {arguments}" for name, arguments in forms)
-    given = f"{function_name(function)}{signature_text(function)} is {with_article(shape)}"
-    raise TypeError(f"{decorator} takes {allowed}; {given}")
+    raise TypeError(f"{decorator} takes {allowed}; {function_text(function)} is {with_article(shape)}")
 
 
 def with_article(shape: str) -> str:
@@ -179,55 +155,40 @@ def with_article(shape: str) -> str:
 # Plain functions that return what an async one would
 
 
-def _stand_in(decorator: str, function: Function) -> Handler | None:
-    """Return the handler for a plain function that returns a coroutine or an async iterable; ``None`` if it may not.
+def stands_for(function: Function) -> str:
+    """Return what a plain function looks like by the result that it is annotated with, or else by what it wraps.
 
-    It may if it is annotated so, or if its looks can't tell: a lambda, and a wrapper, made with ``functools.wraps`` or
-    of any arguments. What it returns is judged when it is called.
+    What it returns is judged when it is called.
     """
-    forms = {
-        name: (arguments.count(",") + 1, kind)
-        for (name, arguments), kind in FORMS[decorator].items()
-        if name in STAND_INS and takes(function, arguments.count(",") + 1)
-    }
-    returns = _returns(function)
-    names = [name for name in forms if returns in STAND_INS[name]]
-    if not names and forms and _may_be_anything(function):
-        # A wrapper of any arguments may stand in for several: then what it wraps is all that is left to tell.
-        inner = inspect.unwrap(function)
-        names = [name for name in forms if name == shape_of(inner) and takes(inner, forms[name][0])] or [*forms]
-    if not names:
-        return None
-    made = _generating if names[0] == "async generator" else _awaiting
-    return Handler(made(decorator, function), forms[names[0]][1], interaction=decorator, origin=function)
+    shape = shape_of(function)
+    if shape != "plain function":
+        return shape
+    reply: object = getattr(bare(function), "__annotations__", {}).get("return", "")
+    if not isinstance(reply, str):
+        reply = getattr(typing.get_origin(reply) or reply, "__name__", "")
+    name = str(reply).partition("[")[0].rpartition(".")[2].strip()
+    inner = shape_of(inspect.unwrap(bare(function)))
+    return next((shape for shape, names in STAND_INS.items() if name in names), inner)
 
 
 def _generating(decorator: str, function: Function) -> Function:
-    def generate(*args: object) -> AsyncGenerator[Any, None]:
-        result: Any = function(*args)
-        if isinstance(result, AsyncGenerator):
-            return result
+    def generate(*args: object) -> Items:
+        result: object = function(*args)
         if hasattr(result, "__aiter__"):
-            return generated(result)
+            return as_items(result)
         raise unfit(decorator, function, result, "an async generator or another async iterable")
 
     return generate
 
 
-async def generated(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
-    """Yield the items of an async iterable."""
-    async for item in items:
-        yield item
+def as_items(iterable: Any) -> Items:
+    """Return an async iterable as an async generator."""
 
+    async def generate() -> Items:
+        async for item in iterable:
+            yield item
 
-def _awaiting(decorator: str, function: Function) -> Function:
-    async def call(*args: object) -> Any:
-        result = function(*args)
-        if not inspect.isawaitable(result):
-            raise unfit(decorator, function, result, "an awaitable")
-        return await result
-
-    return call
+    return iterable if hasattr(iterable, "athrow") else generate()
 
 
 async def drive(items: Items, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -254,26 +215,6 @@ def unfit(decorator: str, function: Function, result: object, wanted: str) -> Ty
         result.close()
     name = type(result).__name__
     return TypeError(f"{decorator} handler {function_name(function)} returned {name}, not {wanted}")
-
-
-def _may_be_anything(function: Function) -> bool:
-    """Return whether the result of a plain function is unknown: a lambda, or a wrapper with copied annotations."""
-    function = bare(function)
-    if hasattr(function, "__wrapped__") or getattr(function, "__name__", "") == "<lambda>":
-        return True
-    try:
-        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return _returns(function) == "" and any(one.kind is one.VAR_POSITIONAL for one in parameters)
-
-
-def _returns(function: Function) -> str:
-    """The name of the class that a function is annotated to return, without its module and parameters; or nothing."""
-    said = getattr(bare(function), "__annotations__", {}).get("return", "")
-    if not isinstance(said, str):
-        said = getattr(typing.get_origin(said) or said, "__name__", "")
-    return str(said).partition("[")[0].rpartition(".")[2].strip()
 
 
 # What a function looks like
@@ -330,12 +271,12 @@ def own_signature(function: Function) -> inspect.Signature:
     return inspect.signature(function, follow_wrapped=False)
 
 
-def signature_text(function: Function) -> str:
-    """Return the names of the parameters of a function in parentheses."""
+def function_text(function: Function) -> str:
+    """Return the name of a function with those of its parameters in parentheses."""
     try:
-        return f"({', '.join(own_signature(function).parameters)})"
+        return f"{function_name(function)}({', '.join(own_signature(function).parameters)})"
     except (TypeError, ValueError):
-        return "(...)"
+        return f"{function_name(function)}(...)"
 
 
 def function_name(function: object) -> str:
@@ -344,8 +285,3 @@ def function_name(function: object) -> str:
         function = function.func
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
-
-
-def name_of_function(handler: Handler) -> str:
-    """Return the name of a handler's function in errors."""
-    return function_name(handler.registered)

@@ -12,7 +12,7 @@ before a library makes a dictionary of them (`Tables.check_heads`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from time import thread_time
@@ -22,6 +22,7 @@ CHECKED_SIZE = 4 * 1024
 """Bytes of data up to which nothing is checked: n squared is little there."""
 MAX_CONTAINERS = 250_000
 """Arrays and objects that are made without a type: one of a byte or three each, take up to 230 bytes of memory."""
+TOO_MANY = f"more than {MAX_CONTAINERS} arrays and objects"
 LARGE_TABLE = 32
 """Values that may all collide, as long as there are no more in one table."""
 CHOSEN = "keys or members of a set that were chosen to collide"
@@ -54,11 +55,7 @@ def limit_json_containers(data: bytes) -> None:
         containers += sum(part.count(b"[") + part.count(b"{") for part in parts[in_string::2])
         in_string = (in_string + len(parts) - 1) % 2
     if containers > MAX_CONTAINERS:
-        raise _too_many()
-
-
-def _too_many() -> ValueError:
-    return ValueError(f"more than {MAX_CONTAINERS} arrays and objects")
+        raise ValueError(TOO_MANY)
 
 
 # The heads of values in MessagePack and CBOR
@@ -76,7 +73,7 @@ UNTIL_BREAK = 1 << 70
 class Form(NamedTuple):
     """A binary format: the head for each first byte, the bytes that open containers, and large maps; those of texts."""
 
-    heads: Sequence[Head]
+    heads: Mapping[int, Head]
     containers: bytes
     large_maps: bytes
     texts: bytes
@@ -95,7 +92,7 @@ def _cbor_form() -> Form:
             heads[first] = (1 + width, 0 if major == 6 else -1, PLAIN)
     heads |= {0x5F: (1, -1, ENDLESS), 0x7F: (1, -1, ENDLESS), 0x9F: (1, -1, ENDLESS)}
     heads |= {0xBF: (1, -1, ENDLESS_MAP), 0xFF: (1, 0, BREAK)}
-    return Form(_in_order(heads), bytes(range(0x80, 0xC0)), b"\xb8\xb9\xba\xbb\xbf", bytes(range(0x40, 0x80)))
+    return Form(heads, bytes(range(0x80, 0xC0)), b"\xb8\xb9\xba\xbb\xbf", bytes(range(0x40, 0x80)))
 
 
 def _messagepack_form() -> Form:
@@ -113,11 +110,7 @@ def _messagepack_form() -> Form:
     for power in (1, 2):
         heads |= {0xDB + power: (1 + (1 << power), -1, ARRAY), 0xDD + power: (1 + (1 << power), -1, MAP)}
     texts = bytes((*range(0xA0, 0xC0), *range(0xC4, 0xC7), *range(0xD9, 0xDC)))
-    return Form(_in_order(heads), bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))), b"\xde\xdf", texts)
-
-
-def _in_order(heads: dict[int, Head]) -> list[Head]:
-    return [heads[first] for first in range(256)]
+    return Form(heads, bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))), b"\xde\xdf", texts)
 
 
 CBOR_FORM = _cbor_form()
@@ -151,7 +144,7 @@ def keys_of_maps(data: bytes, form: Form) -> Iterator[list[bytes]]:
                 if begins < 0 or begins >= ARRAY:
                     room -= 1
                     if room < 0:
-                        raise _too_many()
+                        raise ValueError(TOO_MANY)
                     if begins < 0:
                         continue
                 count = int.from_bytes(data[length_at:at]) if step > 1 else 0
@@ -316,24 +309,22 @@ def collide(values: Sequence[object], *, in_set: bool) -> bool:
         size *= 2
     table: list[Entry | None] = [None] * size
     for value in values:
-        entry = (value, hash(value) & HASH_MASK)
-        left -= max(0, _put(table, entry, LINEAR if in_set else 0, FREE_STEPS + left) - FREE_STEPS)
+        left -= max(0, _put(table, value, LINEAR if in_set else 0, FREE_STEPS + left) - FREE_STEPS)
         if left <= 0:
             return True
     return False
 
 
-def _put(table: list[Entry | None], entry: Entry, linear: int, limit: int) -> int:
+def _put(table: list[Entry | None], value: object, linear: int, limit: int) -> int:
     """Put a value into its place of a table, unless it has it already. Return the steps to it, about ``limit`` at most.
 
     ``linear`` are the places behind each that are tried next.
     """
-    value, rest = entry
-    mask = len(table) - 1
+    entry = value, hash(value) & HASH_MASK
+    rest, mask, steps = entry[1], len(table) - 1, 0
     at = rest & mask
-    steps = 0
     while steps < limit:
-        for place in range(at, at + linear + 1) if linear and at + linear <= mask else (at,):
+        for place in range(at, at + linear + 1) if at + linear <= mask else (at,):
             other = table[place]
             if other is None:
                 table[place] = entry

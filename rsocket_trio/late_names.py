@@ -18,19 +18,19 @@ def load_name(package: str, homes: Mapping[str, Sequence[str]], name: str) -> ob
 
     Raise ``AttributeError`` for a name that is none of them.
     """
-    for home, attribute, public in _rows(homes):
-        if public == name:
-            from importlib import import_module
+    from importlib import import_module
 
-            loaded: object = getattr(import_module(f"rsocket_trio.{home}"), attribute)
-            break
-    else:
+    rows = list(_rows(homes))
+    home = next((home for home, _, public in rows if public == name), None)
+    if home is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    import_module(f"rsocket_trio.{home}")
     bound = vars(sys.modules[package])
-    for home, attribute, public in _rows(homes):
+    for home, attribute, public in rows:
         module = sys.modules.get(f"rsocket_trio.{home}")
         if hasattr(module, attribute):  # another thread may be loading it right now
             bound[public] = getattr(module, attribute)
+    loaded: object = bound[name]
     return loaded
 
 

@@ -27,17 +27,15 @@ _SECRET_HEADERS: Final = frozenset(
 )
 
 
-def readable(data: bytes | str) -> str:
-    """Return text of a peer in a form that fits a message: decoded with replacement, escaped, at most 1 KiB."""
+def readable(data: bytes | str, limit: int = MAX_TEXT) -> str:
+    """Return text of a peer in a form that fits a message: decoded with replacement, escaped, ``limit`` characters."""
     if isinstance(data, bytes):
-        data = data[: 4 * MAX_TEXT].decode("utf-8", "replace")
-    text = data[:MAX_TEXT]
+        data = data[: 4 * limit].decode("utf-8", "replace")
+    text = data[:limit]
     if not text.isprintable():
         text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     # Three dots more than the limit would break the promise, so they take the place of text.
-    if len(text) > MAX_TEXT or len(data) > MAX_TEXT:
-        return text[: MAX_TEXT - 3] + "..."
-    return text
+    return text[: limit - 3] + "..." if len(text) > limit or len(data) > limit else text
 
 
 def may_hold_credentials(metadata: bytes, mime: str | int | None = None) -> bool:
@@ -45,9 +43,7 @@ def may_hold_credentials(metadata: bytes, mime: str | int | None = None) -> bool
 
     ``mime`` is its MIME type, as far as it is known. Without it metadata that reads as credentials counts as well.
     """
-    if mime in (AUTHENTICATION, AUTHENTICATION_ID):
-        return True
-    if names_credentials(metadata):
+    if mime in (AUTHENTICATION, AUTHENTICATION_ID) or names_credentials(metadata):
         return True
     if not metadata:
         return False

@@ -105,7 +105,7 @@ PAYLOAD_LIKE: Final = (Payload, bytes, bytearray, memoryview, str)
 """The same, for ``isinstance``."""
 
 
-def as_bytes(content: BytesLike) -> bytes:
+def as_bytes(content: object) -> bytes:
     """Return bytes, buffers and text as ``bytes``. Raise ``TypeError`` for anything else."""
     if isinstance(content, str):
         return content.encode()
@@ -114,7 +114,7 @@ def as_bytes(content: BytesLike) -> bytes:
     raise TypeError(f"bytes or str expected, not {type(content).__name__}")
 
 
-def as_payload(content: PayloadLike) -> Payload:
+def as_payload(content: object) -> Payload:
     """Return ``content`` as a payload. Raise ``TypeError`` if it is not payload-like."""
     if type(content) is bytes:
         return Payload(content)

@@ -11,11 +11,11 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
+    Sequence,
 )
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_origin, overload
 
@@ -24,56 +24,39 @@ import trio
 
 from rsocket_trio.connection.streams import Channel, Outgoing
 from rsocket_trio.errors import Rejected, readable
-from rsocket_trio.forms import (
-    Function,
-    Handler,
-    Requirement,
-    checked,
-    function_name,
-    name_of_function,
-    signature_text,
-    takes,
-)
+from rsocket_trio.forms import Function, Handler, Requirement, checked, function_text, takes
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import PAYLOAD_LIKE, Payload
+from rsocket_trio.payload import PAYLOAD_LIKE, BytesLike, Payload
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
-    from rsocket_trio.connection.hooks import Contract, RequestCalls, ServedCalls, ServiceT
-    from rsocket_trio.services import handler_types
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.hooks import Call, Contract, RequestCalls, ServedCalls, ServiceT
+    from rsocket_trio.metadata.composite import Entry
     from rsocket_trio.services.codec_choice import CodecChoices
     from rsocket_trio.services.description import Route
     from rsocket_trio.services.route_patterns import PatternTable, RoutePattern
 
-SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
-"""Extensions that no application takes."""
-
-NOUNS = {
-    Interaction.REQUEST_RESPONSE: "a request/response",
-    Interaction.FIRE_AND_FORGET: "a fire-and-forget",
-    Interaction.REQUEST_STREAM: "a stream",
-    Interaction.REQUEST_SUBSCRIPTION: "a subscription",
-    Interaction.REQUEST_CHANNEL: "a channel",
-}
-"""The interactions in a refusal."""
 F = TypeVar("F", bound=Function)
 T = TypeVar("T")
-# By their names the type checker says what a handler is not.
-RequestResponseHandler = TypeVar("RequestResponseHandler", bound="handler_types.RequestResponse")
-RequestStreamHandler = TypeVar("RequestStreamHandler", bound="handler_types.RequestStream")
-RequestChannelHandler = TypeVar("RequestChannelHandler", bound="handler_types.RequestChannel")
-FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="handler_types.FireAndForget")
-MetadataPushHandler = TypeVar("MetadataPushHandler", bound="handler_types.MetadataPushHandler")
-SetupHandler = TypeVar("SetupHandler", bound="handler_types.SetupHandler")
-LeasePolicy = TypeVar("LeasePolicy", bound="handler_types.LeasePolicy")
-ExtensionHandler = TypeVar("ExtensionHandler", bound="handler_types.ExtensionTaker")
-ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="handler_types.EntryTaker")
-Interceptor = TypeVar("Interceptor", bound="handler_types.Interceptor")
-Authenticator = TypeVar("Authenticator", bound="handler_types.Authenticator")
-OnErrorHandler = TypeVar("OnErrorHandler", bound="handler_types.OnError")
+Items: TypeAlias = AsyncIterable[object] | Awaitable[None]
+# By their names the type checker says what a handler is not. Handlers of requests may have any types: what does not fit
+# is refused when it is decorated.
+RequestResponseHandler = TypeVar("RequestResponseHandler", bound=Callable[..., object])
+RequestStreamHandler = TypeVar("RequestStreamHandler", bound=Callable[..., Items])
+RequestChannelHandler = TypeVar("RequestChannelHandler", bound=Callable[..., Items])
+FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound=Callable[..., object])
+MetadataPushHandler = TypeVar("MetadataPushHandler", bound=Callable[[bytes], Awaitable[None] | None])
+SetupHandler = TypeVar("SetupHandler", bound="Callable[[Setup, Connection], Awaitable[None] | None]")
+LeasePolicy = TypeVar("LeasePolicy", bound=Callable[[Setup], AsyncIterable[Lease]])
+ExtensionHandler = TypeVar("ExtensionHandler", bound=Callable[[int, bytes], None])
+ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound=Callable[[str, Any], BytesLike | None])
+Interceptor = TypeVar("Interceptor", bound="Callable[[Call], AsyncIterable[None] | AbstractAsyncContextManager[Any]]")
+Authenticator = TypeVar("Authenticator", bound=Callable[[Any, Any], object])
+OnErrorHandler = TypeVar("OnErrorHandler", bound="Callable[[Exception, Call], object]")
 Requires: TypeAlias = Requirement | None
 
 LONGEST_ROUTE = 255
@@ -97,7 +80,6 @@ class Responder:
     def __init__(
         self, *, codecs: Iterable[Codec] | None = None, auth_required: bool = False, describe: bool = False
     ) -> None:
-        self._codec_choices: CodecChoices | None = None
         self._served_calls: ServedCalls | None = None
         if codecs is not None:
             from rsocket_trio.codecs import checked_codecs
@@ -114,7 +96,7 @@ class Responder:
         self._error_handlers: tuple[Handler, ...] = ()
         self._description: Handler | None = None
         # Of what is forwarded: what looks at a SETUP before its own handler, and takes metadata that nobody else takes.
-        self._setup_checks: tuple[Callable[[Setup, Any], None], ...] = ()
+        self._setup_checks: tuple[Callable[[Setup, Connection], None], ...] = ()
         self._last_pushes: tuple[Handler, ...] = ()
         self._described: bytes | None = None
         if describe:
@@ -282,7 +264,7 @@ class Responder:
         """
         handler = checked("authenticate", function)
         if self._authenticator is not None:
-            raise ValueError(f"authenticate has a handler already: {name_of_function(self._authenticator)}")
+            raise ValueError(f"authenticate has a handler already: {self._authenticator.name}")
         self._authenticator = handler
         self._attach_served_calls()
         return function
@@ -297,9 +279,9 @@ class Responder:
 
         _check_requires(requires)
         with self._all_or_nothing():
-            for method, handler in implemented(contract, implementation, self._choices()):
+            for method, handler in implemented(contract, implementation, self._choices):
                 text = _checked_route(method.pattern.text)
-                served = attrs.evolve(handler, requires=requires, codecs=self._choices)
+                served = attrs.evolve(handler, requires=requires, codecs=self._codecs_of)
                 self._add(served, Interaction(method.plan.interaction), text, method.pattern)
 
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
@@ -310,12 +292,7 @@ class Responder:
         """
         if not 0 < ext_type < 2**31:
             raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
-
-        def register(function: ExtensionHandler) -> ExtensionHandler:
-            _put(self._extensions, ext_type, checked("extension", function), f"extension 0x{ext_type:X} has a handler")
-            return function
-
-        return register
+        return _registering("extension", self._extensions, ext_type, f"extension 0x{ext_type:X}")
 
     def extension_entry(self, extension: int | str) -> Callable[[ExtensionEntryHandler], ExtensionEntryHandler]:
         """Serve the entries of ``extension``: the name of an application's own, or a well-known one such as the
@@ -327,15 +304,9 @@ class Responder:
         may raise ``Rejected``, ``Invalid`` or ``ApplicationError``. Raise ``ValueError`` for an extension of the
         protocol itself or with a handler.
         """
-        if extension in SESSIONS_OWN or extension in RESERVED:
+        if extension in (KEEPALIVE, RESUME, LEASE) or extension in RESERVED:
             raise ValueError(f"extension {extension!r} is not an application's")
-
-        def register(function: ExtensionEntryHandler) -> ExtensionEntryHandler:
-            title = f"extension {name_of(extension)} has a handler"
-            _put(self._entry_hooks, extension, checked("extension_entry", function), title)
-            return function
-
-        return register
+        return _registering("extension_entry", self._entry_hooks, extension, f"extension {name_of(extension)}")
 
     # Routes
 
@@ -366,25 +337,15 @@ class Responder:
             for interaction, handler in other._requests():
                 if prefix and handler.route is None and handler.relay is not None:
                     continue  # what is forwarded behind a prefix has a route
-                self._include(interaction, handler, prefix, other._interceptors)
+                if handler.route is None and prefix:
+                    raise ValueError(
+                        f"{interaction.value} has a handler without a route, {handler.name}: it takes no prefix"
+                    )
+                text = None if handler.route is None else _checked_route(prefix + (handler.pattern_text or ""))
+                around = (*other._interceptors, *handler.around)
+                self._add(attrs.evolve(handler, around=around), interaction, text, _pattern_of(text, handler))
         self._setup_checks += other._setup_checks
         self._last_pushes += () if prefix else other._last_pushes
-
-    def _include(
-        self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
-    ) -> None:
-        if handler.route is None and prefix:
-            raise ValueError(
-                f"{interaction.value} has a handler without a route, {name_of_function(handler)}: it takes no prefix"
-            )
-        text = None if handler.route is None else _checked_route(prefix + (handler.pattern_text or ""))
-        if text is not None and handler.pattern is not None and handler.pattern.catches_all:
-            from rsocket_trio.services.route_patterns import CATCH_ALL, catch_all
-
-            pattern: RoutePattern | None = catch_all(text.removesuffix(CATCH_ALL))
-        else:
-            pattern = _pattern_of(text)
-        self._add(attrs.evolve(handler, around=(*interceptors, *handler.around)), interaction, text, pattern)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -405,13 +366,13 @@ class Responder:
 
     def _handlers_of_connections(self) -> list[str]:
         """Return the names of the decorators of what concerns connections, and no route."""
-        return [
-            *self._specials,
-            *(["authenticate"] if self._authenticator is not None or self.auth_required else []),
-            *(["on_error"] if self._error_handlers else []),
-            *(["extension"] if self._extensions else []),
-            *(["extension_entry"] if self._entry_hooks else []),
-        ]
+        others = {
+            "authenticate": self._authenticator is not None or self.auth_required,
+            "on_error": self._error_handlers,
+            "extension": self._extensions,
+            "extension_entry": self._entry_hooks,
+        }
+        return [*self._specials, *(name for name, handlers in others.items() if handlers)]
 
     # What a connection asks
 
@@ -419,26 +380,21 @@ class Responder:
         """Return the handler of a request by ``interaction`` and ``route``. Raise ``Rejected``, naming the route, if
         there is none.
         """
-        handler = self._handlers.get((interaction, route))
-        if handler is None:
-            if route is not None and interaction in self._patterns:
-                found = self._patterns[interaction].find(route)
-                if found is not None:
-                    return found[0]
-            if route is None:
-                raise Rejected(f"no default handler for {interaction.value}")
-            raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'{self._hint(route)}")
-        return handler
+        handler = self._handlers.get((interaction, route)) or self._known(interaction, route)
+        if handler is not None:
+            return handler
+        if route is None:
+            raise Rejected(f"no default handler for {interaction.value}")
+        others = " and ".join(each.value for each in Interaction if self._known(each, route) is not None)
+        hint = f": it is {others}" if others else ""
+        raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'{hint}")
 
-    def _hint(self, route: str) -> str:
-        """Return the interactions that ``route`` has a handler for, as the end of a refusal."""
-        nouns = [
-            noun
-            for interaction, noun in NOUNS.items()
-            if (interaction, route) in self._handlers
-            or (interaction in self._patterns and self._patterns[interaction].find(route) is not None)
-        ]
-        return f": it is {' and '.join(nouns)}" if nouns else ""
+    def _known(self, interaction: Interaction, route: str | None) -> Handler | None:
+        handler = self._handlers.get((interaction, route))
+        if handler is None and route is not None and interaction in self._patterns:
+            found = self._patterns[interaction].find(route)
+            return None if found is None else found[0]
+        return handler
 
     def _has_default(self, interaction: Interaction) -> bool:
         """Return whether requests of this ``interaction`` without a route have a handler."""
@@ -446,7 +402,6 @@ class Responder:
 
     @property
     def _setup_handler(self) -> Handler | None:
-        """Return the handler that admits connections, or ``None``."""
         own = self._specials.get("setup")
         if self._authenticator is None and not self.auth_required and not self._setup_checks:
             return own
@@ -456,12 +411,10 @@ class Responder:
 
     @property
     def _lease_handler(self) -> Handler | None:
-        """Return the lease policy with its name and kind, or ``None``."""
         return self._specials.get("lease")
 
     @property
     def _metadata_push_handler(self) -> Handler | None:
-        """Return the handler of pushed metadata, or ``None``."""
         return self._specials.get("metadata_push", self._last_pushes[0] if self._last_pushes else None)
 
     # The two hooks: calls that need more than their bytes, and requests of the connection that do.
@@ -481,13 +434,16 @@ class Responder:
 
     # Registration
 
+    @functools.cached_property
     def _choices(self) -> CodecChoices:
-        """Return the choice among the codecs, made with the first call that needs one."""
-        if self._codec_choices is None:
-            from rsocket_trio.services.codec_choice import CodecChoices
+        """The choice among the codecs, made with the first call that needs one."""
+        from rsocket_trio.services.codec_choice import CodecChoices
 
-            self._codec_choices = CodecChoices(self.codecs)
-        return self._codec_choices
+        return CodecChoices(self.codecs)
+
+    def _codecs_of(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
+        """Return the codecs of a request, whose MIME entries these are, and of its answers."""
+        return self._choices.of_call(request, entries, setup)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -519,14 +475,14 @@ class Responder:
             if parameters or not takes_bytes(function):
                 from rsocket_trio.services.typed_handlers import read
 
-                handler = read(interaction.value, function, parameters, self._choices())
+                handler = read(interaction.value, function, parameters, self._choices)
             handler = attrs.evolve(
                 handler or checked(interaction.value, function),
                 credit=credit,
                 refill=refill,
                 requires=requires,
                 relay=relay,
-                codecs=self._choices,
+                codecs=self._codecs_of,
             )
             self._add(handler, interaction, text, pattern)
             return function
@@ -561,15 +517,24 @@ class Responder:
         self._patterns.setdefault(interaction, PatternTable()).add(pattern, handler)
 
     def _special(self, name: str, function: F) -> F:
-        _put(self._specials, name, checked(name, function), f"{name} has a handler")
+        return _registering(name, self._specials, name, name)(function)
+
+
+def _registering(decorator: str, handlers: dict[T, Handler], key: T, title: str) -> Callable[[F], F]:
+    """Return the decorator that adds a function to ``handlers`` and returns it."""
+
+    def register(function: F) -> F:
+        _put(handlers, key, checked(decorator, function), f"{title} has a handler")
         return function
+
+    return register
 
 
 def _put(handlers: dict[T, Handler], key: T, handler: Handler, title: str) -> None:
     """Add a handler. Raise ``ValueError`` if there is one already, which it names behind ``title``."""
     taken = handlers.get(key)
     if taken is not None:
-        raise ValueError(f"{title} already: {name_of_function(taken)}")
+        raise ValueError(f"{title} already: {taken.name}")
     handlers[key] = handler
 
 
@@ -586,7 +551,7 @@ def check_users(responder: Responder) -> None:
         if handler.requires is not None:
             where = "" if handler.route is None else f" of route '{handler.route}'"
             raise ValueError(
-                f"{interaction.value} handler {name_of_function(handler)}{where} has requires=, and the responder has "
+                f"{interaction.value} handler {handler.name}{where} has requires=, and the responder has "
                 "neither an @authenticate nor a @setup function: no call would have a user"
             )
 
@@ -595,17 +560,14 @@ def _check_requires(requires: object) -> None:
     if requires is not None and not callable(requires):
         raise TypeError(f"requires is a function of the user and the call, not {type(requires).__name__}")
     if callable(requires) and not takes(requires, 2):
-        called = f"{function_name(requires)}{signature_text(requires)}"
-        raise TypeError(f"requires is a function of the user and the call, (user, call), not {called}")
+        raise TypeError(f"requires is a function of the user and the call, (user, call), not {function_text(requires)}")
 
 
-RAW_ARGUMENTS = (Payload, Channel, Outgoing, Any, object, inspect.Parameter.empty)
+RAW_ARGUMENTS = (Payload, Channel, Outgoing, inspect.Parameter.empty)
 """The types of parameters that take a payload, a channel or a sending side as it is."""
-RAW_RESULTS = (Payload, *PAYLOAD_LIKE, None, type(None), Any, object, inspect.Parameter.empty)
+RAW_RESULTS = (*PAYLOAD_LIKE, None, inspect.Parameter.empty)
 """The types of answers and items that are sent as they are."""
-ITERATED = (AsyncIterator, AsyncGenerator, AsyncIterable)
-AWAITED = (Awaitable, Coroutine)
-"""The generic types around a result: of generators, and of plain functions that return what is to be awaited."""
+AROUND_RESULTS = (AsyncIterator, AsyncGenerator, AsyncIterable, Awaitable)
 
 
 def takes_bytes(function: object) -> bool:
@@ -621,10 +583,8 @@ def takes_bytes(function: object) -> bool:
     except Exception:
         return False  # a name of another place, which is looked for there
     parameters, reply = signature.parameters.values(), signature.return_annotation
-    if get_origin(reply) in ITERATED:
+    if get_origin(reply) in AROUND_RESULTS:
         reply = get_args(reply)[0]
-    elif get_origin(reply) in AWAITED:
-        reply = get_args(reply)[-1]
     replies = get_args(reply) if isinstance(reply, UnionType) else (reply,)
     return (
         bool(parameters)
@@ -634,12 +594,17 @@ def takes_bytes(function: object) -> bool:
     )
 
 
-def _pattern_of(route: str | None) -> RoutePattern | None:
-    """Return the pattern of a route, ``None`` for one that is plain text. Raise ``ValueError`` for a malformed one."""
+def _pattern_of(route: str | None, included: Handler | None = None) -> RoutePattern | None:
+    """Return the pattern of a route, ``None`` for one that is plain text; behind a prefix that of one ``included``.
+
+    Raise ``ValueError`` for a malformed one.
+    """
     if route is None or not any(mark in route for mark in PATTERN_MARKS):
         return None
-    from rsocket_trio.services.route_patterns import parse
+    from rsocket_trio.services.route_patterns import CATCH_ALL, catch_all, parse
 
+    if included is not None and included.pattern is not None and included.pattern.catches_all:
+        return catch_all(route.removesuffix(CATCH_ALL))
     return parse(route)
 
 

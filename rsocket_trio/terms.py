@@ -61,7 +61,27 @@ class Lease:
 
 
 @attrs.frozen(kw_only=True)
-class ResumeOptions:
+class Backoff:
+    """Delays of a client that reconnects, in seconds. Raise ``ValueError`` for a value out of range."""
+
+    first_delay: float = attrs.field(default=0.1, validator=between(0.001))
+    """Before the first try after a loss; each further one waits twice as long."""
+    longest_delay: float = attrs.field(default=10.0, validator=between(0.001))
+    """The most that a client waits between two tries. A connection that held longer begins with the first delay."""
+    jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
+    """By what part a delay is shortened at random, so that many clients do not come back at once."""
+
+    def delay(self, tries: int, chance: float) -> float:
+        """Return the seconds to wait after so many ``tries``: twice as many with each, up to the longest delay.
+
+        ``chance`` is a random number from 0 to 1, by which they are shortened.
+        """
+        whole = min(self.first_delay * 2.0 ** min(tries, 60), self.longest_delay)
+        return whole * (1.0 - self.jitter * chance)
+
+
+@attrs.frozen(kw_only=True)
+class ResumeOptions(Backoff):
     """Options of resumption. Sizes are bytes, times seconds. Raise ``ValueError`` for a value out of range.
 
     A client resumes by itself; a server lets those clients resume that asked for it when they connected.
@@ -80,8 +100,6 @@ class ResumeOptions:
     less than ``longest_delay`` and passed nothing of the streams."""
     longest_delay: float = attrs.field(default=10.0, validator=between(0.0))
     """The most that a client waits between two tries, and a quarter of ``session_seconds`` if that is less."""
-    jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
-    """By what part a delay is shortened at random, so that many clients do not come back at once."""
     sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))
     """Sessions of a server that wait for their clients. Beyond: the one that waits longest ends."""
     sessions_bytes: int = attrs.field(default=64 * 2**20, validator=between(1, whole=True))
@@ -89,32 +107,6 @@ class ResumeOptions:
     live_bytes: int = attrs.field(default=256 * 2**20, validator=between(1, whole=True))
     """Bytes that the connected sessions of a server keep together, to send or to send again. Near this limit the
     senders of those sessions wait that keep most: more than eight times the bytes left. No session is ended for it."""
-
-    def delay(self, tries: int, chance: float) -> float:
-        """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""
-        return _delay(self, tries, chance)
-
-
-@attrs.frozen(kw_only=True)
-class Backoff:
-    """Delays of a client that reconnects, in seconds. Raise ``ValueError`` for a value out of range."""
-
-    first_delay: float = attrs.field(default=0.1, validator=between(0.001))
-    """Before the first try after a loss; each further one waits twice as long."""
-    longest_delay: float = attrs.field(default=10.0, validator=between(0.001))
-    """The most that a client waits between two tries. A connection that held longer begins with the first delay."""
-    jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
-    """By what part a delay is shortened at random, so that many clients do not come back at once."""
-
-    def delay(self, tries: int, chance: float) -> float:
-        """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""
-        return _delay(self, tries, chance)
-
-
-def _delay(options: ResumeOptions | Backoff, tries: int, chance: float) -> float:
-    """Return a delay that doubles with each try, up to the longest, shortened at random."""
-    whole = min(options.first_delay * 2.0 ** min(tries, 60), options.longest_delay)
-    return whole * (1.0 - options.jitter * chance)
 
 
 @attrs.frozen(kw_only=True)

@@ -28,19 +28,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qa.hostile_payloads import colliding
-from rsocket_trio.codecs import (
-    BYTES,
-    CBOR,
-    JSON,
-    MESSAGEPACK,
-    TEXT,
-    Codec,
-    DecodeError,
-    find_codec,
-)
-from rsocket_trio.data_types import type_name
-from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, collide, keys_of_maps
-from rsocket_trio.services.json_schema import check_type, json_schema
+from rsocket_trio.codecs import BYTES, CBOR, JSON, MESSAGEPACK, TEXT, Codec, DecodeError, find_codec
+from rsocket_trio.data_types import hashed_by_type, type_name
+from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, keys_of_maps
+from rsocket_trio.services.description import json_schema
 
 OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
 """The codecs that take objects."""
@@ -440,6 +431,7 @@ def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object
 )
 def test_data_that_is_not_of_the_format_is_refused(codec: Codec, data: bytes, said: str | None) -> None:
     assert refusal(codec, data, Order) == (said or "$: MessagePack data is malformed: trailing characters (byte 21)")
+    assert refusal(MESSAGEPACK, b"\x91\xc7\x03\x05abc", Any) == "$: MessagePack extension 5"
 
 
 @pytest.mark.parametrize(
@@ -624,12 +616,6 @@ def test_the_keys_of_maps_of_cbor_without_a_length_are_found() -> None:
     assert [len(keys) for keys in keys_of_maps(data[:-30], CBOR_FORM) if keys][-1] > LARGE_TABLE - 10
 
 
-def test_steps_are_counted_in_dictionaries_and_sets() -> None:
-    assert collide(colliding(2**14), in_set=False)
-    for in_set in (False, True):
-        assert collide([Decimal(2**61 - 1).scaleb(number) for number in range(2000)], in_set=in_set)
-
-
 @pytest.mark.parametrize("codec", OBJECTS, ids=repr)
 def test_honest_numbers_are_keys_and_members(codec: Codec) -> None:
     random = Random(1)
@@ -703,7 +689,7 @@ def test_half_a_surrogate_pair_is_refused(codec: Codec) -> None:
 )
 def test_types_that_no_codec_takes_are_named(kind: Any, said: str) -> None:
     with pytest.raises(TypeError) as caught:
-        check_type(kind)
+        hashed_by_type(kind)
 
     assert said in str(caught.value)
 
@@ -745,6 +731,8 @@ def test_schemas_of_models_keep_their_definitions_at_the_top() -> None:
         ("application/json", JSON),
         ("application/msgpack;v=5", MESSAGEPACK),
         ("text/plain;charset=UTF-8", TEXT),
+        ("APPLICATION/JSON; charset=utf-8", JSON),
+        ("text/json", JSON),
         ("application/octet-stream", BYTES),
     ],
 )
@@ -765,27 +753,21 @@ def test_a_mime_type_without_a_codec_is_refused_with_those_that_are_here() -> No
 # The extra
 
 
-def test_the_libraries_are_loaded_with_the_first_value_and_a_missing_one_is_named() -> None:
+def test_cbor2_is_loaded_with_the_first_value_and_named_if_it_is_missing() -> None:
     program = """
 import sys
 from rsocket_trio import codecs
-libraries = ["msgspec", "cbor2", "pydantic"]
-print(*[name for name in libraries if name in sys.modules])
-codecs.TEXT.encode("text")
-codecs.BYTES.decode(b"data", bytes)
-print(*[name for name in libraries if name in sys.modules])
+codecs.JSON.encode(1)
+print(*[name for name in ["cbor2", "pydantic"] if name in sys.modules])
 sys.modules["cbor2"] = None
 try:
     codecs.CBOR.encode(1)
 except ImportError as error:
     print(error)
-print(*[name for name in libraries if sys.modules.get(name)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.splitlines() == [
         "",
-        "",
         "CBOR needs cbor2: pip install '.[services]' in a checkout of rsocket_trio",
-        "msgspec",
     ]

@@ -43,11 +43,6 @@ def upper(request: Payload) -> bytes:
     return request.data.upper()
 
 
-@responder.request_response()
-def text(message: Payload, suffix: str = "") -> str:
-    return message.text + suffix
-
-
 @responder.request_response("untyped")
 def untyped(request):  # type: ignore[no-untyped-def]
     return request
@@ -61,11 +56,6 @@ async def items(request: Payload) -> AsyncIterator[str]:
 @responder.request_stream
 async def push(request: Payload, out: Outgoing) -> None:
     await out.send(b"one")
-
-
-@responder.request_subscription
-async def prices(request: Payload) -> AsyncIterator[bytes | str]:
-    yield b"1"
 
 
 @responder.request_channel("chat", initial_request_n=16)
@@ -133,7 +123,6 @@ responder.request_stream("service")(Greeter())
 # What is decorated stays what it was.
 
 assert_type(upper(Payload()), bytes)
-assert_type(text(Payload(), suffix="!"), str)
 assert_type(items(Payload()), AsyncIterator[str])
 assert_type(permits(Setup(dialect="rsocket/1.0")), AsyncIterator[Lease])
 
@@ -159,11 +148,6 @@ class Receipt:
 @responder.request_response("orders.place")
 async def place(order: Order) -> Receipt:
     return Receipt(1)
-
-
-@responder.request_response("now")
-async def now() -> str:
-    return "now"
 
 
 @responder.request_stream("ticks.{symbol}")

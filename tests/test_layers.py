@@ -61,11 +61,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 
-THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
+THIRD_PARTY_IN_PURE_FOLDERS = {"attrs", "msgspec"}
 ONLY_WHEN_NEEDED = {
-    "codecs": {"msgspec", "pydantic"},
-    "formats": {"msgspec", "cbor2", "pydantic"},
-    "data_types": {"msgspec", "pydantic", "pydantic_core", "typing_extensions"},
+    "codecs": {"pydantic"},
+    "formats": {"cbor2"},
+    "data_types": {"pydantic", "pydantic_core", "typing_extensions"},
 }
 """Third parties that modules load inside of their functions, and nothing else in the pure folders."""
 CLOCKS = {"hostile_data": {"time"}}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rsocket_trio.errors import ApplicationError, RSocketError
+from rsocket_trio.errors import ApplicationError, CodedError, RSocketError
 
 
 class ReplayError(ApplicationError):
     """The base class of the errors that are sent to peers. Each class has its own code; ``data`` is bytes or text."""
 
     def __init__(self, data: bytes | str = b"") -> None:
-        self._say(data, self.default_code)
+        CodedError.__init__(self, data)
 
 
 class PositionExpired(ReplayError):

@@ -19,7 +19,7 @@ import attrs
 from rsocket_trio.codecs import Codec, DecodeError, decode_text, find_codec
 from rsocket_trio.data_types import KINDS_KEPT, type_name
 from rsocket_trio.errors import Invalid, RemoteProtocolError
-from rsocket_trio.forms import Handler, function_name, unfit
+from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.metadata.composite import Entry, encode_composite
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
@@ -39,11 +39,10 @@ from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
 
 NONE = type(None)
-Read: TypeAlias = Callable[[bytes], Any]
+Read: TypeAlias = Callable[[bytes], object]
 SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
 """Data MIME types of a connection that leave the choice to the codecs of the responder."""
 ANSWERS = "an answer is bytes, text, a Payload, or an object: a dataclass, an attrs class, a model, a dict, a list"
-MIME_AND_CONTENT = operator.attrgetter("mime", "content")
 MAX_CHOICES = 64
 """Ways to name the codecs of a request for which they are kept: a peer could think of any number."""
 MAX_CHOICE_BYTES = 256
@@ -60,43 +59,30 @@ class Encode:
     argument: object
 
 
-def text_type(kind: object) -> object:
-    """Return ``str`` with the constraints of ``kind``, if that takes text as a whole payload; ``None`` if it does not.
+def whole_type(kind: object) -> tuple[object, bool]:
+    """Return the type of text or bytes of which ``kind`` takes the whole payload, and whether it admits ``None``.
 
-    Text are ``str``, ``str | None``, and both within ``Annotated`` and ``NewType``. Unions with other types, enums and
-    ``Literal`` are objects.
+    Text are ``str``, ``str | None``, and both within ``Annotated`` and ``NewType``: it is ``str`` with constraints.
+    Bytes are ``bytes`` and ``bytes | None``. Unions with other types, enums and ``Literal`` are objects: ``None``.
     """
-    if kind is str:
-        return str
-    if get_origin(kind) is Annotated:
-        text, *constraints = get_args(kind)
-        text = text_type(text)
-        return None if text is None else Annotated[(text, *constraints)]
-    others = _members(kind) - {NONE}
-    return text_type(others.pop()) if len(others) == 1 and others != {kind} else None
-
-
-def is_bytes(kind: object) -> bool:
-    """Return whether ``kind`` is ``bytes``, or ``bytes | None``: the data as it is, without a codec."""
-    return kind is bytes or _members(kind) == {bytes, NONE}
-
-
-def admits_none(kind: object) -> bool:
-    """Return whether ``kind`` is ``None``, or a union with it."""
-    if get_origin(kind) is Annotated:
-        return admits_none(get_args(kind)[0])
-    members = _members(kind)
-    return NONE in members or any(admits_none(member) for member in members - {kind})
-
-
-def _members(kind: object) -> set[object]:
-    """Return the members of a union; the type itself for another one, or the type that it is a name of."""
+    if kind is str or kind is bytes or kind is NONE:
+        return None if kind is NONE else kind, kind is NONE
+    inner: object
     if get_origin(kind) in (Union, UnionType):
-        return set(get_args(kind))
-    if isinstance(kind, type):
-        return {kind}
+        parts = [whole_type(each) for each in get_args(kind)]
+        others = [whole for whole, _ in parts if whole is not None]
+        admits = any(admits for _, admits in parts)
+        return others[0] if len(others) == 1 and len(parts) == 1 + (NONE in get_args(kind)) else None, admits
+    if get_origin(kind) is Annotated:
+        inner, *constraints = get_args(kind)
+        whole, admits = whole_type(inner)
+        return None if whole in (None, bytes) else Annotated[(whole, *constraints)], admits
     # Of a NewType, and of a `type` statement.
-    return {getattr(kind, "__supertype__", getattr(kind, "__value__", kind))}
+    inner = getattr(kind, "__supertype__", getattr(kind, "__value__", None))
+    if inner is None or isinstance(kind, type | Enum):
+        return None, False
+    whole, admits = whole_type(inner)
+    return None if whole is bytes else whole, admits
 
 
 def is_object_type(kind: object) -> bool:
@@ -110,22 +96,22 @@ def is_object_type(kind: object) -> bool:
         return False
     if isinstance(kind, type):
         return not issubclass(kind, PAYLOAD_LIKE) or issubclass(kind, Enum)
-    return text_type(kind) is None
+    return whole_type(kind)[0] is None
 
 
 @lru_cache(KINDS_KEPT)
 def _reader(kind: object) -> Read | None:
-    if is_bytes(kind):
-        return (lambda data: data or None) if admits_none(kind) else bytes
-    text = text_type(kind)
-    if text is None:
-        return None
-    admits = admits_none(kind)
-    return lambda data: None if admits and not data else decode_text(data, text)
+    whole, admits = whole_type(kind)
+    if whole is bytes:
+        return (lambda data: data or None) if admits else bytes
+    return None if whole is None else lambda data: None if admits and not data else decode_text(data, whole)
 
 
 def reader_of(kind: object) -> Read | None:
-    """Return the function that reads the data of a payload as ``kind``; ``None`` where a codec has to read it."""
+    """Return the function that reads the data of a payload as ``kind``: text or bytes, or either and ``None``.
+
+    ``None`` where a codec has to read it.
+    """
     try:
         return _reader(kind)
     except TypeError:
@@ -143,7 +129,7 @@ def decode_object(codec: Codec, data: bytes, kind: object) -> Any:
     except ValueError:
         if data:
             raise
-    if admits_none(kind):
+    if whole_type(kind)[1]:
         return None
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
@@ -160,12 +146,13 @@ def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_
     a connection without composite metadata whose MIME type no codec covers. Raise ``ValueError`` for such a MIME type
     elsewhere.
     """
+    is_composite = metadata_mime == COMPOSITE_METADATA
     if data_mime in SAYS_NOTHING:
-        return codecs[0], metadata_mime == COMPOSITE_METADATA
+        return codecs[0], is_composite
     try:
         return find_codec(codecs, str(data_mime)), False
     except ValueError:
-        if metadata_mime == COMPOSITE_METADATA:
+        if is_composite:
             raise
         return codecs[0], False
 
@@ -181,37 +168,32 @@ class RequestForm:
 
     codec: Codec
     metadata_mime: str | int
-    names: bytes | None
-    accepts: bytes | None
+    names: bytes | None = None
+    accepts: bytes | None = None
 
 
 def form_of_requests(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> RequestForm:
     """Return how requests carry objects on a connection with these MIME types. Raise ``ValueError`` as above."""
     codec, named = codec_of_connection(codecs, data_mime, metadata_mime)
     if not named:
-        return RequestForm(codec, metadata_mime, None, None)
-    return RequestForm(
-        codec,
-        metadata_mime,
-        encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))]),
-        encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))]),
-    )
+        return RequestForm(codec, metadata_mime)
+    names = encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))])
+    accepts = encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))])
+    return RequestForm(codec, metadata_mime, names, accepts)
 
 
 @value
 class NoCodec:
-    """Stands for the codec of a MIME type that no codec covers, for ``reason``: what needs it is ``Invalid``."""
+    """Stands for the codec of a MIME type that no codec covers: what needs it is ``Invalid``, for this ``reason``."""
 
     reason: str
     mime: str = ""
 
-    def encode(self, value: object, /) -> NoReturn:
+    def encode(self, *_: object) -> NoReturn:
         """Raise ``Invalid``."""
         raise Invalid(self.reason)
 
-    def decode(self, data: bytes, kind: object, /) -> NoReturn:
-        """Raise ``Invalid``."""
-        raise Invalid(self.reason)
+    decode = encode
 
 
 @attrs.define(eq=False)
@@ -227,8 +209,7 @@ class CodecChoices:
 
         Each is a ``NoCodec`` if no codec covers what is named: bytes and text need none.
         """
-        mimes = (request.data_mime, setup.data_mime, setup.metadata_mime)
-        key = (*mimes, *map(MIME_AND_CONTENT, entries))
+        key = (request.data_mime, setup.data_mime, setup.metadata_mime, *map(MIME_AND_CONTENT, entries))
         choice = self._kept.get(key)
         if choice is None:
             choice = self._choose(request, entries, setup)
@@ -251,9 +232,12 @@ class CodecChoices:
             except ValueError:
                 encoder = self.codecs[0]
         try:
-            return decoder, codec_of_answer(self.codecs, encoder, entries) if entries else encoder
+            return decoder, codec_of_answer(self.codecs, encoder, entries)
         except Invalid as error:
             return decoder, NoCodec(error.text)
+
+
+MIME_AND_CONTENT = operator.attrgetter("mime", "content")
 
 
 def codec_of_request(codecs: Sequence[Codec], request: Payload, entries: Iterable[Entry], setup: Setup) -> Codec:
@@ -278,20 +262,18 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
         lists = [decode_accepted_mimes(entry.content) for entry in entries if entry.mime == ACCEPT_MIME_TYPES]
     except RemoteProtocolError as error:
         raise Invalid(f"accepted MIME types: {error}") from None
+    problem: str | None = None
     accepted = [mime for each in lists for mime in each]
-    problem = ""
-    for mime in accepted:
+    for mime in (mime for mime in accepted if mime not in SAYS_NOTHING):
         if mime == "*/*":
             return of_request
-        if mime in SAYS_NOTHING:
-            continue
         try:
             return find_codec(codecs, str(mime))
         except ValueError as error:
             problem = problem or str(error)
-    if problem and not any(mime in SAYS_NOTHING for mime in accepted):
-        raise Invalid(problem)
-    return of_request
+    if problem is None or any(mime in SAYS_NOTHING for mime in accepted):
+        return of_request
+    raise Invalid(problem)
 
 
 # Answers of handlers
@@ -308,21 +290,20 @@ def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: obj
     if hasattr(answer, "__aiter__"):
         raise unfit(handler.interaction, handler.registered, answer, "a payload: request_stream answers items")
     if handler.codecs is None:
-        return as_payload(answer)  # type: ignore[arg-type]  # raises: it serves no request
+        return as_payload(answer)  # raises: it serves no request
     mime = setup.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
     # The number of entries was held to the connection's limit when the handler was looked for.
     entries = read_request(request.metadata, mime, len(request.metadata or b"")).mimes
-    _, codec = handler.codecs().of_call(request, entries, setup)
+    _, codec = handler.codecs(request, entries, setup)
+    return Payload(encoded(codec, answer, f"{handler.interaction} handler {handler.name}"))
+
+
+def encoded(codec: Codec, item: object, handler: str = "") -> bytes:
+    """Return an object as ``codec`` writes it. Raise ``TypeError`` if it can't; ``handler`` names whose it is."""
     try:
-        return Payload(codec.encode(answer))
+        return codec.encode(item)
     except (TypeError, ValueError) as error:
-        name = f"{handler.interaction} handler {function_name(handler.registered)}"
-        raise unencodable(codec, answer, error, name) from error
-
-
-def unencodable(codec: Codec, item: object, error: Exception, handler: str = "") -> TypeError:
-    """Return the error for what ``codec`` can't encode, as its ``error`` says; ``handler`` names whose it is."""
-    text = f"{type(item).__name__} can't be encoded as {codec.mime}: {error}"
-    if not handler:
-        return TypeError(text)
-    return TypeError(f"{handler}: {text}; {ANSWERS}" if isinstance(error, TypeError) else f"{handler}: {text}")
+        text = f"{type(item).__name__} can't be encoded as {codec.mime}: {error}"
+        if handler:
+            text = f"{handler}: {text}; {ANSWERS}" if isinstance(error, TypeError) else f"{handler}: {text}"
+        raise TypeError(text) from error

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import typing
-import weakref
 from abc import ABCMeta
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import date, time
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
 from rsocket_trio.connection.typed_streams import Receiving, Stream, TypedChannel
-from rsocket_trio.forms import Handler, shape_of
+from rsocket_trio.forms import Handler, stands_for
 from rsocket_trio.metadata.composite import entries_of_pairs
 from rsocket_trio.payload import Payload
-from rsocket_trio.services.codec_choice import CodecChoices, Encode, reader_of, text_type
+from rsocket_trio.services.codec_choice import CodecChoices, Encode, reader_of
 from rsocket_trio.services.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
 from rsocket_trio.services.signature_plan import (
     ABSENT,
-    CHANNELS,
     KEYWORD_ONLY,
-    STREAMS,
+    POSITIONAL_ONLY,
     TYPED_CHANNELS,
     ArgumentSource,
     Parameter,
@@ -50,8 +48,8 @@ Received = TypeVar("Received")
 Sent = TypeVar("Sent")
 AsyncMethod = TypeVar("AsyncMethod", bound=Callable[..., Awaitable[object]])
 
-_routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-"""The route that each contract begins with."""
+_ROUTE = "_rsocket_route"
+"""The attribute of a contract that has the beginning of its routes."""
 _DECLARED = "_rsocket_method"
 """The attribute of a method that a decorator below marked."""
 _REMOTE = "_rsocket_remote"
@@ -73,24 +71,24 @@ class ServiceMeta(_ProtocolMeta):
         def _is_contract_of(cls: type[T]) -> Exactly[T]: ...  # noqa: N805 - this is a metaclass
 
     def __new__(
-        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: object
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, object],
+        route: str | None = None,
+        **keywords: object,
     ) -> ServiceMeta:
         if bases and bases != (Protocol,) and Service in bases:
-            _check_decorated(name, namespace)
+            for method, function in namespace.items():
+                if inspect.isfunction(function) and not method.startswith("_") and not hasattr(function, _DECLARED):
+                    raise TypeError(
+                        f"{name}.{method} is no request: decorate it with request_response, request_stream, "
+                        f"request_channel or fire_and_forget, or call it _{method} if it is a helper of both ends"
+                    )
         made = super().__new__(cls, name, bases, namespace, **keywords)
         if route is not None:
-            _routes[made] = route
+            setattr(made, _ROUTE, route)
         return made
-
-
-def _check_decorated(name: str, namespace: dict[str, object]) -> None:
-    """Raise ``TypeError`` for a public method in the body of a contract that is not decorated as a request."""
-    for method, function in namespace.items():
-        if inspect.isfunction(function) and not method.startswith("_") and not hasattr(function, _DECLARED):
-            raise TypeError(
-                f"{name}.{method} is no request: decorate it with request_response, request_stream, request_channel or "
-                f"fire_and_forget, or call it _{method} if it is a helper of both ends"
-            )
 
 
 class Service(Protocol, metaclass=ServiceMeta):
@@ -150,8 +148,8 @@ class ChannelDecorator(Protocol):
 class Declaration:
     """Declares a method of a contract as a request: ``@request_stream``, or ``@request_stream("route")``.
 
-    ``interaction`` names the kind of request. The name of the method is its route, unless ``route`` says another. An
-    implementation of a stream or a channel is decorated as well, so that it has the client's form, too.
+    The name of the method is its route, unless ``route`` says another. An implementation of a stream or a channel is
+    decorated as well, so that it has the client's form, too.
     """
 
     interaction: str
@@ -190,21 +188,25 @@ def methods_of(contract: object) -> tuple[Method, ...]:
     """Return the methods of a contract. Raise ``TypeError`` for a class without any, and for types that don't fit."""
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
-    prefix = next((_routes[each] for each in contract.__mro__ if each in _routes), "")
-    methods: dict[str, Method] = {}
-    for each in contract.__mro__:
-        for name, function in vars(each).items():
-            declared = getattr(function, _DECLARED, None)
-            if isinstance(declared, Declaration) and name not in methods:
-                methods[name] = _method(contract, name, function, declared, prefix)
-    if not methods:
+    names = {name: its for each in reversed(contract.__mro__) for name, its in vars(each).items()}
+    functions = {
+        name: function
+        for each in contract.__mro__[::-1]
+        for name, function in vars(each).items()
+        if _is_request(function)
+    }
+    if not functions:
         raise TypeError(f"{contract.__qualname__} has no method that is decorated as a request: no contract")
-    return tuple(methods.values())
+    return tuple(_method(contract, name, function, names) for name, function in functions.items())
 
 
-def _method(contract: type, name: str, function: Callable[..., object], declared: Declaration, prefix: str) -> Method:
+def _is_request(function: object) -> bool:
+    return isinstance(getattr(function, _DECLARED, None), Declaration)
+
+
+def _method(contract: type, name: str, function: Callable[..., object], names: Mapping[str, object]) -> Method:
+    declared: Declaration = getattr(function, _DECLARED)
     where, interaction = f"{contract.__qualname__}.{name}", declared.interaction
-    names = {known: its for each in reversed(contract.__mro__) for known, its in vars(each).items()}
     signature = typed_signature(function, names)
     assert signature is not None
     parameters = list(signature.parameters.values())[1:]  # without self
@@ -221,21 +223,19 @@ def _method(contract: type, name: str, function: Callable[..., object], declared
             raise TypeError(f"{where} is a channel: it takes Receiving or TypedChannel, or returns TypedChannel")
     elif interaction == "request_stream" and received is reply:
         raise TypeError(f"{where} is a stream: it returns Stream or AsyncIterator, not {reply!r}")
-    pattern = parse(".".join(part for part in (prefix, name if declared.route is None else declared.route) if part))
+    route = (getattr(contract, _ROUTE, ""), name if declared.route is None else declared.route)
+    pattern = parse(".".join(filter(None, route)))
     if pattern.catches_all:
         raise ValueError(f"{where}: a contract has no route '{CATCH_ALL}', which stands for any number of routes")
     if len(parameters) > len(pattern.parameters) + 1:
-        parameters = [each if each.name in pattern.parameters else _member(where, each) for each in parameters]
+        for index, each in enumerate(parameters):
+            kind = Any if each.annotation is ABSENT else each.annotation
+            if each.name not in pattern.parameters:
+                if kind is not Any and source_of(kind) is ArgumentSource.PAYLOAD:
+                    raise TypeError(f"{where}: parameter {each.name} takes the whole payload, and there are others")
+                parameters[index] = each.replace(annotation=kind)
     taken = read_parameters(interaction, where, parameters, pattern.parameters)
     return Method(name, pattern, SignaturePlan(interaction, name, taken, received, sent), function)
-
-
-def _member(where: str, parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter that travels beside others as the member of an object."""
-    kind = Any if parameter.annotation is ABSENT else parameter.annotation
-    if kind is not Any and source_of(kind) is ArgumentSource.PAYLOAD:
-        raise TypeError(f"{where}: parameter {parameter.name} takes the whole payload, and there are others")
-    return parameter.replace(annotation=kind)
 
 
 # The server's side
@@ -257,9 +257,9 @@ def implemented(contract: object, implementation: object, codecs: CodecChoices) 
             continue
         if not callable(function):
             raise TypeError(f"{where} is no method")
-        plan = _plan_of(method, function)
-        positional = [each.name for each in plan.parameters if each.is_positional]
-        keywords = {each.name: None for each in plan.parameters if not each.is_positional}
+        plan = _plan_of(method.plan, function)
+        positional = [each.name for each in plan.parameters if each.binding is POSITIONAL_ONLY]
+        keywords = {each.name: None for each in plan.parameters if each.binding is not POSITIONAL_ONLY}
         try:
             inspect.signature(function).bind(*positional, **keywords)
         except TypeError as error:
@@ -270,36 +270,25 @@ def implemented(contract: object, implementation: object, codecs: CodecChoices) 
     return handlers
 
 
-def _plan_of(method: Method, function: Callable[..., object]) -> SignaturePlan:
+def _plan_of(plan: SignaturePlan, function: Callable[..., object]) -> SignaturePlan:
     """Return the plan of a method as its implementation serves it: with its own defaults, its channel, and by
     name: its order may be another one."""
-    plan, signature = method.plan, signature_of(function)
+    signature = signature_of(function)
     own = {} if signature is None else dict(signature.parameters)
     parameters = []
     for each in plan.parameters:
         default = own.pop(each.name).default if each.name in own else ABSENT
         if default is ABSENT and each.default is not Ellipsis:  # by which a protocol says only that there is one
             default = each.default
-        declared = each.declared if each.is_positional else each.declared.replace(kind=KEYWORD_ONLY)
-        parameters.append(attrs.evolve(each, default=default, declared=declared))
-    iterates = plan.interaction in (*STREAMS, "request_channel")
+        binding = POSITIONAL_ONLY if each.binding is POSITIONAL_ONLY else KEYWORD_ONLY
+        parameters.append(attrs.evolve(each, default=default, binding=binding))
     if plan.interaction == "request_channel" and own:
         # It is the parameter that the contract does not name.
         channel = next(iter(own.values()))
-        source = _source_of_channel(function, channel)
-        parameters.append(Parameter(channel.name, source, plan.items, plan.reply, ABSENT, False, channel))
-    return SignaturePlan(plan.interaction, plan.name, parameters, plan.reply, plan.items, iterates=iterates)
-
-
-def _source_of_channel(function: Callable[..., object], channel: inspect.Parameter) -> ArgumentSource:
-    try:
-        signature = typed_signature(function)
-        source = None if signature is None else source_of(signature.parameters[channel.name].annotation)
-    except TypeError:
-        source = None  # of types that are local names elsewhere: the contract has them
-    if source in CHANNELS:
-        return source
-    return ArgumentSource.RECEIVING if shape_of(function) == "async generator" else ArgumentSource.TYPED_CHANNEL
+        generates = stands_for(function) == "async generator"
+        source = ArgumentSource.RECEIVING if generates else ArgumentSource.TYPED_CHANNEL
+        parameters.append(Parameter(channel.name, source, plan.items, plan.reply, ABSENT, channel.kind))
+    return SignaturePlan(plan.interaction, plan.name, parameters, plan.reply, plan.items)
 
 
 # The client's side
@@ -329,15 +318,34 @@ def remote_of(
 
 def _caller(method: Method) -> Callable[..., object]:
     """Return the function that makes a call of a method a request."""
-    plan = method.plan
-    bind, prepare = binder(plan.parameters, method.name), _request_of(method)
+    plan, pattern = method.plan, method.pattern
+    bind = binder(plan.parameters, method.name)
+    literal = None if pattern.literal is None else MethodRoute(pattern.literal, pattern.text)
+    routed = [each for each in plan.parameters if each.source is ArgumentSource.ROUTE]
+    bodies = [each for each in plan.parameters if each.source is not ArgumentSource.ROUTE]
+    has_defaults = any(each.default is not ABSENT for each in bodies)
     is_nothing = plan.interaction == "request_response" and plan.reply is type(None)
     decoded: dict[str, object] = {} if plan.interaction == "fire_and_forget" else {"items": plan.reply}
     if plan.interaction == "request_response":
         decoded = {"reply": Payload if is_nothing or plan.reply is ABSENT else plan.reply}
+    whole = bodies[0] if len(bodies) == 1 else None
+    encode = Encode if whole is None else _sent_as(whole)
 
     def call(self: Any, *args: object, **keywords: object) -> object:
-        route, payload = prepare(bind(*args, **keywords))
+        given = bind(*args, **keywords)
+        route = literal
+        if route is None:
+            texts = {}
+            for each in routed:
+                argument = given.pop(each.name)
+                texts[each.name] = as_text(each.default if argument is ABSENT else argument)
+            route = MethodRoute(pattern.format(**texts), pattern.text)
+        if has_defaults:
+            given = {name: argument for name, argument in given.items() if argument is not ABSENT}
+        if whole is not None:
+            payload = encode(given[whole.name]) if given else b""
+        else:
+            payload = encode(given) if bodies else b""
         make = getattr(self._rsocket_requester, plan.interaction)
         request = make(payload, route=route, auth=self._rsocket_auth, metadata=self._rsocket_metadata, **decoded)
         if plan.interaction == "request_channel" and hasattr(request, "_sends"):
@@ -353,52 +361,20 @@ async def _without_answer(request: Awaitable[object]) -> None:
     await request
 
 
-def _request_of(method: Method) -> Callable[[dict[str, object]], tuple[str, object]]:
-    """Return the function that makes the arguments of a method, by name, the route and the payload of its request."""
-    pattern, parameters = method.pattern, method.plan.parameters
-    literal = None if pattern.literal is None else MethodRoute(pattern.literal, pattern.text)
-    routed = [each for each in parameters if each.source is ArgumentSource.ROUTE]
-    bodies = [each for each in parameters if each.source is not ArgumentSource.ROUTE]
-    has_defaults = not all(each.is_required for each in bodies)
-    is_whole = len(bodies) == 1
-    sent = _sent_as(bodies[0]) if is_whole else Encode
-
-    def prepare(given: dict[str, object]) -> tuple[str, object]:
-        route = literal
-        if route is None:
-            arguments = {each.name: given.pop(each.name) for each in routed}
-            texts = {
-                each.name: as_text(each.default if arguments[each.name] is ABSENT else arguments[each.name])
-                for each in routed
-            }
-            route = MethodRoute(pattern.format(**texts), pattern.text)
-        if has_defaults:
-            given = {name: argument for name, argument in given.items() if argument is not ABSENT}
-        if not bodies or (is_whole and not given):
-            return route, b""
-        return route, sent(given[bodies[0].name] if is_whole else given)
-
-    return prepare
-
-
-def _sent_as(parameter: Parameter) -> Callable[[Any], object]:
+def _sent_as(parameter: Parameter) -> Callable[[object], object]:
     """Return the function that makes an argument that is the whole data what is sent, as its type says."""
     if parameter.source is not ArgumentSource.BODY:
         return lambda argument: argument
     if reader_of(parameter.kind) is None:
         return Encode
-    if text_type(parameter.kind) is None:
-        return lambda argument: argument
     # An enum of texts is sent as its text where the type is ``str``.
-    return lambda argument: argument.value if isinstance(argument, enum.Enum) else argument
+    return lambda argument: argument.value if isinstance(argument, Enum) else argument
 
 
 def as_text(argument: object) -> str:
     """Return an argument as it stands in a route. Raise ``TypeError`` for what has no such form."""
-    if isinstance(argument, str):
-        return str(argument.value) if isinstance(argument, enum.Enum) else argument
-    if isinstance(argument, enum.Enum):
-        return as_text(argument.value)
+    while isinstance(argument, Enum):
+        argument = argument.value
     if isinstance(argument, bool):
         return "true" if argument else "false"
     if isinstance(argument, date | time):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Never, NoReturn
+from typing import Any, Never, NoReturn, TypeAlias
+
+import msgspec
 
 from rsocket_trio.codecs import Codec
-from rsocket_trio.data_types import type_name
+from rsocket_trio.data_types import hashed_by_type, holds_model, is_model, schema_of_model, type_name
 from rsocket_trio.forms import Handler
 from rsocket_trio.payload import Payload
-from rsocket_trio.services.codec_choice import is_bytes, text_type
-from rsocket_trio.services.json_schema import json_schema
-from rsocket_trio.services.signature_plan import ABSENT, ArgumentSource, SignaturePlan, members_of, object_type
+from rsocket_trio.services.codec_choice import reader_of
+from rsocket_trio.services.signature_plan import ABSENT, ArgumentSource, SignaturePlan, object_type
 from rsocket_trio.services.typed_handlers import TypedHandler
 from rsocket_trio.values import value
 
+Schema: TypeAlias = dict[str, Any]
+
 DESCRIPTION_ROUTE = "$routes"
 """The route on which a responder describes its routes, by request/response."""
-BYTES = {"contentMediaType": "application/octet-stream"}
-"""The schema of data that no codec reads: JSON Schema's own words for bytes as they are."""
 MEMBERS = "BodyOfMembers"
 """The name of an object of several parameters in a schema."""
 
@@ -37,34 +38,29 @@ class Route:
 
     route: str | None
     interaction: str
-    parameters: Mapping[str, Any]
-    body: Any = None
-    items: Any = None
+    parameters: Mapping[str, object]
+    body: object = None
+    items: object = None
     reply: object = None
 
 
 def route_record(handler: Handler) -> Route:
     """Return the record of a ``handler`` of requests."""
-    text = None if handler.route is None else handler.pattern_text
+    text, interaction = None if handler.route is None else handler.pattern_text, handler.interaction
     if not isinstance(handler.typed, TypedHandler):
         names = () if handler.pattern is None else handler.pattern.parameters
-        return Route(
-            text,
-            handler.interaction,
-            dict.fromkeys(names, str),
-            body=Payload,
-            items=Payload if handler.interaction == "request_channel" else None,
-            reply=None if handler.interaction == "fire_and_forget" else Payload,
-        )
+        items = Payload if interaction == "request_channel" else None
+        reply = None if interaction == "fire_and_forget" else Payload
+        return Route(text, interaction, dict.fromkeys(names, str), Payload, items, reply)
     plan = handler.typed.plan
     parameters = {each.name: each.kind for each in plan.parameters if each.source is ArgumentSource.ROUTE}
-    items = Payload if plan.takes(ArgumentSource.CHANNEL) else plan.items
-    return Route(text, plan.interaction, parameters, _body(plan), None if items is ABSENT else items, _reply(plan))
+    received = Payload if plan.takes(ArgumentSource.CHANNEL) else plan.items
+    return Route(text, interaction, parameters, _body(plan), None if received is ABSENT else received, _reply(plan))
 
 
 def _body(plan: SignaturePlan) -> object:
     if plan.members:
-        return members_of(plan.parameters)
+        return plan.members
     if plan.body is not ABSENT:
         return plan.body
     return Payload if plan.takes(ArgumentSource.PAYLOAD, ArgumentSource.CHANNEL) else None
@@ -74,48 +70,62 @@ def _reply(plan: SignaturePlan) -> object:
     kind = Payload if plan.takes(ArgumentSource.CHANNEL, ArgumentSource.OUTGOING) else plan.reply
     if kind in (type(None), NoReturn, Never):
         return None
-    return kind if plan.encodes or text_type(kind) is not None or kind is Payload or is_bytes(kind) else Any
+    return kind if plan.encodes or kind is Payload or reader_of(kind) is not None else Any
 
 
-def description(routes: Iterable[Route], codecs: Sequence[Codec]) -> dict[str, Any]:
+def description(routes: Iterable[Route], codecs: Sequence[Codec]) -> Schema:
     """Return what describes ``routes``, served with ``codecs``, as JSON.
 
     ``codecs`` of it are their MIME types. Each of its ``routes`` has ``route`` and ``interaction``, the schemas of the
     ``parameters`` by name, and as ``body``, ``items`` and ``reply`` a schema, or ``null`` where there is nothing.
     """
-    return {
-        "codecs": [codec.mime for codec in codecs],
-        "routes": [
-            {
-                "route": each.route,
-                "interaction": each.interaction,
-                "parameters": {name: _schema(kind) for name, kind in each.parameters.items()},
-                "body": _schema(each.body),
-                "items": _schema(each.items),
-                "reply": _schema(each.reply),
-            }
-            for each in routes
-        ],
-    }
+    described = []
+    for each in routes:
+        parameters = {name: _schema(kind) for name, kind in each.parameters.items()}
+        types = {name: _schema(getattr(each, name)) for name in ("body", "items", "reply")}
+        described.append({"route": each.route, "interaction": each.interaction, "parameters": parameters, **types})
+    return {"codecs": [codec.mime for codec in codecs], "routes": described}
 
 
-def _schema(kind: object) -> dict[str, Any] | None:
+def _schema(kind: object) -> Schema | None:
     """Return the JSON Schema of a type, with those of its classes. A type without a schema has its name."""
     if kind is None:
         return None
     if kind in (Payload, bytes, bytearray, memoryview):
-        return BYTES
+        return {"contentMediaType": "application/octet-stream"}  # JSON Schema's own words for bytes as they are
     if kind is Any:
         return {}
-    if kind is str:
-        return {"type": "string"}  # as the parameters of untyped handlers are, without the extra
-    try:
-        schema = json_schema(object_type(MEMBERS, kind) if isinstance(kind, dict) else kind)
-    except TypeError:
-        return {"title": type_name(kind)}  # of a codec of the application's own
+    if not isinstance(kind, dict):
+        try:
+            return json_schema(kind)
+        except TypeError:
+            return {"title": type_name(kind)}  # of a codec of the application's own
+    schema = _schema(object_type(MEMBERS, kind)) or {}
     definitions = schema.get("$defs", {})
-    if not isinstance(kind, dict) or MEMBERS not in definitions:
+    if MEMBERS not in definitions:
         return schema
     members = definitions.pop(MEMBERS)
-    properties = {name: members["properties"][name] for name in kind}
-    return {**members, "properties": properties, "$defs": definitions}
+    return {**members, "properties": {name: members["properties"][name] for name in kind}, "$defs": definitions}
+
+
+def json_schema(kind: object) -> Schema:
+    """Return the JSON Schema of a type as JSON shows it, with the classes that it is made of in ``$defs``.
+
+    ``kind`` is an annotation. Raise ``TypeError`` for a type that no built-in codec takes, and for a model of pydantic
+    that has no schema.
+    """
+    hashed_by_type(kind)
+    definitions: Schema = {}
+
+    def of_model(kind: object) -> Schema:
+        """Return the schema of a model: its references begin at the top, so its definitions go there."""
+        schema = schema_of_model(kind)
+        definitions.update(schema.pop("$defs", {}))
+        return schema
+
+    def of_custom(kind: type) -> Schema:
+        return of_model(kind) if is_model(kind) else {"description": "anything"}
+
+    schema = of_model(kind) if holds_model(kind) else msgspec.json.schema(kind, schema_hook=of_custom)
+    definitions.update(schema.pop("$defs", {}))
+    return {**schema, "$defs": definitions} if definitions else schema

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,24 +12,27 @@ from rsocket_trio.codecs import Codec, DecodeError, convert_text, decode_error
 from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.streams import Channel
 from rsocket_trio.connection.typed_streams import Receiving, TypedChannel
+from rsocket_trio.data_types import hashed_by_type
 from rsocket_trio.errors import Invalid
-from rsocket_trio.forms import Function, Handler, Kind, drive, function_name, generated, unfit, with_article
+from rsocket_trio.forms import (
+    Function,
+    Handler,
+    Kind,
+    as_items,
+    drive,
+    function_name,
+    shape_of,
+    stands_for,
+    unfit,
+    with_article,
+)
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike
 from rsocket_trio.services.calls.context import Call
-from rsocket_trio.services.codec_choice import (
-    CodecChoices,
-    NoCodec,
-    Read,
-    decode_object,
-    is_bytes,
-    reader_of,
-    text_type,
-    unencodable,
-)
-from rsocket_trio.services.json_schema import check_type
+from rsocket_trio.services.codec_choice import CodecChoices, NoCodec, Read, decode_object, encoded, reader_of
 from rsocket_trio.services.signature_plan import (
     ABSENT,
     CHANNELS,
+    POSITIONAL_ONLY,
     STREAMS,
     TYPED_CHANNELS,
     UNARY,
@@ -38,13 +40,17 @@ from rsocket_trio.services.signature_plan import (
     Parameter,
     SignaturePlan,
     plan_of_handler,
-    shape_of_handler,
 )
+from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from rsocket_trio.metadata.routes import RequestMetadata
 
 NO_KEYWORDS: Mapping[str, object] = {}
+
+
+SERVES = dict.fromkeys(STREAMS, "an async generator, or an async function with an Outgoing")
+"""The functions that an interaction takes; a channel takes the others."""
 
 
 def read(decorator: str, function: object, route_parameters: Sequence[str], codecs: CodecChoices) -> Handler | None:
@@ -63,40 +69,29 @@ def read(decorator: str, function: object, route_parameters: Sequence[str], code
 def typed_handler(plan: SignaturePlan, function: Function, codecs: CodecChoices) -> Handler:
     """Return the handler that serves ``plan`` by ``function``. Raise ``TypeError`` as ``read`` does."""
     interaction, name = plan.interaction, function_name(function)
-    shape = shape_of_handler(interaction, function)
-    generates = shape == "async generator" or (shape == "plain function" and plan.iterates)
-    kind = Kind.ASYNC
+    shape, stand_in = shape_of(function), stands_for(function)
+    generates = stand_in == "async generator"
     if interaction in UNARY:
-        if generates or plan.iterates:
+        if generates:
             raise TypeError(f"{interaction} takes one answer; {name} yields items: that is request_stream")
         kind = Kind.ASYNC if shape == "async function" else Kind.INLINE
-    elif interaction in STREAMS:
-        if not generates and (shape != "async function" or not plan.takes(ArgumentSource.OUTGOING)):
-            takes = "an async generator, or an async function with an Outgoing"
-            raise TypeError(f"{interaction} takes {takes}; {name} is {with_article(shape)}")
-        kind = Kind.PUSH
-    elif not plan.takes(*CHANNELS):
-        raise TypeError(f"{interaction} takes a parameter of Receiving, TypedChannel or Channel; {name} has none")
-    elif shape != "async function" and not generates:
-        raise TypeError(f"{interaction} takes an async function or an async generator; {name} is {with_article(shape)}")
-    _check_types(plan, name, codecs)
+    else:
+        kind = Kind.PUSH if interaction in STREAMS else Kind.ASYNC
+        if kind is Kind.ASYNC and not plan.takes(*CHANNELS):
+            raise TypeError(f"{interaction} takes a parameter of Receiving, TypedChannel or Channel; {name} has none")
+        sends = stand_in == "async function" and plan.takes(ArgumentSource.OUTGOING, *CHANNELS)
+        if not generates and not sends:
+            serves = SERVES.get(interaction, "an async function or an async generator")
+            raise TypeError(f"{interaction} takes {serves}; {name} is {with_article(shape)}")
+    if all(type(codec).__module__.startswith("rsocket_trio.") for codec in codecs.codecs):
+        kinds = [each.kind for each in plan.parameters if each.source in (ArgumentSource.BODY, *TYPED_CHANNELS)]
+        for each in (*kinds, plan.reply) if plan.encodes else kinds:
+            if each is not Payload and getattr(each, "__origin__", None) is not Payload:
+                try:
+                    hashed_by_type(each)
+                except TypeError as error:
+                    raise TypeError(f"{interaction} handler {name}: {error}") from None
     return Handler(function, kind, interaction=interaction, typed=TypedHandler(plan, function, codecs, generates))
-
-
-def _check_types(plan: SignaturePlan, name: str, codecs: CodecChoices) -> None:
-    """Raise ``TypeError`` for types that the built-in codecs can't read or write; others may take anything."""
-    if not all(type(codec).__module__.startswith("rsocket_trio.") for codec in codecs.codecs):
-        return
-    kinds = [each.kind for each in plan.parameters if each.source in (ArgumentSource.BODY, *TYPED_CHANNELS)]
-    for kind in (*kinds, plan.reply) if plan.encodes else kinds:
-        if is_bytes(kind) or text_type(kind) is str:
-            continue  # no codec is asked, and none may be installed
-        if kind is Payload or (typing.get_origin(kind) is Annotated and typing.get_args(kind)[0] is Payload):
-            continue
-        try:
-            check_type(kind)
-        except TypeError as error:
-            raise TypeError(f"{plan.interaction} handler {name}: {error}") from None
 
 
 @attrs.frozen(eq=False)
@@ -111,7 +106,7 @@ class TypedHandler:
     codecs: CodecChoices
     generates: bool
 
-    def serving(self, call: Call, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
+    def __call__(self, call: Call, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
         """Return the function of bytes that serves ``call``, in the form of ``kind``.
 
         ``request`` opened the call, ``metadata`` are its MIME entries. Raise ``Invalid`` if no codec covers it.
@@ -130,34 +125,30 @@ class TypedHandler:
         return served.respond if kind is Kind.ASYNC else served.respond_inline
 
 
+@value
 class TypedCall:
-    """One call of a typed handler: decodes what came, calls the function, encodes what it gives."""
+    """One call of a typed handler: decodes what came by ``codec``, calls the function, encodes by ``answers``."""
 
-    __slots__ = ("_answer", "_call", "_codec", "_function", "_handler", "_plan")
-
-    def __init__(self, handler: TypedHandler, call: Call, codec: Codec, answer: Codec) -> None:
-        self._handler = handler
-        self._plan = handler.plan
-        self._function = handler.function
-        self._call = call
-        self._codec = codec
-        self._answer = answer
+    handler: TypedHandler
+    call: Call
+    codec: Codec
+    answers: Codec
 
     async def respond(self, request: Payload) -> PayloadLike:
         """Await the handler of one ``request``, and return its answer."""
         # Reset afterwards: a worker goes on with the next call if its context is as it was.
-        token = current_call_variable.set(self._call)
+        token = current_call_variable.set(self.call)
         try:
             args, keywords = self._arguments(request)
-            return self._encoded(await self._function(*args, **keywords))
+            return self._encoded(await self.handler.function(*args, **keywords))
         finally:
             current_call_variable.reset(token)
 
     def respond_inline(self, request: Payload) -> PayloadLike | Awaitable[PayloadLike]:
         """Call the plain handler of one ``request``; return its answer, or an awaitable of it."""
-        current_call_variable.set(self._call)
+        current_call_variable.set(self.call)
         args, keywords = self._arguments(request)
-        result = self._function(*args, **keywords)
+        result = self.handler.function(*args, **keywords)
         return self._awaited(result) if inspect.isawaitable(result) else self._encoded(result)
 
     async def _awaited(self, result: Awaitable[object]) -> PayloadLike:
@@ -168,18 +159,18 @@ class TypedCall:
 
         ``carrier`` is the sending side of the stream, or the channel.
         """
-        token = current_call_variable.set(self._call)
+        handler = self.handler
+        token = current_call_variable.set(self.call)
         try:
             args, keywords = self._arguments(request, carrier)
-            result = self._function(*args, **keywords)
-            if not self._handler.generates:
+            result = handler.function(*args, **keywords)
+            if not handler.generates:
                 await result
                 return
             if not hasattr(result, "__aiter__"):
-                raise unfit(self._plan.interaction, self._function, result, "an async generator or iterable")
-            items = result if hasattr(result, "athrow") else generated(result)
+                raise unfit(handler.plan.interaction, handler.function, result, "an async generator or iterable")
             # An item that can't be encoded is raised at the ``yield``, as if the send had failed.
-            await drive(items, lambda item: carrier.send(self._encoded(item)))
+            await drive(as_items(result), lambda item: carrier.send(self._encoded(item)))
         finally:
             current_call_variable.reset(token)
 
@@ -188,79 +179,68 @@ class TypedCall:
         return self.push(channel.request, channel)
 
     def _encoded(self, result: object) -> PayloadLike:
-        plan = self._plan
+        plan = self.handler.plan
         if result is None or plan.interaction == "fire_and_forget":
             return b""
         if isinstance(result, Payload) or (not plan.encodes and isinstance(result, PAYLOAD_LIKE)):
             data: PayloadLike = result
             return data
-        try:
-            return self._answer.encode(result)
-        except (TypeError, ValueError) as error:
-            name = f"{plan.interaction} handler {function_name(self._function)}"
-            raise unencodable(self._answer, result, error, name) from error
+        return encoded(self.answers, result, f"{plan.interaction} handler {function_name(self.handler.function)}")
 
     def _arguments(self, request: Payload, carrier: object = None) -> tuple[Sequence[object], Mapping[str, object]]:
         """Return the arguments of the function, by position and by name. Raise ``Invalid`` for what does not fit.
 
         ``carrier`` is the channel, or the sending side of a stream.
         """
-        if self._plan.takes_data_alone:
-            return (self._decode(request, self._plan.body, self._plan.read),), NO_KEYWORDS
+        plan = self.handler.plan
+        if plan.takes_data_alone:
+            return (self._decode(request, plan.body, plan.read),), NO_KEYWORDS
         args: list[object] = []
         keywords: dict[str, object] = {}
-        body = self._body(request)
-        for parameter in self._plan.parameters:
+        body: Any = {} if plan.members else ABSENT
+        if plan.body is not ABSENT and (request.data or (plan.needs_data and not plan.members)):
+            body = self._decode(request, plan.body, plan.read)
+        for parameter in plan.parameters:
             if parameter.source is not ArgumentSource.BODY:
                 argument = self._argument(parameter, request, carrier)
             else:
-                argument = body.get(parameter.name, ABSENT) if self._plan.members else body
+                argument = body.get(parameter.name, ABSENT) if plan.members else body
             if argument is ABSENT:
                 argument = parameter.default
                 if argument is ABSENT:
                     raise Invalid(f"$: missing required field `{parameter.name}`")
-            if parameter.is_positional:
+            if parameter.binding is POSITIONAL_ONLY:
                 args.append(argument)
             else:
                 keywords[parameter.name] = argument
         return args, keywords
-
-    def _body(self, request: Payload) -> Any:
-        """Return the decoded data, ``ABSENT`` where no parameter needs any."""
-        plan = self._plan
-        if not request.data and plan.members:
-            return {}
-        if plan.body is ABSENT or (not request.data and not plan.needs_data):
-            return ABSENT
-        return self._decode(request, plan.body, plan.read)
 
     def _decode(self, payload: Payload, kind: object, read: Read | None) -> object:
         data = payload.data
         try:
             if read is not None:
                 return read(data)
-            return self._codec.decode(data, kind) if data else decode_object(self._codec, data, kind)
+            return self.codec.decode(data, kind) if data else decode_object(self.codec, data, kind)
         except ValueError as error:
             raise Invalid(str(decode_error(error))) from None
 
     def _argument(self, parameter: Parameter, request: Payload, carrier: Any) -> object:
-        source = parameter.source
+        source, plan = parameter.source, self.handler.plan
         if source is ArgumentSource.ROUTE:
             try:
-                return convert_text(self._call.parameters[parameter.name], parameter.kind)
+                return convert_text(self.call.parameters[parameter.name], parameter.kind)
             except DecodeError as error:
                 raise Invalid(f"route parameter {parameter.name}: {str(error).removeprefix('$: ')}") from None
         if source is ArgumentSource.PAYLOAD:
             return request
         if source not in TYPED_CHANNELS:
             return carrier
-        kind = parameter.kind
-        read = reader_of(kind)
+        kind, read = parameter.kind, reader_of(parameter.kind)
 
         def decode(payload: Payload) -> object:
             return payload if kind is Payload else self._decode(payload, kind, read)
 
-        first = self._plan.body is ABSENT and not self._plan.takes(ArgumentSource.PAYLOAD)
+        first = plan.body is ABSENT and not plan.takes(ArgumentSource.PAYLOAD)
         if source is ArgumentSource.RECEIVING:
             return Receiving[object](carrier, decode, with_request=first)
         return TypedChannel[object, object](carrier, decode, encode=self._encoded, with_request=first)

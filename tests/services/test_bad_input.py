@@ -8,18 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
-import cbor2
 import pydantic
 import pytest
 
-from rsocket_trio import (
-    Connection,
-    Invalid,
-    Payload,
-    Rejected,
-    Responder,
-    RSocketError,
-)
+from rsocket_trio import Connection, Invalid, Payload, Rejected, Responder, RSocketError
 from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION, ROUTING
@@ -122,32 +114,19 @@ async def refusal(client: Connection, data: bytes, route: str) -> str:
     return text
 
 
-def nested(mime: str, depth: int = DEPTH) -> bytes:
+def nested(mime: str) -> bytes:
     """Return lists in each other."""
     begin, end = {JSON: (b"[", b"]"), CBOR: (b"\x81", b"\x80"), MESSAGEPACK: (b"\x91", b"\x90")}[mime]
-    return begin * depth + (end * depth if mime == JSON else end)
-
-
-def nested_objects(mime: str, key: str, depth: int = DEPTH) -> bytes:
-    """Return objects in each other, each the only item of a list."""
-    codec: Codec = next(codec for codec in DEFAULT_CODECS if codec.mime == mime)
-    name = codec.encode(key)
-    if mime == JSON:
-        return b"{%b:[" % name * depth + b"]}" * depth
-    begin = b"\xa1%b\x81" if mime == CBOR else b"\x81%b\x91"
-    return begin % name * depth + (b"\xa0" if mime == CBOR else b"\x80")
+    return begin * DEPTH + (end * DEPTH if mime == JSON else end)
 
 
 @pytest.mark.parametrize("mime", [JSON, CBOR, MESSAGEPACK])
 async def test_data_nested_a_hundred_thousand_times_is_invalid_for_every_type(mime: str) -> None:
     async with beside_a_stream(mime) as pair:
         for route in ("list", "object", "order", "members", "tree", "model", "union"):
-            for data in (nested(mime), nested_objects(mime, "children"), nested_objects(mime, "order")):
-                text = await refusal(pair.client, data, route)
-                assert text.startswith("$"), text
+            assert (await refusal(pair.client, nested(mime), route)).startswith("$")
         words = "nesting depth" if mime == CBOR else "nested too deeply"
         assert words in await refusal(pair.client, nested(mime), "list")
-        assert words in await refusal(pair.client, nested_objects(mime, "a"), "object")
 
 
 JSON_ROWS = [
@@ -164,24 +143,6 @@ JSON_ROWS = [
     ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
     ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: input should be a valid string"),
 ]
-BINARY_ROWS = [
-    (
-        CBOR,
-        "order",
-        b"\xa2\x66symbol\x61a\x66symbol\x61b",
-        "$: CBOR is malformed: error decoding map: Duplicate map key: 'symbol'",
-    ),
-    (CBOR, "list", b"\x9b\x00\x00\x00\x00\xff\xff\xff\xff", "$"),
-    (CBOR, "object", b"\xbb\x7f\xff\xff\xff\xff\xff\xff\xff", "$"),
-    (CBOR, "order", b"\x7b\x00\x00\x00\xff\xff\xff\xff\xffabc", "$"),
-    (CBOR, "list", b"\x9f" * 1000, "$"),
-    (CBOR, "list", b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
-    (MESSAGEPACK, "list", b"\xdd\xff\xff\xff\xff", "$: input data was truncated"),
-    (MESSAGEPACK, "order", b"\xdb\xff\xff\xff\xffabc", "$: input data was truncated"),
-    (MESSAGEPACK, "order", b"\x82\xa6symbol\xa1\xff\xa6amount\x01", "$: invalid UTF-8"),
-    (MESSAGEPACK, "list", b"\x91\xc7\x03\x05abc", "$: MessagePack extension 5"),
-    (MESSAGEPACK, "order", b"\xc1", "$: MessagePack data is malformed"),
-]
 
 
 async def test_every_fault_of_json_is_said_with_its_place() -> None:
@@ -189,24 +150,6 @@ async def test_every_fault_of_json_is_said_with_its_place() -> None:
         for route, data, expected in JSON_ROWS:
             text = await refusal(pair.client, data, route)
             assert text.startswith(expected), (data[:80], text)
-
-
-@pytest.mark.parametrize("mime", [CBOR, MESSAGEPACK])
-async def test_every_fault_of_binary_data_is_said_with_its_place(mime: str) -> None:
-    async with beside_a_stream(mime) as pair:
-        for _, route, data, expected in (row for row in BINARY_ROWS if row[0] == mime):
-            text = await refusal(pair.client, data, route)
-            assert text.startswith(expected), (data[:80], text)
-
-
-async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
-    async with beside_a_stream(CBOR) as pair:
-        for key in ("\x1b[31m", "\x00", "\u202e", "k" * 100_000):
-            data = b"\xa2" + 2 * (cbor2.dumps(key) + b"\x01")
-            text = await refusal(pair.client, data, "members")
-            assert text.startswith("$: CBOR is malformed: error decoding map: Duplicate map key: '")
-            assert len(text) <= 1024
-            assert text.isprintable()
 
 
 async def test_an_item_of_a_channel_that_does_not_fit_ends_that_channel_alone() -> None:

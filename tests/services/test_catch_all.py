@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from rsocket_trio import Payload, Rejected, Responder
 from rsocket_trio.services import Receiving, Service, current_call, request_response
-from rsocket_trio.services.description import Route
 from rsocket_trio.testing import connected_pair
 from tests.services.interactions import INTERACTIONS, ask
 
@@ -150,13 +149,3 @@ def test_a_contract_has_none() -> None:
 
     with pytest.raises(ValueError, match=re.escape("Anything.call: a contract has no route '**'")):
         Responder().serve_as(Anything, Implementation())
-
-
-async def test_routes_and_their_description_show_it_as_it_is_written(autojump_clock: object) -> None:
-    responder = Responder(describe=True)
-    responder.include(catching(), "shop.")
-    assert responder.routes == (Route("shop.**", "request_response", {}, Payload, None, Payload),)
-
-    async with connected_pair(responder) as (client, _):
-        described = await client.request_response(route="$routes", reply=dict[str, Any])
-    assert [route["route"] for route in described["routes"]] == ["shop.**"]

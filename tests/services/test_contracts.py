@@ -14,7 +14,6 @@ import trio
 from rsocket_trio import (
     ApplicationError,
     Connection,
-    Invalid,
     Payload,
     ReconnectingClient,
     Rejected,
@@ -296,17 +295,6 @@ async def test_an_argument_that_is_no_part_of_a_route_is_refused(symbol: Any, er
             await pair.client.remote(Orders).find(symbol)
 
 
-async def test_an_argument_of_the_wrong_type_is_invalid_at_the_server() -> None:
-    async with connected_pair(orders_responder()) as pair:
-        orders: Any = pair.client.remote(Orders)
-        with pytest.raises(Invalid, match=r"^\$\.one: expected int, got str$"):
-            await orders.add("1")
-        with pytest.raises(Invalid, match=r"^\$: expected object, got int$"):
-            await orders.place(4)
-        with pytest.raises(TypeError, match="Connection can't be encoded as application/json"):
-            await orders.place(pair.client)
-
-
 class Other(Service, Protocol, route="other"):
     @request_response
     async def place(self, order: Order) -> Order: ...
@@ -402,26 +390,6 @@ async def test_an_item_that_cannot_be_sent_is_a_type_error_and_the_channel_goes_
 # What is refused at once
 
 
-def test_missing_methods_are_named() -> None:
-    class Half:
-        async def place(self, order: Order) -> Order:
-            return order
-
-    implementation: Any = Half()
-    with pytest.raises(TypeError, match=r"Half lacks add, find, greeting, .*, ticks, totals of Orders$"):
-        Responder().serve_as(Orders, implementation)
-
-
-def test_a_class_in_the_place_of_its_object_is_named() -> None:
-    class Whole:
-        async def place(self, order: Order) -> Order:
-            return order
-
-    implementation: Any = Whole
-    with pytest.raises(TypeError, match=r"Whole\.place does not fit One: missing a required argument: 'self'$"):
-        Responder().serve_as(One, implementation)
-
-
 class One(Service, Protocol, route="one"):
     @request_response
     async def place(self, order: Order) -> Order: ...
@@ -476,6 +444,8 @@ class NoChannel:
         (OneStream, Answers(), r"request_stream takes an async generator, .*; Answers.place is an async function"),
         (OneChannel, NoChannel(), r"request_channel takes a parameter of Receiving, .*; NoChannel.place has none"),
         (One, functools.partial, r"lacks place of One"),
+        (Orders, Answers(), r"Answers lacks add, find, greeting, .*, ticks, totals of Orders$"),
+        (One, Answers, r"Answers\.place does not fit One: missing a required argument: 'self'$"),
     ],
 )
 def test_an_implementation_that_does_not_fit_is_refused_by_name(contract: Any, implementation: Any, text: str) -> None:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from typing import Any, NotRequired
 
 import attrs
 import pytest
 
 from rsocket_trio import Channel, Outgoing, Payload, Rejected, Responder
-from rsocket_trio.services import (
-    Receiving,
-    TypedChannel,
-)
+from rsocket_trio.services import Receiving, TypedChannel
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Route
 from rsocket_trio.testing import connected_pair
-from tests.missing import require
-
-require(None if find_spec("msgspec") else "msgspec is not installed")
 
 
 @attrs.frozen

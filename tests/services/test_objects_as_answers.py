@@ -131,29 +131,23 @@ async def test_the_codec_is_that_of_the_connection_or_of_the_request_or_of_what_
             assert [item.data async for item in stream] == [JSON.encode(value)] * 2
 
 
-@pytest.mark.parametrize("route", ["async", "plain", "awaitable", "generator", "push", "channel"])
+@pytest.mark.parametrize(("route", "name"), [("async", "answer"), ("generator", "items"), ("channel", "converse")])
 async def test_what_no_codec_takes_is_a_type_error_with_the_handler_the_type_and_what_to_do(
-    route: str, caplog: pytest.LogCaptureFixture
+    route: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     responder = responder_of(Opaque())
     reported: list[Exception] = []
     responder.on_error(lambda error, call: reported.append(error))
     async with connected_pair(responder) as pair:
+        opened: dict[str, Any] = {"generator": pair.client.request_stream, "channel": pair.client.request_channel}
         with caplog.at_level(logging.ERROR), pytest.raises(ApplicationError, match=r"^internal error$"):  # noqa: PT012
-            if route in ("generator", "push"):
-                async with pair.client.request_stream(route=route) as stream:
+            if route in opened:
+                async with opened[route](route=route) as stream:
                     await anext(stream)
-            elif route == "channel":
-                async with pair.client.request_channel(route=route) as channel:
-                    await anext(channel)
-            else:
-                await pair.client.request_response(route=route)
+            await pair.client.request_response(route=route)
     [error] = reported
-    names = {"async": "answer", "plain": "answer_at_once", "awaitable": "answer_later", "generator": "items"}
     assert type(error) is TypeError
-    assert f"<locals>.{names.get(route, 'push' if route == 'push' else 'converse')}: Opaque can't be encoded" in str(
-        error
-    )
+    assert f"<locals>.{name}: Opaque can't be encoded" in str(error)
     assert str(error).endswith(
         "; an answer is bytes, text, a Payload, or an object: a dataclass, an attrs class, a model, a dict, a list"
     )

@@ -13,11 +13,7 @@ import pytest
 from rsocket_trio import Invalid, Payload, Responder
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import MIME_TYPE, encode_data_mime
-from rsocket_trio.services import (
-    DecodeError,
-    Receiving,
-    TypedChannel,
-)
+from rsocket_trio.services import DecodeError, Receiving, TypedChannel
 from tests.connection.pairs import connected_pair
 from tests.rows import Rows
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import trio
 
-from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.request_queue import routed
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
@@ -36,11 +35,11 @@ from rsocket_trio.services.codec_choice import (
     Encode,
     RequestForm,
     decode_object,
+    encoded,
     form_of_requests,
     is_object_type,
     reader_of,
-    text_type,
-    unencodable,
+    whole_type,
 )
 from rsocket_trio.services.route_patterns import MethodRoute
 
@@ -95,14 +94,6 @@ def needs_codec(kind: object) -> bool:
 def is_sent_as_it_is(payload: object) -> TypeGuard[PayloadLike]:
     """Return whether what an application sends is data as it is. An enum is an object, also one of texts."""
     return isinstance(payload, PAYLOAD_LIKE) and not isinstance(payload, Enum)
-
-
-def encoded(codec: Codec, item: object) -> bytes:
-    """Return an object as ``codec`` writes it. Raise ``TypeError`` if it can't."""
-    try:
-        return codec.encode(item)
-    except (TypeError, ValueError) as error:
-        raise unencodable(codec, item, error) from error
 
 
 def decoder(port: Engine, kind: object, metadata_mime: str | int | None = None) -> Callable[[Payload], Any]:
@@ -185,7 +176,7 @@ class ClientCall:
 
     def item_encoder(self, kind: object) -> Callable[[Any], PayloadLike]:
         """Return the function that returns an item of a channel, of type ``kind``, as it is sent."""
-        is_text, is_object = text_type(kind) is not None, is_object_type(kind)
+        is_text, is_object = whole_type(kind)[0] is not None, is_object_type(kind)
 
         def encode(item: object) -> PayloadLike:
             if item is None:

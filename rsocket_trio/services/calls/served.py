@@ -88,7 +88,7 @@ def served(
     function, kind = handler.function, handler.kind
     if handler.typed is not None and refusal is None:
         try:
-            function = handler.typed.serving(call, kind, request, metadata)
+            function = handler.typed(call, kind, request, metadata)
         except Invalid as error:
             if not needs_life:
                 raise
