@@ -96,8 +96,9 @@ def main(scratch: str) -> None:
     """Run the jobs that come on stdin in one session, until there are no more."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(MASTER).appName("kills")
-    for key, value in {**SETTINGS, "spark.log.level": "OFF", "spark.sql.warehouse.dir": scratch}.items():
+    builder = SparkSession.builder.master(os.environ.get("KILLS_MASTER", MASTER)).appName("kills")
+    settings = json.loads(os.environ.get("KILLS_SETTINGS", "{}"))
+    for key, value in {**SETTINGS, **settings, "spark.log.level": "OFF", "spark.sql.warehouse.dir": scratch}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,22 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
+class WatchedStage:
+    """A staged attempt that counts what is added."""
+
+    def __init__(self, stage: StagedAttempt, took: Callable[[int], None]) -> None:
+        self._stage = stage
+        self._took = took
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    async def add(self, *elements: Element | Pack) -> None:
+        """Add elements to the attempt."""
+        await self._stage.add(*elements)
+        self._took(sum(element.count for element in elements))
+
+
 class Watched(Ledger):
     """A ledger that says how far it is, and can keep the answer to one commit to itself."""
 
@@ -53,16 +69,9 @@ class Watched(Ledger):
         await super().write(elements)
         self.took(sum(map(len, elements.values())))
 
-    async def begin(self, *wanted: Any, **more: Any) -> StagedAttempt:
-        stage = await super().begin(*wanted, **more)
-        add = stage.add
-
-        async def count(*elements: Element | Pack) -> None:
-            await add(*elements)
-            self.took(sum(element.count for element in elements))
-
-        stage.add = count  # type: ignore[method-assign]
-        return stage
+    async def begin(self, *terms: Any, **more: Any) -> StagedAttempt:
+        stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
+        return stage  # type: ignore[no-any-return]
 
     async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **more: Any) -> Commit:
         done = await super().commit(sink, batch, attempts, **more)
@@ -78,14 +87,15 @@ class Watched(Ledger):
 async def main(given: dict[str, Any]) -> None:
     """Serve until killed."""
     responder = Responder()
-    rows = Log(partitions=2)
+    await trio.Path(given["directory"]).mkdir(exist_ok=True)
+    # Kept in a file, the source is the same after a kill.
+    rows = Log(Path(given["directory"], "numbers.db") if given.get("is_kept") else None, 2)
     await rows.open()
     for partition in range(2):
         count = given.get("source_rows", 0) // 2
-        if count:
+        if count and not rows.bounds(partition)[1]:
             await rows.append_all({partition: [Element(b"%d" % (2 * n + partition)) for n in range(count)]})
     add_source(responder, "numbers", rows)
-    await trio.Path(given["directory"]).mkdir(exist_ok=True)
     async with Log(Path(given["directory"], "log.db"), 2) as log:
         ledger = Watched(log, given.get("tell_after", 0), given.get("hold"))
         add_sink(responder, "orders", ledger)
