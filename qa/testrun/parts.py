@@ -98,7 +98,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "kafka": (program("qa.kafka", "--kills"),),
     "log": (program("qa.log"),),
     "analytics": (whole("analytics"),),
-    "spark": (whole("spark", "--ignore=tests/spark/cluster"),),
+    "spark": (whole("spark", "--ignore=tests/spark/cluster"), program("qa.spark_kills")),
 }
 """The programs of each part of ``make gate``, one after the other."""
 
