@@ -17,23 +17,9 @@ LABEL = struct.Struct(">IBI")
 """Stream, direction, number of the item."""
 
 
-class Wrong(Exception):
-    """An item is not the one that was due."""
-
-
 def item(stream: int, direction: int, number: int) -> Payload:
     """Return this item, for its sender and for its checker."""
     label = LABEL.pack(stream, direction, number)
     chance = zlib.crc32(label)
     start = chance % LARGEST
     return Payload(FILLING[start : start + SIZES[(chance >> 8) % len(SIZES)]], label)
-
-
-def check(came: Payload, stream: int, direction: int, number: int) -> None:
-    """Raise ``Wrong`` unless this is that item."""
-    due = item(stream, direction, number)
-    if came.data == due.data and came.metadata == due.metadata:
-        return
-    label = came.metadata or b""
-    what = LABEL.unpack(label) if len(label) == LABEL.size else label
-    raise Wrong(f"item {number} of stream {stream}, direction {direction}, is {what!r} with {len(came.data)} bytes")

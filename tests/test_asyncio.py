@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import pytest
 import trio
 
-from rsocket_trio import Channel, ConnectionLost, Payload, Responder, serve
+from rsocket_trio import Channel, ConnectionLost, Payload, Responder
 from rsocket_trio.asyncio import connect_forever, open_connection, open_pool
 from rsocket_trio.services import Service, Stream, TypedChannel, request_channel, request_response, request_stream
 from tests.missing import missing_module, require
 from tests.programs import run_program
+from tests.threads import serving
 
 TRANSPORTS = ("tcp://127.0.0.1:0", "ws://127.0.0.1:0", "h2://127.0.0.1:0")
 
@@ -29,7 +30,6 @@ class Served:
         self.uri = ""
         self.cancelled = threading.Event()
         self.pushed: list[bytes] = []
-        self.ready = threading.Event()
         self.responder = responder = Responder()
 
         @responder.request_response("greet")
@@ -68,25 +68,12 @@ class Served:
             self.cancelled.set()
             raise
 
-    async def run(self, uri: str) -> None:
-        self.token = trio.lowlevel.current_trio_token()
-        with trio.CancelScope() as self.scope:
-            async with trio.open_nursery() as nursery:
-                [self.uri] = await nursery.start(serve, self.responder, [uri])
-                self.ready.set()
-
 
 @contextmanager
 def server_at(uri: str = "tcp://127.0.0.1:0") -> Iterator[Served]:
     served = Served()
-    thread = threading.Thread(target=trio.run, args=(served.run, uri))
-    thread.start()
-    assert served.ready.wait(10)
-    try:
+    with serving(served.responder, uri) as served.uri:
         yield served
-    finally:
-        served.token.run_sync_soon(served.scope.cancel)
-        thread.join()
 
 
 @pytest.fixture

@@ -46,17 +46,6 @@ def test_a_drawing_needs_nothing_from_elsewhere(path: Path) -> None:
     assert not re.search(r"@import|@font-face|<image|<script|url\((?!#)", text)
 
 
-@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
-def test_every_class_of_a_drawing_has_a_colour_for_light_and_for_dark(path: Path) -> None:
-    text = path.read_text("utf-8")
-    light, _, dark = text.partition("@media")
-    used = {name for names in re.findall(r'class="([^"]+)"', text) for name in names.split()} - {"head", "dash"}
-
-    for name in used:
-        assert f".{name} {{" in light
-        assert f".{name} {{" in dark
-
-
 def test_the_drawing_of_the_layers_has_those_of_the_code() -> None:
     rows: dict[str, set[str]] = {}
     above = ""

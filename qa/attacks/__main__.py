@@ -1,7 +1,7 @@
 """``python -m qa.attacks [NAME ...] [--full]``: each attack, what it did, and whether every bar was met.
 
-The names of loads play honest load in large numbers instead: what can be learned of tokens, whom a server judges that
-stalls, and what it keeps of sessions left behind and of things of no size.
+The names of loads play honest load in large numbers instead: what can be learned of tokens, and what a server keeps
+of sessions left behind and of things of no size.
 """
 
 from __future__ import annotations

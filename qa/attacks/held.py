@@ -19,7 +19,6 @@ from qa.attacks.leftovers import leftovers
 from qa.attacks.line import Line
 from qa.attacks.mtu import mtu
 from qa.attacks.small import abandoned, long_tokens, rows
-from qa.attacks.stalls import stalls
 from qa.attacks.tokens import tokens
 from qa.processes import MIB, ROOT, descriptors, resident
 from rsocket_trio import Connection, open_connection
@@ -80,8 +79,6 @@ class Load:
     """Rows of no size for a sink."""
     ended: int = 10_000
     """Connections of ten streams each, ended in five ways."""
-    stalls: int = 10
-    """Number of times that a server stalls."""
 
 
 QUICK = Load(
@@ -105,7 +102,6 @@ QUICK = Load(
     long_tokens=500,
     rows=100_000,
     ended=40,
-    stalls=1,
 )
 
 
@@ -260,11 +256,10 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "abandoned": abandoned,
     "long-tokens": long_tokens,
     "rows": rows,
-    "stalls": stalls,
 }
 
 
-TIMES = ("stalls", "tokens")
+TIMES = ("tokens",)
 """Those that judge nothing but times: their quick sizes would say nothing."""
 
 

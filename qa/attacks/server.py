@@ -23,7 +23,6 @@ import trio
 
 from qa.attacks import crowd
 from qa.attacks.typed import serve_typed
-from qa.soak.server import serve_orders
 from rsocket_trio import (
     Channel,
     Lease,
@@ -53,9 +52,6 @@ class Work:
         self.started = self.alive = self.most = self.pushes = 0
         self.wrong = self.ledgers = 0
         self.left: list[float] = []
-        self.received = 0
-        """Items of a soak that were checked."""
-        self.faults: list[str] = []
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -86,8 +82,6 @@ def responder_of(work: Work, permits: int) -> Responder:
         if request.data == b"sleep":
             with work.counted():
                 await trio.sleep_forever()
-        elif request.data.startswith(b"stall "):
-            time.sleep(float(request.data[6:]))  # noqa: ASYNC251  # which is the point
         return request
 
     @responder.request_stream
@@ -123,7 +117,6 @@ def responder_of(work: Work, permits: int) -> Responder:
 
     serve_typed(responder)
     crowd.serve_ledgers(responder, work)
-    serve_orders(responder, work)
     add_sink(responder, "rows", Ledger())
 
     @responder.fire_and_forget

@@ -65,7 +65,6 @@ LOADS: Final = (
     "tokens",
     "uncollected",
     "mtu",
-    "stalls",
     "abandoned",
     "rows",
     "leftovers",
@@ -76,7 +75,6 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "load": tuple(program("qa.attacks", load) for load in LOADS),
     "restarts": (
         program("qa.restarts"),
-        program("qa.restarts_backlog"),
         *(program("qa.pool", "--listen", f"{scheme}://127.0.0.1:0") for scheme in ("tcp", "ws", "h2")),
     ),
     "times": (program("qa.times"), program("qa.analytics"), program("qa.spark_bars"), program("qa.kafka", "--rates")),

@@ -7,28 +7,24 @@ import re
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-import trio
 import trustme
 
-from rsocket_trio import Payload, Responder, serve
+from rsocket_trio import Payload, Responder
 from rsocket_trio.cli import conformance
 from rsocket_trio.cli.main import main
 from rsocket_trio.conformance import catalogue
 from rsocket_trio.conformance.catalogue import chosen
 from tests.blocks import ROOT, blocks, is_shown, opening, page
-from tests.cli.commands import PATIENCE, Result
+from tests.cli.commands import Result
 from tests.conformance.peers import responder as good_responder
 from tests.conformance.peers import streamux_responder
 from tests.each_row import ALL_CASES, each_row
+from tests.threads import serving
 
 ALL = chosen("rsocket/1.0", role="server")
 SPARE = "served-a-request-with-spare-flags"
@@ -62,42 +58,6 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-@contextmanager
-def in_a_thread(work: Callable[..., Any]) -> Iterator[str]:
-    """Run a server in a thread of its own, as the command has the main one; where it listens.
-
-    ``work`` takes ``task_status`` and reports its URI.
-    """
-    token: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
-    uris: list[str] = []
-    ready = threading.Event()
-
-    async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            uris.append(await nursery.start(work))
-            token.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
-            ready.set()
-
-    thread = threading.Thread(target=trio.run, args=(run,))
-    thread.start()
-    try:
-        assert ready.wait(PATIENCE)
-        yield uris[0]
-    finally:
-        with suppress(trio.RunFinishedError):
-            trio.from_thread.run_sync(token[0][1].cancel, trio_token=token[0][0])
-        thread.join(PATIENCE)
-
-
-def serving(responder: Responder, uri: str = "tcp://127.0.0.1:0", **options: Any) -> Callable[..., Any]:
-    async def work(*, task_status: trio.TaskStatus[str]) -> None:
-        async with trio.open_nursery() as nursery:
-            [bound] = await nursery.start(partial(serve, responder, uri, grace=0, **options))
-            task_status.started(bound)
-
-    return work
-
-
 def wrong_responder() -> Responder:
     """One whose echo is not what came, and that has nothing else."""
     responder = Responder()
@@ -109,36 +69,17 @@ def wrong_responder() -> Responder:
     return responder
 
 
-def accepting(handle: Callable[[trio.SocketStream], Any]) -> Callable[..., Any]:
-    """A server of bytes; it ends with its first connection that says so by ``False``."""
-
-    async def work(*, task_status: trio.TaskStatus[str]) -> None:
-        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        task_status.started(f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}")
-        async with trio.open_nursery() as nursery:
-
-            async def one(stream: trio.SocketStream) -> None:
-                async with stream:
-                    if await handle(stream) is False:
-                        nursery.cancel_scope.cancel()
-
-            nursery.start_soon(partial(trio.serve_listeners, one, [listener]))
-        await listener.aclose()
-
-    return work
-
-
 @pytest.fixture
 def good() -> Iterator[str]:
     """The URI of a server that passes every case."""
-    with in_a_thread(serving(good_responder(), dialects=["rsocket/1.0"])) as uri:
+    with serving(good_responder(), dialects=["rsocket/1.0"]) as uri:
         yield uri
 
 
 @pytest.fixture
 def wrong() -> Iterator[str]:
     """The URI of one whose echo is wrong."""
-    with in_a_thread(serving(wrong_responder())) as uri:
+    with serving(wrong_responder()) as uri:
         yield uri
 
 
@@ -180,7 +121,7 @@ def test_a_wrong_server_gives_the_clause_and_the_bytes_and_1(command: Command, w
 def test_an_error_that_the_peer_explains_stands_on_top(command: Command) -> None:
     responder = Responder()
     responder.request_response("here")(lambda request: request.data)
-    with in_a_thread(serving(responder)) as uri:
+    with serving(responder) as uri:
         lost = command(uri, "--clause", SPARE)
 
     assert lost.code == 1
@@ -192,7 +133,7 @@ def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.issue_cert("127.0.0.1").configure_cert(server)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    with in_a_thread(serving(good_responder(), "wss://127.0.0.1:0", ssl_context=server)) as uri:
+    with serving(good_responder(), "wss://127.0.0.1:0", ssl_context=server) as uri:
         trusted = command(uri, "--clause", FIELDS, "--trust-cert", tmp_path / "ca.pem", "-H", "X-One: 1")
         untrusted = command(uri, "--clause", FIELDS)
 
@@ -336,46 +277,6 @@ def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "asked", "answered"),
-    [
-        ("tls", "tcp", "TLS answered: try tls://"),
-        ("tls", "ws", "TLS answered: try tls://"),
-        ("tcp", "tls", "RSocket without TLS answered: try tcp://"),
-        ("tcp", "ws", "RSocket without TLS answered: try tcp://"),
-        ("ws", "tcp", "'HTTP/1.1 400 Bad Request': try ws://"),
-        ("ws", "wss", "'HTTP/1.1 400 Bad Request': try ws://"),
-        ("h2", "tcp", "HTTP/2 without TLS answered: try h2://"),
-    ],
-)
-def test_the_transport_of_a_server_is_named(command: Command, served: str, asked: str, answered: str) -> None:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    tls = {"ssl_context": context} if served in {"tls", "wss"} else {}
-    with in_a_thread(serving(good_responder(), f"{served}://127.0.0.1:0", **tls)) as uri:
-        wrong = uri.replace(served, asked)
-        done = command(wrong, "--patience", 60)
-
-    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
-    assert answered in done.stderr
-
-
-async def want_a_whole_head(stream: trio.SocketStream) -> None:
-    received = b""
-    async for chunk in stream:
-        received += chunk
-        if received.endswith(b"\r\n\r\n"):
-            await stream.send_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-
-
-def test_a_path_that_is_not_there_is_no_wrong_transport(command: Command) -> None:
-    with in_a_thread(accepting(want_a_whole_head)) as uri:
-        done = command(uri.replace("tcp", "ws"))
-
-    assert done.code == 3
-    assert "the server answered HTTP 404 to the WebSocket handshake" in done.stderr
-
-
-@pytest.mark.parametrize(
     ("asked", "other"),
     [
         ("rsocket/1.0", "reactivesocket/0.0"),
@@ -383,90 +284,19 @@ def test_a_path_that_is_not_there_is_no_wrong_transport(command: Command) -> Non
     ],
 )
 def test_a_server_that_speaks_another_dialect_is_named(command: Command, asked: str, other: str) -> None:
-    with in_a_thread(serving(good_responder(), dialects=[other])) as uri:
+    with serving(good_responder(), dialects=[other]) as uri:
         done = command(uri, "--patience", 2, "--dialect", asked)
 
     assert (done.code, done.stdout) == (3, "")
     assert done.stderr == f"rsocket-trio: {uri}: the server speaks {other}, not {asked}\n"
 
 
-async def greet(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"220 mail.example.org\r\n")
-    async for _ in stream:
-        pass
-
-
-async def say_nothing(stream: trio.SocketStream) -> None:
-    async for _ in stream:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("handle", "said"),
-    [(greet, "it said 32 32 30 20 6d 61 69 6c 2e"), (say_nothing, "and said nothing")],
-    ids=["nonsense", "silence"],
-)
-def test_a_server_of_something_else_is_told_in_time(command: Command, handle: Any, said: str) -> None:
-    with in_a_thread(accepting(handle)) as uri:
-        done = command(uri, "--patience", 0.3)
-
-    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
-    assert f"{uri}: the server took no SETUP of rsocket/1.0" in done.stderr
-    assert said in done.stderr
-
-
 def test_a_handshake_that_is_never_answered_ends(command: Command) -> None:
-    with in_a_thread(accepting(say_nothing)) as uri:
-        done = command(uri.replace("tcp", "ws"), "--patience", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = command(f"ws://127.0.0.1:{silent.getsockname()[1]}", "--patience", 0.3)
 
     assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "the connection was not there after 0.3 s" in done.stderr
-
-
-def keepalive_answers(count: int, *, then: Callable[[trio.SocketStream], Any]) -> Callable[[trio.SocketStream], Any]:
-    """Answer the check of so many connections as a server should, and do something else on the later ones."""
-    seen = iter(range(count))
-
-    async def handle(stream: trio.SocketStream) -> Any:
-        if next(seen, None) is None:
-            return await then(stream)
-        received = b""
-        async for chunk in stream:
-            received += chunk
-            while len(received) >= 3 and len(received) >= (end := 3 + int.from_bytes(received[:3], "big")):
-                frame, received = received[3:end], received[end:]
-                if frame[4:6] == b"\x0c\x80":
-                    answer = frame[:4] + b"\x0c\0" + frame[6:]
-                    await stream.send_all(len(answer).to_bytes(3, "big") + answer)
-        return None
-
-    return handle
-
-
-async def die(stream: trio.SocketStream) -> bool:
-    return False
-
-
-def test_a_server_that_dies_amid_the_run_fails_its_cases(command: Command) -> None:
-    with in_a_thread(accepting(keepalive_answers(1, then=die))) as uri:
-        done = command(uri, "--clause", "RS10-UNX-1*", "--at-once", 1, "--patience", 1, "--with", "resume")
-
-    total = len(chosen("rsocket/1.0", role="server", patterns=("RS10-UNX-1*",)))
-    assert done.code == 1
-    told = re.fullmatch(
-        rf"rsocket-trio: {total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n",
-        done.stderr,
-    )
-    assert told is not None
-    assert 0 < int(told[1]) < total  # a connection or two may still be accepted as it dies
-
-
-def test_a_server_that_hangs_amid_the_run_fails_its_cases(command: Command) -> None:
-    with in_a_thread(accepting(keepalive_answers(1, then=say_nothing))) as uri:
-        done = command(uri, "--clause", FIELDS, "--patience", 0.3)
-
-    assert (done.code, done.stderr) == (1, "rsocket-trio: 1 of 1 cases failed\n")
-    assert "nothing came in 0.3 s" in done.stdout
 
 
 # The page
@@ -480,7 +310,7 @@ def test_the_commands_of_the_page_work(
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.conformance.peers import main; main()"
     )
     ran = 0
-    with in_a_thread(serving(streamux_responder(), dialects=["streamux/1"])) as streamux:
+    with serving(streamux_responder(), dialects=["streamux/1"]) as streamux:
         text = page("docs/howto/conformance.md")
         for block in blocks(text):
             if block.language != "console" or block.text == opening(text).session:  # tests/test_docs.py runs that one

@@ -128,13 +128,6 @@ def test_a_command_without_standard_streams_works(closed: str) -> None:
     assert done.returncode == 0
 
 
-async def test_the_demo_runs_to_its_end() -> None:
-    result = await run("demo")
-
-    assert (result.code, result.stderr) == (0, "")
-    assert result.stdout
-
-
 async def test_a_route_that_nobody_serves_is_answered_with_the_one_that_is_like_it() -> None:
     responder = Responder(describe=True)
     responder.request_response("echo")(lambda request: request)

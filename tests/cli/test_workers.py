@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -200,28 +199,6 @@ async def test_a_worker_that_is_killed_is_replaced(app: Path) -> None:
 
 
 # Ends
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM][: 2 if ALL_CASES else 1], ids=lambda number: number.name
-)
-async def test_a_signal_lets_an_open_stream_finish_and_leaves_no_process(number: signal.Signals, app: Path) -> None:
-    path = app / "socket"
-    listen = ("--listen", f"unix://{path}", "--unix-mode", "600")
-    async with app_served(app, *listen, "--workers", "2") as (server, (uri,)):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        workers = await ask_until(uri, 2)
-        async with open_connection(uri) as connection, connection.request_channel() as channel:
-            await channel.send(b"before")
-            assert (await anext(channel)).data == b"before"
-            server.process.send_signal(number)
-            await channel.send(b"after")
-            assert (await anext(channel)).data == b"after"
-            await channel.send_eof()
-            assert [item async for item in channel] == []
-        assert await server.end() == (0, "")
-    assert not path.exists()
-    assert not any(lives(pid) for pid in workers)
 
 
 async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path) -> None:

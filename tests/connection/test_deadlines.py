@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -75,6 +76,17 @@ async def test_connections_that_come_and_go_leave_no_entries_for_deadlines_that_
             deadlines.set(bell, started + 90)
             deadlines.clear(bell)
         assert len(deadlines._heap) <= SLACK + 1
+
+
+async def test_a_task_that_waits_refers_to_no_timer_that_has_expired(autojump_clock: MockClock) -> None:
+    async with running() as (deadlines, started):
+        bell = Bell(deadlines, started)
+        deadlines.set(bell, started + 1)
+        await trio.sleep(2)
+        assert bell.rang == [1]
+        reference = weakref.ref(bell)
+        del bell
+        assert reference() is None
 
 
 # Judgements

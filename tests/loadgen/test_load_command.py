@@ -92,20 +92,6 @@ async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> N
     assert "of 50.0 due, in 1.0 s" in out
 
 
-async def test_json_says_the_same(uri: str) -> None:
-    code, out, _ = await load(
-        *(uri, "-r", "echo", "--seconds", "0.5", "--json", "--seed", "3", "--size", "10,20", "--auth-bearer", "token"),
-        *("--rate", "50", "--in-flight", "3", "--interaction", "channel", "--items", "2", "--take", "2"),
-    )
-
-    said = json.loads(out)
-    assert code == 0
-    assert said["ok"] == said["due"] > 0
-    assert said["items"] == 2 * said["ok"]
-    assert (said["seed"], said["errors"], said["interrupted"], said["tasks"]) == (3, {}, False, 1)
-    assert said["generator"] == {"limit": False}
-
-
 async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
     with trio.fail_after(PATIENCE):
         async with (

@@ -2,63 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import queue
 import ssl
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import trio
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
-from rsocket_trio import Responder, serve
+from rsocket_trio import Responder
 from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog, add_sink
 from rsocket_trio.spark import RSocketDataSource
 from rsocket_trio.spark.background import close_background
 from rsocket_trio.spark.writer import BatchWriter, StreamWriter
+from tests.threads import ThreadServer
 
-T = TypeVar("T")
-PATIENCE = 60.0
-"""Seconds that anything here may take on a busy machine."""
 ROUTE = "orders"
 
 
-class Server:
-    """A server in a thread. Its methods are for other threads."""
-
-    def __init__(self, responder: Responder, uri: str = "tcp://127.0.0.1:0", **options: Any) -> None:
-        self._responder = responder
-        self._options = options
-        self._scope = trio.CancelScope()
-        self._ready: queue.SimpleQueue[tuple[str, trio.lowlevel.TrioToken]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=trio.run, args=(self._main, uri))
-        self._thread.start()
-        self.uri, self._token = self._ready.get(timeout=PATIENCE)
-
-    async def _main(self, uri: str) -> None:
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                [bound] = await nursery.start(partial(serve, self._responder, [uri], **self._options))
-                self._ready.put((bound, trio.lowlevel.current_trio_token()))
-
-    def run(self, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
-        """Run an async function in the server's thread."""
-        return trio.from_thread.run(function, *arguments, trio_token=self._token)
-
-    def stop(self) -> None:
-        """End it, without a goodbye."""
-        with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._scope.cancel)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-
-class Sink(Server):
+class Sink(ThreadServer):
     """A server of the route ``orders``, or of more with a ``responder``, whose ledger is in memory."""
 
     def __init__(
@@ -92,9 +56,9 @@ async def records_of(log: ReplayableLog, partition: int | None = None) -> list[R
 
 
 @contextmanager
-def serving(responder: Responder) -> Iterator[Server]:
+def serving(responder: Responder) -> Iterator[ThreadServer]:
     """Serve for as long as the block, and end this process's background after it."""
-    server = Server(responder)
+    server = ThreadServer(responder)
     try:
         yield server
     finally:

@@ -199,16 +199,6 @@ def test_a_volume_is_waited_for_unless_there_is_no_room_for_it(ticker: Ticker) -
     eventually(lambda: plan(reader, at, ReadMaxRows(10**6))[0] != [])
 
 
-def test_a_channel_is_read_as_a_stream_is(ticker: Ticker) -> None:
-    reader = LiveStreamReader(wanted(interaction="channel"), None)
-    at = reader.initialOffset()
-    ticker.wanted = ticker.completes_at = 10
-
-    rows, at = plan_all(reader, at, 10)
-    assert rows == ticks(0, 10)
-    assert plan(reader, at)[0] == []
-
-
 def test_a_connection_that_breaks_is_made_again(ticker: Ticker, caplog: pytest.LogCaptureFixture) -> None:
     reader = LiveStreamReader(wanted(), None)
     ticker.breaks_at, ticker.wanted = 50, 80

@@ -23,7 +23,6 @@ from rsocket_trio.replay import elements
 from rsocket_trio.spark import OptionError, SinkError
 from rsocket_trio.spark.writer import Written, origin_of
 from tests.spark.sinks import (
-    PATIENCE,
     ROUTE,
     batch,
     batch_writer,
@@ -36,6 +35,7 @@ from tests.spark.sinks import (
     source,
     stream_writer,
 )
+from tests.threads import PATIENCE
 
 DELIVERIES = [
     {"delivery": "atLeastOnce"},

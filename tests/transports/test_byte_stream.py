@@ -16,7 +16,7 @@ from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, ByteStreamTranspo
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import open_tcp
-from tests.transports.pairs import receive_frames, transport_pair
+from tests.transports.pairs import transport_pair
 
 FRAMES = [b"frame one", b"frame two", b"x" * 70_000]
 
@@ -129,15 +129,6 @@ async def test_peeking_to_the_end_loses_nothing() -> None:
     transport.use_framing(Framing24())
     assert await transport.receive() == [b"frame one"]
     assert await transport.receive() == ()
-
-
-async def test_frames_cross_tcp_in_both_directions() -> None:
-    async with transport_pair() as (client, server):
-        assert client.handshake.transport == server.handshake.transport == "tcp"
-        assert server.handshake.peer_address.startswith("127.0.0.1:")
-        for left, right in [(client, server), (server, client)]:
-            await left.send(FRAMES)
-            assert await receive_frames(right, len(FRAMES)) == FRAMES
 
 
 async def test_finish_waits_for_the_peer_and_discards_what_it_still_sends() -> None:

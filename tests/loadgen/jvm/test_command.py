@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from rsocket_trio import Payload, Responder
 from rsocket_trio.cli.main import commands
-from tests.spark.sinks import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,32 +71,3 @@ async def test_without_the_extra_it_is_named() -> None:
         b"rsocket-trio: a load from Spark needs pyspark: pip install '.[spark]' in a checkout of rsocket_trio, "
         b"or leave out --master\n"
     )
-
-
-def test_ctrl_c_ends_it_in_order_and_shows_what_there_is(load: Load) -> None:
-    answered = 0
-
-    def count(request: Payload) -> bytes:
-        nonlocal answered
-        answered += 1
-        if answered == 20:
-            os.kill(os.getpid(), signal.SIGINT)
-        return b""
-
-    responder = Responder()
-    responder.request_response("count")(count)
-    server = Server(responder)
-    try:
-        arguments = ("-r", "count", "--rate", "50", "--seconds", "1000", "--tasks", "1", "--json")
-        code, out, err = load(server.uri, *arguments)
-    finally:
-        server.stop()
-
-    assert (code, err) == (130, ""), err
-    said = json.loads(out)
-    assert said["interrupted"] is True
-    assert said["ok"] >= 19
-    # The first request of all is a probe, and those under way got a moment to be answered.
-    assert said["ok"] == answered - 1
-    assert (said["errors"], said["unfinished"]) == ({}, 0)
-    assert 0 < said["measured"] < PATIENCE

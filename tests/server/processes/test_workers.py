@@ -74,23 +74,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-async def test_two_processes_serve_one_port_until_the_scope_is_cancelled(module: str) -> None:
-    pids: set[int] = set()
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            start = partial(serve, workers=2, grace=1)
-            [uri] = await nursery.start(start, f"{module}:responder", "tcp://127.0.0.1:0")
-            while len(pids) < 2:
-                async with open_connection(uri) as connection:
-                    pids.add(int((await connection.request_response()).text))
-            nursery.cancel_scope.cancel()
-
-    assert os.getpid() not in pids
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
 async def ask_until_refused(uri: str) -> None:
     """Connect and ask until nobody listens any more."""
     while True:
@@ -227,11 +210,3 @@ async def test_a_hangup_that_nobody_acted_on_is_forgotten() -> None:
         signal.raise_signal(signal.SIGHUP)
 
     assert signal.getsignal(signal.SIGHUP) == before
-
-
-async def test_a_hangup_is_heard() -> None:
-    async with _hangups() as hangups:
-        signal.raise_signal(signal.SIGHUP)
-        async for number in hangups:
-            assert number == signal.SIGHUP
-            break

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rsocket_trio.spark import register
-from tests.spark.jvm.servers import SinkServer, SourceServer
+from tests.spark.jvm.servers import SourceServer
 from tests.spark.session import tend
+from tests.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +45,9 @@ def server(start_server: Callable[..., SourceServer]) -> SourceServer:
 
 
 @pytest.fixture
-def sink(spark: SparkSession) -> Iterator[SinkServer]:
+def sink(spark: SparkSession) -> Iterator[Sink]:
     """A server that takes rows."""
     register(spark)
-    started = SinkServer()
+    started = Sink(partitions=2)
     yield started
     started.stop()

@@ -7,16 +7,16 @@ import json
 import pyarrow as pa
 import trio
 
-from rsocket_trio import ApplicationError, Connection, Outgoing, Payload, Responder, Setup
+from rsocket_trio import Connection, Outgoing, Payload, Responder, Setup
 from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
 from rsocket_trio.replay.element_metadata import source_payload
-from tests.spark.sinks import Server, Sink
+from tests.threads import ThreadServer
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PIECE = 100
 
 
-class SourceServer(Server):
+class SourceServer(ThreadServer):
     """A server of replayable routes.
 
     Routes: ``log`` and ``sensors.a`` with so many rows in each partition, ``arrow`` with the same rows as Arrow
@@ -119,20 +119,3 @@ class SourceServer(Server):
                 number += 1
         finally:
             self.open -= 1
-
-
-class SinkServer(Sink):
-    """A server of ``orders``, a ledger of two partitions, and of ``picky``, which refuses what ends with 7."""
-
-    def __init__(self) -> None:
-        self.taken: list[str] = []
-        """What ``picky`` took."""
-        responder = Responder()
-        responder.request_response("picky")(self._picky)
-        super().__init__(2, responder)
-
-    def _picky(self, request: Payload) -> bytes:
-        if request.data.endswith(b"7"):
-            raise ApplicationError("no sevens")
-        self.taken.append(request.text)
-        return b""

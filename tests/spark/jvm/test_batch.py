@@ -150,14 +150,3 @@ def test_tasks_of_a_worker_share_a_connection_and_it_outlives_them(spark: SparkS
 
     # Each of the three was planned by a process of Spark's; the other connections served eight tasks each time.
     assert server.connections < 3 + 8
-
-
-def test_what_expired_while_it_was_read_is_an_error_or_left_out(spark: SparkSession, server: SourceServer) -> None:
-    strict = load(spark, server, startingPosition='{"0": 0}')
-    lenient = load(spark, server, startingPosition='{"0": 0}', failOnDataLoss="false")
-    assert strict.count() == lenient.count() == 2000
-    server.trim(0, 900)
-
-    with pytest.raises(PySparkException, match=r"position 0 of partition 0 has expired.*failOnDataLoss"):
-        load(spark, server, startingPosition='{"0": 0}').count()
-    assert load(spark, server, startingPosition='{"0": 0}', failOnDataLoss="false").count() == 1100

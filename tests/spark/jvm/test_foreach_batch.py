@@ -11,16 +11,16 @@ import pytest
 
 from rsocket_trio.spark import register
 from tests.each_row import whole
-from tests.spark.jvm.servers import SinkServer, SourceServer
+from tests.spark.jvm.servers import SourceServer
 from tests.spark.jvm.test_sink_kills import Process, ledger, server_of, session_in
 from tests.spark.kills.job import foreach
 from tests.spark.session import finish
+from tests.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Handle = Callable[["DataFrame", int], None]
-Shape = Callable[["DataFrame"], "DataFrame"]
 
 
 class Crash(Exception):
@@ -31,7 +31,7 @@ class Crash(Exception):
 def repeat(spark: SparkSession, server: SourceServer, tmp_path: Path) -> Callable[..., None]:
     """Runs a query over the 2000 rows of a server, 400 at a time, with a crash behind a batch."""
 
-    def run(handle: Handle, mode: str = "append", shape: Shape = lambda frame: frame) -> None:
+    def run(handle: Handle) -> None:
         crashes = {1}
 
         def crash_once(frame: DataFrame, batch: int) -> None:
@@ -41,8 +41,7 @@ def repeat(spark: SparkSession, server: SourceServer, tmp_path: Path) -> Callabl
                 raise Crash
 
         rows = spark.readStream.format("rsocket").options(route="log", positions="server", startingPosition="earliest")
-        shaped = shape(rows.option("maxRowsPerTrigger", 800).load(server.uri))
-        query = shaped.writeStream.foreachBatch(crash_once).outputMode(mode)
+        query = rows.option("maxRowsPerTrigger", 800).load(server.uri).writeStream.foreachBatch(crash_once)
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         with pytest.raises(Exception, match="Crash"):
             finish(query.start())
@@ -52,17 +51,17 @@ def repeat(spark: SparkSession, server: SourceServer, tmp_path: Path) -> Callabl
     return run
 
 
-def write(frame: DataFrame, sink: SinkServer, batch: int, name: str = "x") -> None:
+def write(frame: DataFrame, sink: Sink, batch: int, name: str) -> None:
     frame.write.format("rsocket").mode("append").option("route", "orders").option("sinkId", name).option(
         "batch", batch
     ).save(sink.uri)
 
 
-def told(sink: SinkServer) -> Counter[str]:
+def told(sink: Sink) -> Counter[str]:
     return Counter(row.decode() for row in sink.rows())
 
 
-def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[..., None], sink: SinkServer) -> None:
+def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[..., None], sink: Sink) -> None:
     def both(frame: DataFrame, batch: int) -> None:
         for name in ("a", "b"):
             made = frame.selectExpr(f"concat('{name} ', partition, ' ', position) AS data")
@@ -72,20 +71,6 @@ def test_a_batch_that_is_repeated_counts_once_at_two_sinks(repeat: Callable[...,
 
     wanted = (f"{name} {partition} {position}" for name in "ab" for partition in range(2) for position in range(1000))
     assert told(sink) == Counter(wanted)
-
-
-@whole
-@pytest.mark.parametrize("mode", ["update", "complete"])
-def test_the_results_of_each_batch_count_once(mode: str, repeat: Callable[..., None], sink: SinkServer) -> None:
-    def results(frame: DataFrame, batch: int) -> None:
-        write(frame.selectExpr(f"concat({batch}, ': ', partition, ' has ', count) AS data"), sink, batch)
-
-    repeat(results, mode, lambda frame: frame.groupBy("partition").count())
-
-    batches = [(0, 400), (1, 800), (2, 1000)]
-    assert told(sink) == Counter(
-        f"{batch}: {partition} has {count}" for batch, count in batches for partition in (0, 1)
-    )
 
 
 @whole

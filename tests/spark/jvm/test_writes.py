@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.rows import Rows
-from tests.spark.jvm.servers import SinkServer
 from tests.spark.session import finish
+from tests.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ def numbers(count: int) -> list[bytes]:
     return sorted(b"%d" % number for number in range(count))
 
 
-def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: SinkServer) -> None:
+def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: Sink) -> None:
     frame = spark.range(0, 1000, 1, 1).selectExpr("id", "CAST(id AS STRING) AS name", "id / 2 AS half")
     write(frame, sink.uri, payload="arrow", delivery="exactlyOnce")
 
@@ -38,17 +38,7 @@ def test_arrow_payloads_and_their_columns_arrive(spark: SparkSession, sink: Sink
     ]
 
 
-def test_refused_rows_fail_the_job_or_are_skipped(spark: SparkSession, sink: SinkServer) -> None:
-    frame = spark.range(0, 20, 1, 1).selectExpr(NUMBERS)
-    with pytest.raises(PySparkException, match=r"no sevens.*errorPolicy=skip"):
-        write(frame, sink.uri, route="picky")
-    before = len(sink.taken)
-    write(frame, sink.uri, route="picky", errorPolicy="skip")
-
-    assert sorted(sink.taken[before:]) == sorted(str(n) for n in range(20) if n % 10 != 7)
-
-
-def test_what_cant_be_is_said_clearly_and_without_secrets(spark: SparkSession, sink: SinkServer) -> None:
+def test_what_cant_be_is_said_clearly_and_without_secrets(spark: SparkSession, sink: Sink) -> None:
     secret = {"auth.type": "bearer", "auth.token": "s3cret"}
     nowhere = "option 'route': there is no route '{}' at tcp://127.0.0.1"
     with Rows() as row:
@@ -73,7 +63,7 @@ def test_what_cant_be_is_said_clearly_and_without_secrets(spark: SparkSession, s
 
 
 def test_a_sink_belongs_to_one_checkpoint_until_another_takes_it_over(
-    spark: SparkSession, sink: SinkServer, tmp_path: Path
+    spark: SparkSession, sink: Sink, tmp_path: Path
 ) -> None:
     spark.range(0, 100, 1, 1).selectExpr("CAST(id AS STRING)").write.text(str(tmp_path / "in"))
 
@@ -94,7 +84,7 @@ def test_a_sink_belongs_to_one_checkpoint_until_another_takes_it_over(
     assert sorted(sink.rows()) == sorted(numbers(100) * 2)
 
 
-def test_a_stream_arrives_once_over_a_restart(spark: SparkSession, sink: SinkServer, tmp_path: Path) -> None:
+def test_a_stream_arrives_once_over_a_restart(spark: SparkSession, sink: Sink, tmp_path: Path) -> None:
     folder = tmp_path / "in"
 
     def run() -> None:

@@ -1,7 +1,7 @@
 """The cases that Autobahn's suite makes of RFC 6455, by their numbers, as rows: for both roles, however the bytes come.
 
 An echo runs over the transport, and a row says what it has to answer. Text is legal WebSocket and refused here with
-1003: its rows are played in binary, which goes on to where the suite does.
+1003: its rows are played in binary, which goes on to where the suite does, unless they have their like there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
 from rsocket_trio.transports.websocket.websocket_frames import masked
@@ -118,11 +116,6 @@ def bodies(size: int) -> bytes:
 
 
 FRAMING = [
-    *chain.from_iterable(
-        in_binary(f"1.1.{number}", [message(bodies(size))], [echo(bodies(size))])
-        for number, size in enumerate(SIZES, 1)
-    ),
-    *in_binary("1.1.8", [message(bodies(65536))], [echo(bodies(65536))], parts=997),
     *[
         Row(f"1.2.{number}", [message(b"\xfe" * size, BINARY)], [echo(b"\xfe" * size)])
         for number, size in enumerate(SIZES, 1)
@@ -196,16 +189,6 @@ FRAGMENTS = [
 ]
 GREEK = "\u03ba\u1f79\u03c3\u03bc\u03b5".encode()
 NO_TEXT = closing(UNSUPPORTED)
-IN_BYTES = [bytes([byte]) for byte in GREEK]
-UTF8_IN_FRAGMENTS = [
-    *in_binary("6.1.1", [message(b"")], [echo(b"")]),
-    *in_binary("6.1.2", in_fragments([b""] * 3), [echo(b"")]),
-    *in_binary("6.1.3", in_fragments([b"", A, b""]), [echo(A)]),
-    *in_binary("6.2.1", [message(GREEK)], [echo(GREEK)]),
-    *in_binary("6.2.2", in_fragments([GREEK[:6], GREEK[6:]]), [echo(GREEK)]),
-    *in_binary("6.2.3", in_fragments(IN_BYTES), [echo(GREEK)]),
-    *in_binary("6.2.4", in_fragments([GREEK[:5], GREEK[5:]]), [echo(GREEK)]),
-]
 
 
 DONE = closing(NORMAL)
@@ -257,25 +240,18 @@ LIMITS = [
         for number, size in enumerate([64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB], 1)
     ],
     *[
-        Row(f"9.6.{number}", [message(sized(64 * KIB), BINARY)], [echo(sized(64 * KIB))], size)
-        for number, size in enumerate([64, 128, 256, 512, KIB, 2 * KIB], 1)
-    ],
-    *[
         Row(f"9.8.{number}", [message(sized(size), BINARY)] * 100, [echo(sized(size))] * 100, 16 * KIB)
         for number, size in enumerate([0, 16, 64, 256, KIB, 4 * KIB], 1)
     ],
 ]
-SEVERAL_FRAGMENTS = in_binary("10.1.1", in_fragments(split(bodies(65536), 1300)), [echo(bodies(65536))], 16 * KIB)
 ROWS = [
     *FRAMING,
     *PINGS,
     *RESERVED_BITS,
     *OPCODES,
     *FRAGMENTS,
-    *UTF8_IN_FRAGMENTS,
     *CLOSES,
     *LIMITS,
-    *SEVERAL_FRAGMENTS,
 ]
 
 
@@ -321,32 +297,18 @@ async def test_a_frame_of_16_mib_is_one_byte_too_large(client: bool, autojump_cl
     assert await answers_to([header], client=client) == codes_of([closing(TOO_BIG)])
 
 
-# Compression (12, 13): each sub-section offers it in another way, and none is agreed on.
-OFFERS = {
-    "12, 13.1": b"permessage-deflate",
-    "13.3": b"permessage-deflate; client_max_window_bits; server_max_window_bits=8",
-    "13.7": b"permessage-deflate; server_no_context_takeover, permessage-deflate",
-}
-offers = pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
+OFFER = b"permessage-deflate; client_max_window_bits; server_max_window_bits=8"
 SHORT_AND_LONG = [message(sized(16), BINARY), *in_fragments(split(sized(128 * KIB), 4 * KIB), BINARY)]
 COMPRESSED = reserved(4, message(b"\x4b\x04\x00", BINARY))
 
 
-@offers
-async def test_a_server_agrees_on_no_compression_and_echoes_what_is_not_compressed(
-    offer: bytes, autojump_clock: MockClock
-) -> None:
+async def test_a_server_agrees_on_no_compression_and_echoes_what_is_not_compressed(autojump_clock: MockClock) -> None:
+    """12, 13."""
     pieces = [frame.encoded(is_masked=True) for frame in [*SHORT_AND_LONG, COMPRESSED]]
 
-    answers = await answers_to(pieces, client=False, offer=offer)
+    answers = await answers_to(pieces, client=False, offer=OFFER)
 
     assert answers == codes_of([echo(sized(16)), echo(sized(128 * KIB)), FAIL])
-
-
-@offers
-async def test_a_client_takes_no_compression_that_it_did_not_offer(offer: bytes, autojump_clock: MockClock) -> None:
-    with pytest.raises(HandshakeFailed, match="no extensions supported"):
-        await answers_to([], client=True, offer=offer)
 
 
 # What runs a row
@@ -360,19 +322,18 @@ def codes_of(frames: Iterable[Frame]) -> list[Frame]:
 async def answers_to(pieces: Sequence[bytes], *, client: bool, offer: bytes = b"") -> list[Frame]:
     """Return what an echo over our transport says to these pieces, each sent once all is quiet."""
     ours, theirs = memory_stream_pair()
-    failed: list[HandshakeFailed] = []
 
     async def echo_all() -> None:
-        try:
-            async with opened(ours, client=client) as transport:
-                await echo_until_the_end(transport)
-        except HandshakeFailed as error:
-            failed.append(error)
+        async with opened(ours, client=client) as transport:
+            await echo_until_the_end(transport)
 
     data = b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(echo_all)
-        await (answer_handshake if client else ask_for_handshake)(theirs, offer)
+        if client:
+            await answer_handshake(theirs)
+        else:
+            await ask_for_handshake(theirs, offer)
         try:
             for piece in pieces:
                 await theirs.send_all(piece)
@@ -382,19 +343,16 @@ async def answers_to(pieces: Sequence[bytes], *, client: bool, offer: bytes = b"
             pass  # our side closed, and what it said before is still to be read
         while chunk := await theirs.receive_some():
             data += chunk
-    if failed:
-        raise failed[0]
     return codes_of(frames_in(data, is_masked=client))
 
 
 @asynccontextmanager
 async def opened(stream: trio.abc.Stream, *, client: bool) -> AsyncIterator[Transport]:
-    limits = Limits()
     if client:
-        async with open_websocket(stream, HERE, Handshake(), ConnectOptions(limits=limits)) as transport:
+        async with open_websocket(stream, HERE, Handshake(), ConnectOptions()) as transport:
             yield transport
     else:
-        async with accept_websocket(stream, HERE, Handshake(), AcceptOptions(limits)) as transport:
+        async with accept_websocket(stream, HERE, Handshake(), AcceptOptions()) as transport:
             yield transport
 
 
@@ -416,20 +374,17 @@ async def head_of(stream: trio.abc.Stream) -> bytes:
 
 
 async def ask_for_handshake(stream: trio.abc.Stream, offer: bytes) -> None:
-    await stream.send_all(request(*extensions(offer), first=b"GET / HTTP/1.1"))
+    offers = [b"Sec-WebSocket-Extensions: " + offer] if offer else []
+    await stream.send_all(request(*offers, first=b"GET / HTTP/1.1"))
     head = await head_of(stream)
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"extensions" not in head.lower()
 
 
-async def answer_handshake(stream: trio.abc.Stream, offer: bytes) -> None:
+async def answer_handshake(stream: trio.abc.Stream) -> None:
     accept = b"Sec-WebSocket-Accept: " + accept_for(await head_of(stream))
     lines = [b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade", accept]
-    await stream.send_all(b"\r\n".join([*lines, *extensions(offer), b"", b""]))
-
-
-def extensions(offer: bytes) -> list[bytes]:
-    return [b"Sec-WebSocket-Extensions: " + offer] if offer else []
+    await stream.send_all(b"\r\n".join([*lines, b"", b""]))
 
 
 def frames_in(data: bytes, *, is_masked: bool) -> Iterator[Frame]:

@@ -19,7 +19,7 @@ from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.websocket.transport import WebSocketTransport
 from rsocket_trio.transports.websocket.websocket_frames import MessageReader, join
-from tests.transports.pairs import receive_frames, transport_pair
+from tests.transports.pairs import transport_pair
 
 URI = "ws://127.0.0.1:0/rsocket"
 PING = b"\x89\x01p"
@@ -71,17 +71,6 @@ def client_over(stream: trio.abc.Stream) -> WebSocketTransport:
 
 def server_over(stream: trio.abc.Stream) -> WebSocketTransport:
     return WebSocketTransport(stream, MessageReader(client=False, max_message=1 << 24), Handshake(), b"")
-
-
-async def test_frames_cross_whole_in_both_directions() -> None:
-    """RS10-FRM-02."""
-    frames: list[EncodedFrame] = [b"frame one", (b"frame ", memoryview(b"two")), b"x" * 300_000]
-    async with transport_pair(URI) as (client, server):
-        assert client.is_message_based
-        for left, right in [(client, server), (server, client)]:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(left.send, frames)
-                assert await receive_frames(right, 3) == [b"frame one", b"frame two", b"x" * 300_000]
 
 
 async def test_the_largest_frame_passes_and_one_byte_more_closes_with_1009() -> None:
