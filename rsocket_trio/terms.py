@@ -88,11 +88,9 @@ class ResumeOptions(Backoff):
     """
 
     store_bytes: int = attrs.field(default=4 * 2**20, validator=between(1024, whole=True))
-    """Frames that were sent and may have to be sent again. A full store stalls the sender, or ends resumption."""
+    """Frames that were sent and may have to be sent again. A full store stalls the sender."""
     session_seconds: float = attrs.field(default=60.0, validator=between(0.001))
     """Seconds that a session waits for its client to come back, and that a client tries. Then it is lost."""
-    give_up_when_full: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    """Go on without resumption once the store is full, instead of stalling until the peer acknowledges frames."""
     answer_seconds: float = attrs.field(default=5.0, validator=between(0.001))
     """Seconds that a client waits for a new transport and for the answer to RESUME before it tries another one."""
     first_delay: float = attrs.field(default=0.1, validator=between(0.0))

@@ -7,31 +7,29 @@ events, writes frames that its dialect has, and keeps no stream and no byte long
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-import attrs
-
+from qa.fuzz.conversation import LENGTH, Conversation
 from qa.fuzz.mutation import mutate
-from qa.fuzz.spoken import FRAMES, KINDS, NAMES, SHARES, STREAMUX, TEMPERS
+from qa.fuzz.spoken import NAMES, STREAMUX, TEMPERS, some_frame, some_setup
 from qa.fuzz.streamux_conversations import StreamuxTalk
 from qa.fuzz.targets import Finding
-from rsocket_trio.errors import LocalProtocolError, Rejected, RejectedSetup, RemoteProtocolError, Unsupported
+from rsocket_trio.errors import LocalProtocolError, Rejected, RemoteProtocolError, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded, StreamCancelled, StreamFailed
+from rsocket_trio.mux.events import Event, StreamCancelled, StreamFailed
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import NEITHER, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import CancelFrame
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import REMEMBERED, Stream
 from rsocket_trio.terms import Lease
 from tests.rsocket.pairs import client_terms
 
-LENGTH: Final = range(10, 41)
-"""Number of frames that a peer sends."""
 TIGHT: Final = Limits(
     payload_size=300,
     reassembly_size=500,
@@ -45,20 +43,19 @@ TIGHT: Final = Limits(
 )
 """Limits that a conversation of this length meets."""
 ROOMY: Final = Limits()
-REFUSED: Final = (LocalProtocolError, Unsupported)
-"""Errors that the application gets where it asked for something impossible."""
 BY_NUMBER: Final = (Interaction.REQUEST_STREAM, Interaction.REQUEST_SUBSCRIPTION, Interaction.REQUEST_CHANNEL)
 
 
-class Talk:
-    """One conversation, and the bounds of its session at any time."""
+class Talk(Conversation[Stream]):
+    """One conversation in frames."""
+
+    session: Session
+    impossible = (LocalProtocolError, Unsupported)
+    pauses = (0.1, 20.0, 89.0)
 
     def __init__(self, dialect: Dialect, random: Random) -> None:
+        super().__init__(random)
         self.dialect = dialect
-        self.random = random
-        self.now = 0.0
-        self.ended = False
-        self.received: list[bytes] = []
         self.lease = random.random() < 0.3
         self.temper = random.choice(TEMPERS)
         client = random.random() < 0.5
@@ -70,11 +67,11 @@ class Talk:
             self.session.start_server(grants_leases=self.lease)
 
     def run(self) -> None:
-        """Talk, and look at every step whether all is as it must be."""
         random = self.random
         if random.random() < 0.97:
             if not self.session.client:
-                self.hear(self.setup())
+                first = self.setup()
+                self.hear(mutate(random, (first,)) if random.random() < self.temper else first)
             elif self.session.awaits_answer:
                 self.hear(self.answer())
         for _ in range(random.choice(LENGTH)):
@@ -90,9 +87,7 @@ class Talk:
 
     def setup(self) -> bytes:
         """A SETUP that this server takes."""
-        client = Session(self.dialect, client=True, limits=ROOMY, fragment_size=1000)
-        client.start_client(client_terms(lease=self.lease), 0.0)
-        return whole(client.outbox.take(65536)[0])
+        return some_setup(self.dialect, lease=self.lease)
 
     def answer(self) -> bytes:
         """Return the answer of a server that grants everything that this client asks for."""
@@ -104,20 +99,14 @@ class Talk:
 
     def peers_frame(self) -> bytes:
         """A frame for a stream that is open, or about to be; as it should be, or not quite."""
-        random = self.random
-        (kind,) = random.choices(KINDS, cum_weights=SHARES)
-        frame: Any
-        frame, data = random.choice(FRAMES[self.dialect][kind])
         table = self.session.table
         ids = [*table.mine, *table.theirs]
-        known = ids and random.random() < (0.2 if kind == "request" else 0.9)
-        stream_id = random.choice(ids) if known else random.randrange(20)
-        if frame.stream_id:
-            try:
-                data = self.dialect.codec.encode(attrs.evolve(frame, stream_id=stream_id))
-            except LocalProtocolError:
-                pass  # A vector that may only be read goes as it stands.
-        return mutate(random, (data,)) if random.random() < self.temper else data
+
+        def stream_id(kind: str) -> int:
+            known = ids and self.random.random() < (0.2 if kind == "request" else 0.9)
+            return self.random.choice(ids) if known else self.random.randrange(20)
+
+        return some_frame(self.dialect, self.temper, self.random, stream_id)
 
     def hear(self, *frames: bytes) -> None:
         """The session hears of these frames at once."""
@@ -125,35 +114,16 @@ class Talk:
         self.saw(self.session.receive(frames, self.now))
 
     def saw(self, events: list[Event]) -> None:
-        """Hold the events to what a connection relies on."""
+        super().saw(events)
         for event in events:
-            assert isinstance(event, Event), event
-            assert not self.ended, f"{event} after the end"
-            self.ended = isinstance(event, SessionEnded)
             if isinstance(event, StreamCancelled | StreamFailed):
                 assert isinstance(event.stream, Stream)
                 assert event.stream.head is None, f"{event.stream!r} is over, and still sends"
-        assert not self.ended or self.session.state is State.OVER
-        if self.session.state is State.GATED and self.random.random() < 0.5:
-            if self.random.random() < 0.9:
-                self.saw(self.session.accept(self.now))
-            else:
-                self.saw(self.session.refuse(RejectedSetup("not today")))
 
     # The application
 
-    def act(self) -> None:
-        """One thing that an application or its connection does, if it may be done now."""
-        if self.session.state is not State.OPEN:
-            return
-        known = [stream for stream in self.session.open_streams() if stream.open and stream.request is None]
-        try:
-            if known and self.random.random() < 0.6:
-                self.random.choice(ON_STREAMS)(self, self.random.choice(known))
-            else:
-                self.random.choice(ON_CONNECTION)(self)
-        except REFUSED:
-            return
+    def idle_streams(self) -> list[Stream]:
+        return [stream for stream in self.session.open_streams() if stream.open and stream.request is None]
 
     def open(self) -> None:
         interaction = self.random.choice(list(Interaction))
@@ -172,10 +142,6 @@ class Talk:
         """One write, whose frames the peer understands."""
         for frame in self.session.outbox.take(self.random.choice((1, 100, 65536))):
             self.dialect.codec.decode(whole(frame))
-
-    def wait(self) -> None:
-        self.now += self.random.choice((0.1, 20.0, 89.0))
-        self.saw(self.session.expire(self.now))
 
     # What must hold
 
@@ -199,14 +165,28 @@ class Talk:
         while frames := outbox.take(65536):
             for frame in frames:
                 self.dialect.codec.decode(whole(frame))
-        if self.session.state is State.OPEN:
-            assert (outbox.size, outbox.reply_size, outbox.reply_frames, bool(outbox)) == (0, 0, 0, False)
+        self.check_empty()
         for stream in self.session.open_streams():
             assert stream.open != NEITHER or stream.request is not None, f"{stream!r} is over, and still kept"
         self.check()
+        self.part()
+
+    def part(self) -> None:
+        """Nothing is left once both sides have cancelled all streams."""
+        for stream in self.session.open_streams():
+            if stream.requester:
+                self.session.commands.send_cancel(stream)
+            elif stream.id not in self.session.table.mine:
+                self.now += 1000  # the peer may cancel as often as it likes, slowly
+                self.hear(self.dialect.codec.encode(CancelFrame(stream.id)))
+        while self.session.outbox.take(65536):
+            pass
+        if self.session.state is State.OPEN and self.dialect.ids_have_parity:
+            assert self.session.is_quiet, f"{self.session.open_streams()} are kept"
+            assert self.session.table.reassembling == 0
 
 
-ON_STREAMS: Final[tuple[Callable[[Talk, Any], object], ...]] = (
+Talk.on_streams = (
     Talk.send,
     Talk.send,
     lambda talk, stream: talk.session.commands.send_complete(stream),
@@ -214,7 +194,7 @@ ON_STREAMS: Final[tuple[Callable[[Talk, Any], object], ...]] = (
     lambda talk, stream: talk.session.commands.send_cancel(stream),
     lambda talk, stream: talk.session.commands.request_n(stream, talk.random.choice((1, 5, 2**31 - 1))),
 )
-ON_CONNECTION: Final[tuple[Callable[[Talk], object], ...]] = (
+Talk.on_connection = (
     Talk.open,
     Talk.open,
     Talk.open,

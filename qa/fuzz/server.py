@@ -16,26 +16,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import trio
 import trio.lowlevel
 
 from qa.fuzz.mutation import mutate
-from qa.fuzz.spoken import FRAMES, KINDS, NAMES, SHARES, STREAMUX, TEMPERS
+from qa.fuzz.spoken import NAMES, STREAMUX, TEMPERS, some_frame, some_setup
 from qa.processes import MIB, descriptors, resident
 from rsocket_trio import Channel, Limits, Payload, Responder, open_connection, serve
-from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.framing import Framing24, Framing32, whole
+from rsocket_trio.mux.framing import Framing24, Framing32
 from rsocket_trio.mux.stream_state import StreamState
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.stream_table import Stream
 from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize, Terms
 from rsocket_trio.streamux.request_table import Exchange
-from tests.rsocket.pairs import client_terms
 from tests.streamux.pairs import ChunkHeader
 
 WIDTH: Final = 8
@@ -190,29 +186,12 @@ def traffic(speaker: str, frames: int, random: Random) -> bytes:
         data = OFFER.encode() + b"".join(chunk(random) for _ in range(frames))
     else:
         dialect = NAMES[speaker]
-        said = [setup(dialect), *(frame(dialect, temper, random) for _ in range(frames))]
+        said = [
+            some_setup(dialect),
+            *(some_frame(dialect, temper, random, lambda kind: random.randrange(12)) for _ in range(frames)),
+        ]
         data = (Framing24() if dialect.framing == "u24" else Framing32(2**24, 8)).join(said)
     # The lengths themselves are mutated too, on some connections.
-    return mutate(random, (data,)) if random.random() < temper else data
-
-
-def setup(dialect: Dialect) -> bytes:
-    """The first frame of a client."""
-    client = Session(dialect, client=True, limits=Limits(), fragment_size=1000)
-    client.start_client(client_terms(), 0.0)
-    return whole(client.outbox.take(65536)[0])
-
-
-def frame(dialect: Dialect, temper: float, random: Random) -> bytes:
-    """A frame on one of a few streams."""
-    (kind,) = random.choices(KINDS, cum_weights=SHARES)
-    value: Any
-    value, data = random.choice(FRAMES[dialect][kind])
-    if value.stream_id:
-        try:
-            data = dialect.codec.encode(attrs.evolve(value, stream_id=random.randrange(12)))
-        except LocalProtocolError:
-            pass  # A vector that may only be read goes as it stands.
     return mutate(random, (data,)) if random.random() < temper else data
 
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
 
+import attrs
+
+from qa.fuzz.mutation import mutate
+from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.framing import whole
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
@@ -18,6 +26,8 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
+from rsocket_trio.rsocket.session import Session
+from tests.rsocket.pairs import client_terms
 from tests.rsocket.test_vectors import FILES, WELL_FORMED
 
 NAMES: Final = {dialect.name: dialect for dialect in FILES.values()}
@@ -54,3 +64,23 @@ def kind_of(frame: Frame) -> str:
 
 
 FRAMES: Final = {dialect: spoken(dialect) for dialect in FILES.values()}
+
+
+def some_setup(dialect: Dialect, *, lease: bool = False) -> bytes:
+    """Return the first frame of a client."""
+    client = Session(dialect, client=True, limits=Limits(), fragment_size=1000)
+    client.start_client(client_terms(lease=lease), 0.0)
+    return whole(client.outbox.take(65536)[0])
+
+
+def some_frame(dialect: Dialect, temper: float, random: Random, stream_id: Callable[[str], int]) -> bytes:
+    """Return a frame, on a stream of the id for its kind if it is about one: as it should be, or not quite."""
+    (kind,) = random.choices(KINDS, cum_weights=SHARES)
+    frame: Any
+    frame, data = random.choice(FRAMES[dialect][kind])
+    if frame.stream_id:
+        try:
+            data = dialect.codec.encode(attrs.evolve(frame, stream_id=stream_id(kind)))
+        except LocalProtocolError:
+            pass  # A vector that may only be read goes as it stands.
+    return mutate(random, (data,)) if random.random() < temper else data

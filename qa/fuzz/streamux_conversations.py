@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+from qa.fuzz.conversation import LENGTH, Conversation
 from qa.fuzz.mutation import mutate
-from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, RejectedSetup, StreamError
+from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, StreamError
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
@@ -21,7 +20,6 @@ from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
 from tests.streamux.pairs import ChunkHeader, chunks_in
 
-LENGTH: Final = range(10, 41)
 TIGHT: Final = Limits(payload_size=300, reassembly_size=500, streams=4, reply_frames=8, held_frames=4)
 PEER: Final = Initialize(min_id=0, max_id=29, rec_id=31, min_len=1, max_len=30, rec_len=31, qa=True)
 
@@ -31,14 +29,15 @@ def sorry(error: StreamError) -> bytes | None:
     return b"sorry"
 
 
-class StreamuxTalk:
-    """One conversation, and the bounds of its session at any time."""
+class StreamuxTalk(Conversation[Exchange]):
+    """One conversation in chunks."""
+
+    session: Session
+    impossible = (LocalProtocolError, ValueError)
+    pauses = (0.001, 0.1, 11.0)
 
     def __init__(self, random: Random) -> None:
-        self.random = random
-        self.now = 0.0
-        self.ended = False
-        self.received: list[bytes] = []
+        super().__init__(random)
         client = random.random() < 0.5
         options = StreamuxOptions(
             qr=client and random.random() < 0.3,
@@ -61,7 +60,6 @@ class StreamuxTalk:
         self.session.start(0.0)
 
     def run(self) -> None:
-        """Talk, and look at every step whether all is as it must be."""
         random = self.random
         first = PEER.encode()
         self.hear(first if random.random() < 0.95 else mutate(random, (first,)))
@@ -95,34 +93,10 @@ class StreamuxTalk:
         for pieces in ([data],) if self.random.random() < 0.5 else ([data[:cut]], [data[cut:]]):
             self.saw(self.session.receive([piece for piece in pieces if piece], self.now))
 
-    def saw(self, events: list[Event]) -> None:
-        """Hold the events to what a connection relies on, and be that connection."""
-        for event in events:
-            assert isinstance(event, Event), event
-            assert not self.ended, f"{event} after the end"
-            self.ended = isinstance(event, SessionEnded)
-        assert not self.ended or self.session.state is State.OVER
-        if self.session.state is State.GATED and self.random.random() < 0.5:
-            if self.random.random() < 0.9:
-                self.saw(self.session.accept(self.now))
-            else:
-                self.saw(self.session.refuse(RejectedSetup("not today")))
-
     # The application
 
-    def act(self) -> None:
-        """One thing that an application or its connection does, if it may be done now."""
-        session = self.session
-        if session.state is not State.OPEN:
-            return
-        known = [one for one in session.open_streams() if one.open and (one.requester or not one.joined)]
-        try:
-            if known and self.random.random() < 0.6:
-                self.random.choice(ON_EXCHANGES)(self, self.random.choice(known))
-            else:
-                self.random.choice(ON_CONNECTION)(self)
-        except (LocalProtocolError, ValueError):
-            return
+    def idle_streams(self) -> list[Exchange]:
+        return [one for one in self.session.open_streams() if one.open and (one.requester or not one.joined)]
 
     def open(self) -> None:
         interaction = self.random.choice((Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL))
@@ -142,10 +116,6 @@ class StreamuxTalk:
 
     def write(self) -> None:
         self.session.outbox.take(self.random.choice((1, 100, 65536)))
-
-    def wait(self) -> None:
-        self.now += self.random.choice((0.001, 0.1, 11.0))
-        self.saw(self.session.expire(self.now))
 
     # What must hold
 
@@ -171,12 +141,11 @@ class StreamuxTalk:
             data = Framing().join(frames)
             if terms is not None and self.session.state is State.OPEN and not data.startswith(b"\x01"):
                 chunks_in(terms, data)
-        if self.session.state is State.OPEN:
-            assert (outbox.size, outbox.reply_size, outbox.reply_frames, bool(outbox)) == (0, 0, 0, False)
+        self.check_empty()
         self.check()
 
 
-ON_EXCHANGES: Final[tuple[Callable[[StreamuxTalk, Any], object], ...]] = (
+StreamuxTalk.on_streams = (
     StreamuxTalk.send,
     StreamuxTalk.send,
     StreamuxTalk.fail,
@@ -184,7 +153,7 @@ ON_EXCHANGES: Final[tuple[Callable[[StreamuxTalk, Any], object], ...]] = (
     lambda talk, exchange: talk.session.commands.send_cancel(exchange),
     lambda talk, exchange: talk.session.commands.request_n(exchange, 5),
 )
-ON_CONNECTION: Final[tuple[Callable[[StreamuxTalk], object], ...]] = (
+StreamuxTalk.on_connection = (
     StreamuxTalk.open,
     StreamuxTalk.open,
     StreamuxTalk.write,

@@ -25,7 +25,7 @@ from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, read_chapter
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
-from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.report import failure_lines
 from rsocket_trio.conformance.run import Target, run
 from tests.conformance.peers import serving as serving_right
 from tests.conformance.peers import starting
@@ -120,7 +120,9 @@ async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Fault]:
         if play.case not in cases:
             continue
         if play.result.outcome is not CaseOutcome.PASS:
-            print("\n".join([f"{play.case.dialect} {play.case.id} fails without a fault:", *told(play.result)]))
+            print(
+                "\n".join([f"{play.case.dialect} {play.case.id} fails without a fault:", *failure_lines(play.result)])
+            )
             continue
         ways[play.case.id] = [
             fault
@@ -212,7 +214,7 @@ async def check_right() -> list[str]:
     results: list[CaseResult] = []
     for chapter in CHAPTERS:
         results += [play.result for play in await played_over_lines((case, None) for case in cases_of(chapter))]
-    return [line for result in results if result.outcome is not CaseOutcome.PASS for line in told(result)]
+    return [line for result in results if result.outcome is not CaseOutcome.PASS for line in failure_lines(result)]
 
 
 def main() -> int:

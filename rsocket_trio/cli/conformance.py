@@ -213,7 +213,7 @@ async def _run(
             known = f"{result.outcome.value}, as in the baseline: {result.case.id}: {result.case.title}"
             await out.write_line(known.encode())
         elif result.outcome in report.BROKEN:
-            await out.write_line("\n".join(report.told(result, with_hex=options.with_hex)).encode())
+            await out.write_line("\n".join(report.failure_lines(result, with_hex=options.with_hex)).encode())
     await out.write_line(report.table(done).encode())
     await out.write_line(report.cost(done).encode())
     faults: list[str] = []

@@ -9,13 +9,11 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.cli.hex_lines import unhex
-from rsocket_trio.connection.protocols import SHORT
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Row
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1, Dialect
-from rsocket_trio.rsocket.frames import ErrorFrame, ExtensionEntry, PayloadFrame, RequestFrame, SetupFrame
-from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
+from rsocket_trio.rsocket.frames import ExtensionEntry, Frame
 
 NS_PER_MS: Final = 1_000_000
 
@@ -99,41 +97,10 @@ NAMES: Final[Mapping[str, str]] = {
 """The keys of fields that have other names than these."""
 NAMES_0_0: Final = {"major": "version", "time_to_live_ns": "ttl_ns"}
 OF_EVERY_FRAME: Final = ("type", "stream_id", "ignore", "other_flags")
-HEADER: Final = {"stream_id", "interaction", "ExtFrame.ignore"}
-"""Fields that stand in the header of a frame."""
-ONLY_IN: Final[Mapping[str, str]] = {
-    "metadata_type": "0.0",
-    "SetupFrame.minor": "0.1 0.2 1.0 ext",
-    "keepalive_interval": "0.1 0.2 1.0",
-    "max_lifetime": "0.1 0.2 1.0",
-    "lease": "0.0 0.1 0.2 1.0",
-    "strict": "0.1 0.2",
-    "resume_token": "0.2 1.0",
-    "ack": "ext",
-    "extensions": "ext",
-    "last_received_position": "0.2 1.0 ext",
-    "RequestFrame.follows": "0.1 0.2 1.0 ext",
-    "RequestFrame.complete": "REQUEST_CHANNEL",
-    "initial_n": "REQUEST_STREAM REQUEST_SUB REQUEST_CHANNEL",
-    "next": "PAYLOAD",
-    "RequestNFrame.metadata": "0.0",
-    "CancelFrame.metadata": "0.0 0.1 0.2",
-    "ErrorFrame.metadata": "0.0 0.1 0.2",
-    "ErrorFrame.code": "0.1 0.2 1.0 ext SETUP_ERROR",
-    "ExtFrame.body": "EXT",
-    "ExtFrame.has_metadata": "EXT",
-    "ExtFrame.extensions": "EXT-1",
-    "ExtFrame.metadata": "EXT-1",
-}
-"""The dialects, or the frame types, that have a field which not all have whose frames are of its class.
-
-``EXT-1`` is the EXT of the extension draft that is not opaque.
-"""
-UNSAID: Final[dict[type, dict[str, object]]] = {
-    SetupFrame: {"minor": 0, "keepalive_interval": 0.0, "max_lifetime": 0.0},
-    ErrorFrame: {"code": layout_0_0.STREAM_ERROR},
-}
-"""Arguments that a frame needs and for which its dialect has no key."""
+PAYLOAD: Final = ("metadata", "data", "metadata_type", "metadata_mime", "data_mime")
+"""The keys of a payload, in their order."""
+OPAQUE_BUT: Final = 1
+"""The type of an EXT that is not opaque, in the extension draft."""
 
 
 ENTRY: Final = {field.name: OF_TYPE[str(field.type)] for field in attrs.fields(ExtensionEntry)}
@@ -142,30 +109,23 @@ ENTRY: Final = {field.name: OF_TYPE[str(field.type)] for field in attrs.fields(E
 
 def _keys(dialect: Dialect, row: Row, ext_type: object) -> dict[str, tuple[str, Conversion]]:
     """Return the keys of a frame type with attributes and conversions; those of an EXT may depend on its type."""
-    is_original = dialect.name == REACTIVESOCKET_0_0.name
-    places = {dialect.name, "EXT-1" if row.name == "EXT" and dialect.entries and ext_type == 1 else row.name}
+    row = row if row.opaque is None or ext_type == OPAQUE_BUT else row.opaque
+    names = {**NAMES, **NAMES_0_0} if dialect.name == REACTIVESOCKET_0_0.name else NAMES
     keys = {}
-    for attribute, declared in _fields(dialect, row):
-        name = attribute.rpartition(".")[2]
-        only_in = ONLY_IN.get(f"{row.frame.__name__}.{name}") or ONLY_IN.get(name)
-        if only_in is not None and places.isdisjoint(SHORT.get(word, word) for word in only_in.split()):
-            continue
-        shown = (NAMES_0_0.get(name) if is_original else None) or NAMES.get(name, name)
-        keys[shown] = attribute, _conversion(dialect, row, shown, declared)
+    for attribute, declared in _declared(row.frame):
+        if attribute in row.attributes and attribute not in OF_EVERY_FRAME:
+            name = attribute.removeprefix("payload.")
+            shown = names.get(name, name)
+            keys[shown] = attribute, _conversion(dialect, row, shown, declared)
     return keys
 
 
-def _fields(dialect: Dialect, row: Row) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a frame class and of its payload, with the types that their classes declare."""
-    for field in attrs.fields(row.frame):
+def _declared(frame: type[Frame]) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of a frame class and of its payload, with the types that their classes declare."""
+    for field in attrs.fields(frame):
         if field.name == "payload":
-            names = ["metadata", "data", "metadata_type"]
-            if dialect.entries and row.frame in (RequestFrame, PayloadFrame):
-                # A payload of the extension draft that is no part of a SETUP has MIME types of its own.
-                names += ["metadata_mime", "data_mime"]
-            for name in names:
-                yield f"payload.{name}", Payload.__annotations__[name]
-        elif HEADER.isdisjoint((field.name, f"{row.frame.__name__}.{field.name}")):
+            yield from ((f"payload.{name}", Payload.__annotations__[name]) for name in PAYLOAD)
+        else:
             yield field.name, str(field.type)
 
 
@@ -231,7 +191,11 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
         # A key with an empty value is accepted: an absent key means the same.
         if name not in keys and name not in OF_EVERY_FRAME and foreign not in (None, False, 0, "", []):
             raise ValueError(f"{name}: {row.name} has no such key")
-    attributes: dict[str, object] = {**UNSAID.get(row.frame, {}), "stream_id": load("stream_id", INT, content)}
+    # What the frame's class needs and the dialect has no key for is 0.
+    attributes: dict[str, object] = {
+        field.name: 0 for field in attrs.fields(row.frame) if field.default is attrs.NOTHING
+    }
+    attributes["stream_id"] = load("stream_id", INT, content)
     payload: dict[str, Any] = {}
     for name, (attribute, conversion) in keys.items():
         owner, _, field = attribute.rpartition(".")

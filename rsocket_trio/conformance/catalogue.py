@@ -79,7 +79,6 @@ class Word(Enum):
     EXPECT_ALL = "<~"
     EXPECT_LATER = "<.."
     ANSWERED = "<="
-    ANSWERED_ALL = "<=~"
     COUNTED = "counted"
     GRANTED = "granted"
     ROOM = "room"
@@ -310,14 +309,14 @@ def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bo
     for pattern in patterns:
         if not any(fits(case, [pattern]) for case in cases):
             raise ValueError(f"no case or clause of {dialect} for a {role} fits {pattern!r}: --list names them")
-    wanted = [
+    selected = [
         case
         for case in cases
         if (not patterns or fits(case, patterns)) and (heavy or not case.heavy or case.id in patterns)
     ]
-    if cases and not wanted:
+    if cases and not selected:
         raise ValueError(f"no case of {dialect} for a {role} that fits runs without --heavy")
-    return wanted
+    return selected
 
 
 def fits(case: Case | CaseRow, patterns: Iterable[str]) -> bool:
@@ -431,8 +430,8 @@ def each_of(rest: str) -> tuple[range, str, str, str]:
     if not ids:
         raise NotationError(f"{first} through {last} are no ids")
     for sign in ("->", Word.ANSWERED.value):
-        sent, found, back = frames.partition(f" {sign} ")
-        if found:
+        sent, separator, back = frames.partition(f" {sign} ")
+        if separator:
             return ids, sent, sign, back
     return ids, frames, "", ""
 

@@ -152,18 +152,18 @@ GAP: Final = TemplateToken()
 @cache
 def token_of(text: str) -> TemplateToken:
     """Read a token of a template. Raise ``NotationError`` for what is none."""
-    found = TOKEN.fullmatch(text)
-    if found is None:
+    match = TOKEN.fullmatch(text)
+    if match is None:
         raise NotationError(f"{text!r} is no hex, bit, number, field, ? or ..")
-    if name := found["name"]:
-        width = found["wide"] or int(found["size"] or 0) * (1 if found["bits"] else 8)
-        return TemplateToken(name, width, bool(found["sized"]), int(found["counted"] or 0))
-    if digits := found["hex"]:
+    if name := match["name"]:
+        width = match["wide"] or int(match["size"] or 0) * (1 if match["bits"] else 8)
+        return TemplateToken(name, width, bool(match["sized"]), int(match["counted"] or 0))
+    if digits := match["hex"]:
         mask = "".join("0" if digit == "?" else "f" for digit in digits)
         return TemplateToken("", 4 * len(digits), value=int(digits.replace("?", "0"), 16), mask=int(mask, 16))
     if text == "..":
         return GAP
-    digits, wide = found["number"] or found["bit"], found["of"] or "1"
+    digits, wide = match["number"] or match["bit"], match["of"] or "1"
     value, fixed = (0, 0) if digits == "?" else (int(digits), -1)
     return TemplateToken("", int(wide) if wide.isdigit() else wide, value=value, mask=fixed)
 
@@ -286,7 +286,7 @@ def header_size(bits: int, drawn: int = 0) -> int:
 
 def arguments_in(text: str) -> list[Argument]:
     """Return the arguments of a line. Raise ``NotationError`` for one that can't be read."""
-    found: list[Argument] = []
+    arguments: list[Argument] = []
     at = 0
     text = text.rstrip()
     while at < len(text):
@@ -296,22 +296,22 @@ def arguments_in(text: str) -> list[Argument]:
         at = match.end()
         times = int(match["times"] or 1)
         if match["text"] is not None:
-            found.append(match["text"].encode() * times)
+            arguments.append(match["text"].encode() * times)
         elif match["hex"] is not None:
-            found.append(bytes.fromhex(match["hex"]) * times)
+            arguments.append(bytes.fromhex(match["hex"]) * times)
         elif match["word"] == "*":
-            found.append(ANYTHING)
+            arguments.append(ANYTHING)
         else:
-            found.append(_number(match["word"]))
-    return found
+            arguments.append(_number(match["word"]))
+    return arguments
 
 
 def valued(text: str, values: Mapping[str, int | bytes]) -> str:
     """Return a line with the values of a session in the places of their names."""
 
-    def value_of(found: re.Match[str]) -> str:
-        value = values[found["name"]]
-        return f"h{value.hex()}" if isinstance(value, bytes) else str(max(0, value + int(found["more"] or 0)))
+    def value_of(match: re.Match[str]) -> str:
+        value = values[match["name"]]
+        return f"h{value.hex()}" if isinstance(value, bytes) else str(max(0, value + int(match["more"] or 0)))
 
     return VALUE.sub(value_of, text)
 

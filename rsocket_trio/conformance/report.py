@@ -81,14 +81,14 @@ def cost(run: CaseRun) -> str:
     return f"{len(run.results)} case{'s' * (len(run.results) != 1)} in {run.seconds:.1f} s"
 
 
-def told(result: CaseResult, *, with_hex: bool = False) -> list[str]:
+def failure_lines(result: CaseResult, *, with_hex: bool = False) -> list[str]:
     """Return the lines that explain a result that is no pass: the sentence that it breaks, and the frames both ways.
 
     The peer's own explanation stands above all that. ``with_hex`` adds the bytes of the frames.
     """
     lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
-    if said := explanation(result.case.dialect, result.record):
-        lines.append(f"  the peer said: {said}")
+    if words := explanation(result.case.dialect, result.record):
+        lines.append(f"  the peer said: {words}")
     for clause in clauses_of(result.case):
         lines += [f"  {line}" for line in _lines_of(clause)]
     if result.step:
@@ -173,7 +173,7 @@ def as_junit(run: CaseRun) -> str:
     for result in run.results:
         named = {"classname": chapter_of(result.case), "name": result.case.id, "time": f"{result.seconds:.3f}"}
         case = ET.SubElement(suite, "testcase", named)
-        text = "\n".join(told(result)) if result.outcome in BROKEN else result.why
+        text = "\n".join(failure_lines(result)) if result.outcome in BROKEN else result.why
         if result.outcome is CaseOutcome.FAIL and run.is_known(result):
             ET.SubElement(case, "skipped", message=f"as in the baseline: {result.why}").text = text
         elif result.outcome is CaseOutcome.FAIL:
@@ -297,15 +297,15 @@ def record_lines(
 
     Equal ones in a row are one. ``with_hex`` adds the bytes of each frame below it.
     """
-    found: list[str] = []
+    lines: list[str] = []
     for (line, data), several in groupby(
         (_line(dialect, passed, sent, received), passed.data if with_hex else b"") for passed in record
     ):
         times = len(list(several))
-        found.append(f"{line} ({times} times)" if times > 1 else line)
+        lines.append(f"{line} ({times} times)" if times > 1 else line)
         if data and dialect in DIALECTS:
-            found.append(f"{' ' * len(sent)}   {hex_of(data)}")
-    return found
+            lines.append(f"{' ' * len(sent)}   {hex_of(data)}")
+    return lines
 
 
 def _line(dialect: str, passed: Passed, sent: str, received: str) -> str:

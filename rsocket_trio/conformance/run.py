@@ -120,7 +120,7 @@ async def side_by_side(cases: Sequence[Case], at_once: int, play_one: Play) -> l
     results: dict[str, CaseResult] = {}
     limiter = trio.CapacityLimiter(at_once)
 
-    async def one(case: Case) -> None:
+    async def timed(case: Case) -> None:
         async with limiter:
             began = trio.current_time()
             result = attrs.evolve(await play_one(case), seconds=trio.current_time() - began)
@@ -128,7 +128,7 @@ async def side_by_side(cases: Sequence[Case], at_once: int, play_one: Play) -> l
 
     async with trio.open_nursery() as nursery:
         for case in cases:
-            nursery.start_soon(one, case)
+            nursery.start_soon(timed, case)
     return [results[case.id] for case in cases]
 
 

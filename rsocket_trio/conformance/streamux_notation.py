@@ -90,9 +90,9 @@ def check_offer(offer: dict[str, int]) -> None:
         raise Disagreed("a quick init both requested and allowed")
 
 
-def agreed(one: bytes, other: bytes) -> Widths:
+def agreed(first: bytes, second: bytes) -> Widths:
     """Return the widths that two initialize messages give. Raise ``Disagreed`` (SMX-NEG-03 to -07, SMX-QI-03, -05)."""
-    offers = [offer_of(one), offer_of(other)]
+    offers = [offer_of(first), offer_of(second)]
     for offer in offers:
         check_offer(offer)
     if {offer["version"] for offer in offers} != {1}:

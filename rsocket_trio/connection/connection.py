@@ -653,5 +653,5 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         """End the connection: cancel open streams, send the queued frames, then close."""
         # A peer that may resume the session has to know that this side will not.
         session = self._engine.session
-        announce = session.can_resume or session.gave_up_resuming
+        announce = session.can_resume
         self._engine.close(ConnectionClosed("the connection was closed by this side"), announce=announce)

@@ -73,7 +73,6 @@ class Engine(Timer):
         "_outbox",
         "_refused_clients",
         "_resume_scope",
-        "_said_gave_up",
         "_view",
         "calls",
         "changes",
@@ -145,7 +144,6 @@ class Engine(Timer):
         self.reconnector = reconnector
         self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
-        self._said_gave_up = False
         self.observers: tuple[Function, ...] = ()
         self.on_state: tuple[Callable[[], object], ...] = ()
         self.on_growth: Callable[[], object] | None = None
@@ -302,7 +300,7 @@ class Engine(Timer):
         return False
 
     def after_write(self) -> None:
-        """Wake requests that wait for room, and report a session that gave up resumption.
+        """Wake requests that wait for room.
 
         Called while the session has ``attention``, and only then.
         """
@@ -314,10 +312,6 @@ class Engine(Timer):
         session = self.session
         if self._outbox:
             self.wake()
-        if session.gave_up_resuming and not self._said_gave_up:
-            self._said_gave_up = True
-            self.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
-            self.notify_state()
         if session.draining and session.is_quiet:
             self.changes.wake_all()
             if self.peer_closing and not self._outbox:

@@ -12,57 +12,34 @@ from typing import Final
 
 from rsocket_trio.errors import RemoteProtocolError
 
-WELL_KNOWN: Final[Mapping[int, str]] = {
-    0x00: "application/avro",
-    0x01: "application/cbor",
-    0x02: "application/graphql",
-    0x03: "application/gzip",
-    0x04: "application/javascript",
-    0x05: "application/json",
-    0x06: "application/octet-stream",
-    0x07: "application/pdf",
-    0x08: "application/vnd.apache.thrift.binary",
-    0x09: "application/vnd.google.protobuf",
-    0x0A: "application/xml",
-    0x0B: "application/zip",
-    0x0C: "audio/aac",
-    0x0D: "audio/mp3",
-    0x0E: "audio/mp4",
-    0x0F: "audio/mpeg3",
-    0x10: "audio/mpeg",
-    0x11: "audio/ogg",
-    0x12: "audio/opus",
-    0x13: "audio/vorbis",
-    0x14: "image/bmp",
-    0x15: "image/gif",
-    0x16: "image/heic-sequence",
-    0x17: "image/heic",
-    0x18: "image/heif-sequence",
-    0x19: "image/heif",
-    0x1A: "image/jpeg",
-    0x1B: "image/png",
-    0x1C: "image/tiff",
-    0x1D: "multipart/mixed",
-    0x1E: "text/css",
-    0x1F: "text/csv",
-    0x20: "text/html",
-    0x21: "text/plain",
-    0x22: "text/xml",
-    0x23: "video/H264",
-    0x24: "video/H265",
-    0x25: "video/VP8",
-    0x26: "application/x-hessian",
-    0x27: "application/x-java-object",
-    0x28: "application/cloudevents+json",
-    0x29: "application/x-capnp",
-    0x2A: "application/x-flatbuffers",
-    0x7A: "message/x.rsocket.mime-type.v0",
-    0x7B: "message/x.rsocket.accept-mime-types.v0",
-    0x7C: "message/x.rsocket.authentication.v0",
-    0x7D: "message/x.rsocket.tracing-zipkin.v0",
-    0x7E: "message/x.rsocket.routing.v0",
-    0x7F: "message/x.rsocket.composite-metadata.v0",
-}
+# In the order of their numbers.
+_FIRST: Final = (
+    *("application/avro", "application/cbor", "application/graphql", "application/gzip"),  # 0x00
+    *("application/javascript", "application/json", "application/octet-stream", "application/pdf"),  # 0x04
+    *(
+        "application/vnd.apache.thrift.binary",
+        "application/vnd.google.protobuf",
+        "application/xml",
+        "application/zip",
+    ),  # 0x08
+    *("audio/aac", "audio/mp3", "audio/mp4", "audio/mpeg3"),  # 0x0C
+    *("audio/mpeg", "audio/ogg", "audio/opus", "audio/vorbis"),  # 0x10
+    *("image/bmp", "image/gif", "image/heic-sequence", "image/heic"),  # 0x14
+    *("image/heif-sequence", "image/heif", "image/jpeg", "image/png"),  # 0x18
+    *("image/tiff", "multipart/mixed", "text/css", "text/csv"),  # 0x1C
+    *("text/html", "text/plain", "text/xml", "video/H264"),  # 0x20
+    *("video/H265", "video/VP8", "application/x-hessian", "application/x-java-object"),  # 0x24
+    *("application/cloudevents+json", "application/x-capnp", "application/x-flatbuffers"),  # 0x28
+)
+_LAST: Final = (
+    "message/x.rsocket.mime-type.v0",
+    "message/x.rsocket.accept-mime-types.v0",
+    "message/x.rsocket.authentication.v0",
+    "message/x.rsocket.tracing-zipkin.v0",
+    "message/x.rsocket.routing.v0",
+    "message/x.rsocket.composite-metadata.v0",
+)
+WELL_KNOWN: Final[Mapping[int, str]] = dict([*enumerate(_FIRST), *enumerate(_LAST, 0x7A)])
 """The text of each well-known number."""
 
 IDS: Final[Mapping[str, int]] = {text: number for number, text in WELL_KNOWN.items()}

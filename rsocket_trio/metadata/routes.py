@@ -165,14 +165,14 @@ def _read(metadata: bytes, metadata_mime: str | int, limit: int) -> RequestMetad
             return RequestMetadata(mimes=(Entry(metadata_mime, metadata),))
         return _NOTHING
     route: str | None = None
-    found = False
+    has_route = False
     travelling: list[Entry] = []
     mimes: list[Entry] = []
     for mime, start, end in spans(metadata, limit):
         if mime == ROUTING:
-            if not found and start < end:
+            if not has_route and start < end:
                 route = decode_tag(metadata, start, end)
-            found = True
+            has_route = True
         elif mime in _TRAVELLING:
             travelling.append(Entry(mime, metadata[start:end]))
         elif mime in _MIMES:

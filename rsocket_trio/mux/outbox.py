@@ -310,7 +310,16 @@ class Outbox:
         self.put_urgent(frame)
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
-        """Return the frames of the next write: ``limit`` bytes at most, or one larger frame; no more than ``room``."""
+        """Return the frames of the next write: ``limit`` bytes at most, or one larger frame; no more than ``room``.
+
+        The send task of the link calls this for each write, and sleeps once it returns nothing. Putting a frame wakes
+        nobody: a task of the application that puts one wakes the link, and the connection does after each read that
+        left ``entries`` or ``has_urgent``. ``room`` is what the store for resumption has left; frames beyond it stay.
+
+        Urgent frames come first, then replies: a cancel or credit that waited behind items would come too late to save
+        any. Then each queue gives one frame in turn, so that no large payload holds up the other streams, and the frame
+        that ends the connection comes when nothing else is left.
+        """
         frames: list[EncodedFrame] = []
         if self._held:
             return frames
@@ -320,6 +329,7 @@ class Outbox:
             total = self._take_urgent(frames, limit, room)
         self.has_urgent = bool(self._urgent or self._replies)
         if self._introduced:
+            # The frame that released the others does not count: it may be larger than a write.
             self._introduced = False
             total = 0
         turns = self._turns
@@ -327,7 +337,7 @@ class Outbox:
             queue = turns[0]
             entry = queue.head
             if entry is None:
-                # Its frames were discarded; the queue kept its turn.
+                # Its frames were discarded; the queue kept its turn, since a deque is slow to search.
                 turns.popleft()
                 queue.in_turn = False
                 continue
@@ -352,6 +362,7 @@ class Outbox:
                         self._drained(queue)
                     continue
                 if tail and room is None and len(turns) == 1 and size <= SMALL and after <= limit:
+                    # Nobody else waits for a turn: the items of one busy stream are taken together.
                     self._sole_queue = 0
                     total = self._take_run(queue, frames, total, limit)
                     continue
@@ -381,6 +392,7 @@ class Outbox:
             total += size
             queue.left = True
             if queue.head is None:
+                # ``_drained`` comes last: it may forget the stream, and with it this queue.
                 turns.popleft()
                 queue.in_turn = False
                 queue.tail = None
@@ -395,6 +407,7 @@ class Outbox:
             self._last = None
             self._sole_queue = 0
         if frames:
+            # From here on silence of the peer may mean that these were lost: see ``on_answer``.
             self.is_acknowledged = False
         return frames
 

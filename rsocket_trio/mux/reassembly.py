@@ -152,9 +152,9 @@ class Reassembly:
         elif pooled is None and self.size >= WORTH_KEEPING:
             self._pooled = pooled = BUFFER_POOL.take(self.size)
             if pooled is not None:
-                for each in pieces:
-                    end = self._filled + len(each)
-                    pooled[self._filled : end] = each
+                for earlier in pieces:
+                    end = self._filled + len(earlier)
+                    pooled[self._filled : end] = earlier
                     self._filled = end
                 pieces.clear()
 

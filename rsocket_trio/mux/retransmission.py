@@ -163,15 +163,12 @@ class RetainingOutbox(Outbox):
 
     A frame that the store has no room for does not leave.
     ``half_full`` returns a frame to send at once, when the store is half full or has no room for the next frame.
-    ``overflow`` returns whether to keep nothing any more, when that frame was sent and there is still no room, in the
-    store or under a shared limit.
 
     Under a limit that several sessions share there is room only while this one may keep more; ``counted`` are its bytes
     that the limit counts.
     """
 
     _half_full: Callable[[], bytes] = attrs.field(kw_only=True)
-    _overflow: Callable[[], bool] = attrs.field(kw_only=True)
     _is_tracked: Callable[[bytes], bool] = bool
     _note_leaving: Callable[[bytes], bool] = bool
     _signals: deque[bytes] = attrs.Factory(deque)
@@ -235,16 +232,13 @@ class RetainingOutbox(Outbox):
     def ask_for_room(self, size: int) -> bool:
         """Return whether an entry of ``size`` bytes may be put now; if not, see to it that there will be room.
 
-        Under a shared limit this session then waits for the limit, and the peer is asked for its position. If it was
-        asked before, resumption is given up where the options say so, and there is room.
+        Under a shared limit this session then waits for the limit, and the peer is asked for its position.
         """
         if self.has_room(size):
             return True
         shared, sharer = self._shared, self._sharer
         if shared is None or sharer is None or (self.charge >= self._limit and self._is_full_for(size)):
             return False  # a write makes room
-        if self.asked and self._overflow():
-            return True
         shared.wait(sharer)
         return False
 
@@ -349,9 +343,6 @@ class RetainingOutbox(Outbox):
         if not leaving and self._is_blocked_by_untracked():
             leaving = super().take(1)
         self.is_stalled = not leaving and super().__bool__()
-        if self.is_stalled and (self.asked or store.size == 0) and self._overflow():
-            self.is_stalled = False
-            return frames + super().take(limit - total)
         for taken in leaving:
             kept = whole(taken)
             frames.append(kept)

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from rsocket_trio.errors import ConnectionClosed, Unsupported
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, Unsupported
 from rsocket_trio.mux.events import SessionEnded
 
 if TYPE_CHECKING:
-    from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
+    from rsocket_trio.errors import RemoteProtocolError, RSocketError, SetupError, StreamError
     from rsocket_trio.limits import Limits
     from rsocket_trio.mux.events import Event
+    from rsocket_trio.mux.flow_control import Permits
     from rsocket_trio.mux.outbox import Outbox
     from rsocket_trio.mux.stream_state import Interaction, StreamState
     from rsocket_trio.payload import MetadataPush, Payload
     from rsocket_trio.terms import Lease
 
+
+STALLED = 16
+"""Factor on the limits of waiting replies that pause reading, while the store for resumption is full."""
 
 StreamT = TypeVar("StreamT", bound="StreamState")
 
@@ -102,22 +106,6 @@ class StreamCommands(ABC, Generic[StreamT]):
         """Grant credit. Do nothing once the peer's half is closed, or in a protocol without credit."""
 
 
-class LeaseState(Protocol):
-    """The peer's last lease: the requests that it still allows."""
-
-    def remaining(self, now: float) -> int:
-        """Requests that may be sent."""
-        ...
-
-    def expires_in(self, now: float) -> float:
-        """Seconds until it ends."""
-        ...
-
-    def take(self, now: float, cost: int = 1) -> bool:
-        """Use so many permits, if there are as many."""
-        ...
-
-
 class Receiver(Protocol):
     """Turns what the peer sent on streams into events."""
 
@@ -181,7 +169,7 @@ class Session(ABC):
     """True if the connection has to do more after a read or a write than act on the events.
 
     The session sets it when it drains, holds what came behind a closed gate, has so many answers or requests waiting
-    that reading may have to pause, gave up resumption, or moved its deadline; the request queue and the end of the
+    that reading may have to pause, or moved its deadline; the request queue and the end of the
     connection set it, too. The engine tests it after each read and each write. Only the engine clears it, once a look
     finds nothing of the kind.
     """
@@ -281,6 +269,22 @@ class Session(ABC):
         self.close(error)
         self.receiver.events.append(SessionEnded(error, ordinary, refuses))
 
+    def _broken_by(self, error: RemoteProtocolError, code: int | None = None) -> ConnectionLost:
+        """Return the end of this session for a fault of the peer."""
+        lost = ConnectionLost(f"the peer broke the protocol: {error}", code=code)
+        lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
+        return lost
+
+    @property
+    def _has_many_replies(self) -> bool:
+        """Return whether so many answers to the peer wait that reading must pause."""
+        outbox, limits = self.outbox, self.limits
+        # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
+        patience = STALLED if outbox.is_stalled else 1
+        return (
+            outbox.reply_size >= patience * limits.reply_size or outbox.reply_frames >= patience * limits.reply_frames
+        )
+
     def _collected(self) -> list[Event]:
         events, self.receiver.events = self.receiver.events, []
         return events
@@ -294,7 +298,7 @@ class Session(ABC):
         """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
 
     @property
-    def permits(self) -> LeaseState | None:
+    def permits(self) -> Permits | None:
         """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
         return None
 
@@ -304,11 +308,6 @@ class Session(ABC):
     @property
     def can_resume(self) -> bool:
         """Return whether the session survives the loss of its transport."""
-        return False
-
-    @property
-    def gave_up_resuming(self) -> bool:
-        """Return whether resumption was agreed, and is not promised any more."""
         return False
 
     def suspend(self) -> list[Event]:

@@ -63,6 +63,10 @@ class Row:
     """True if the layout's ignore flag keeps its meaning in this type."""
     has_stream_id: bool = True
     """True if the frame has room for one; without it the frame's value says 0."""
+    attributes: tuple[str, ...] = ()
+    """The frame's attributes that stand in it, those of its payload as ``payload.data``."""
+    opaque: Row | None = None
+    """The row of an EXT of any type but 1, in a layout where that one is not opaque."""
 
 
 @value

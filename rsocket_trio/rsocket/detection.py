@@ -114,19 +114,19 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
     """
     ended = ended or message  # nothing that follows a whole message, an empty one too, changes what it is
     data, message = _without_border(data, message)
-    found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
-    if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
+    dialect = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
+    if dialect is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
         return UNDECIDED
-    return found
+    return dialect
 
 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """Return the dialect in which INVALID_SETUP answers unrecognised bytes, ``None`` to close silently."""
     data, message = _without_border(data, message)
-    found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
-    if found is None and _is_misplaced_resume(data if message else _first_frame(data)):
+    dialect = _first_that_fits(_ANSWERS, data, message=message, ended=True)
+    if dialect is None and _is_misplaced_resume(data if message else _first_frame(data)):
         return RSOCKET_1_0
-    return found if isinstance(found, Dialect) else None
+    return dialect if isinstance(dialect, Dialect) else None
 
 
 def keeps_length(message: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.flow_control import Permits
 from rsocket_trio.terms import MAX_SECONDS, Lease
 
 CROSSING = 1.0
@@ -12,62 +13,16 @@ CROSSING = 1.0
 
 
 @attrs.define(eq=False, repr=False)
-class Permits:
-    """The permits of the last LEASE, which replaces all former ones; an expired or absent lease has none.
-
-    Time to live counts from reception, or from sending at the side that granted (RS10-LEASE-04). The side that granted
-    has to reckon with requests that were on their way when it renewed: they used the former lease. ``crossing`` is
-    for how many seconds what was left of that is honoured beside a new lease, unless that stops all requests.
-    """
-
-    _crossing: float = 0.0
-    _left: int = 0
-    _expires: float = 0.0
-    _former: int = 0
-    _former_expires: float = 0.0
-
-    def grant(self, number_of_requests: int, time_to_live: float, now: float) -> None:
-        """Replace the lease by one that was received or sent."""
-        if self._crossing and number_of_requests:
-            self._former = self.remaining(now)
-            self._former_expires = min(self._expires, now + self._crossing)
-        else:
-            self._former = 0
-        self._left = number_of_requests
-        self._expires = now + time_to_live
-
-    def remaining(self, now: float) -> int:
-        """Return the number of requests that may still be sent."""
-        return self._left if now < self._expires else 0
-
-    def expires_in(self, now: float) -> float:
-        """Return the seconds until the lease expires, 0 once it has."""
-        return max(0.0, self._expires - now)
-
-    def take(self, now: float, cost: int = 1) -> bool:
-        """Use ``cost`` permits. Return ``False`` if fewer are left."""
-        if self._former >= cost and now < self._former_expires:
-            self._former -= cost
-            return True
-        if now >= self._expires or self._left < cost:
-            return False
-        self._left -= cost
-        return True
-
-
 class CancelBudget:
     """A budget for requests that a peer cancels unanswered: a burst, refilled at a rate per second.
 
     A request cancelled at once costs this side work and the peer nothing, so the rate is bounded.
     """
 
-    __slots__ = ("_burst", "_rate", "_since", "_tokens")
-
-    def __init__(self, burst: int, rate: float) -> None:
-        self._burst = burst
-        self._rate = rate
-        self._tokens = float(burst)
-        self._since = 0.0
+    _burst: int
+    _rate: float
+    _tokens: float = attrs.Factory(lambda self: float(self._burst), takes_self=True)
+    _since: float = 0.0
 
     def spend(self, now: float) -> None:
         """Count one cancelled request. Raise ``RemoteProtocolError`` if the budget is used up."""

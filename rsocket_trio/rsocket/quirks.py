@@ -87,15 +87,15 @@ def all_with_quirks(dialects: Sequence[Dialect], names: Iterable[str]) -> list[D
     """Return the dialects, each with the quirks that it knows. Raise ``ValueError`` for one that none of them knows."""
     if isinstance(names, str):
         raise TypeError(f"quirks are several names, not one text: {names!r}")
-    wanted = frozenset(names)
-    if not wanted:
+    chosen = frozenset(names)
+    if not chosen:
         return list(dialects)
     known = {name for dialect in dialects for name in known_quirks(dialect)}
-    for name in sorted(wanted - known):
+    for name in sorted(chosen - known):
         spoken = ", ".join(dialect.name for dialect in dialects)
         have = f"the known ones are {', '.join(sorted(known))}" if known else "there are none"
         raise ValueError(f"quirk {name!r} of {spoken}: {have}")
-    return [_changed(dialect, wanted) for dialect in dialects]
+    return [_changed(dialect, chosen) for dialect in dialects]
 
 
 def _changed(dialect: Dialect, names: frozenset[str]) -> Dialect:

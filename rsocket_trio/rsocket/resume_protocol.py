@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 
@@ -82,27 +83,34 @@ def resume_request(dialect: Dialect, first: bytes) -> ResumeRequest | None:
     return None
 
 
+@attrs.define(eq=False, repr=False)
 class ResumePositions:
     """The resumption state of one session.
 
     ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``answered`` is
     up to where the peer must have counted, because it answered a request that ends there. ``mimes`` are the MIME types
-    that must not change, where a client says them again.
+    that must not change, where a client says them again. In the extension draft only marked streams are resumable
+    (RSX-RES-07); ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
     """
 
-    __slots__ = ("_asked", "_dialect", "_dropped", "_outbox", "answered", "mimes", "received", "store_bytes")
+    _dialect: Dialect
+    _outbox: RetainingOutbox
+    store_bytes: int
+    received: int = 0
+    answered: int = 0
+    mimes: tuple[str | int, str | int] | None = None
+    unreported: int = 0
+    _dropped: int = 0
+    """The position before which the client keeps no more, as it said when it came back."""
+    _asked: dict[bytes, int] | None = None
+    """Where the first frame of a request ends, by its stream id, while it is kept and nothing came on its stream."""
+    _unmarked: dict[int, None] | None = None
+    """The streams that are not resumable, in a dialect that marks those that are."""
 
-    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, store_bytes: int) -> None:
-        self._dialect = dialect
-        self._outbox = outbox
-        self.store_bytes = store_bytes
-        self.received = 0
-        self.answered = 0
-        self._dropped = 0  # what lies before it the client keeps no more, as it said when it came back
-        self.mimes: tuple[str | int, str | int] | None = None
-        # Where the first frame of a request ends, by its stream id, while it is kept and nothing came on its stream.
-        self._asked: dict[bytes, int] | None = None
-        outbox.retain(store_bytes, self.tracks, self.note_leaving)
+    def __attrs_post_init__(self) -> None:
+        if self._dialect.entries:
+            self._unmarked = {}
+        self._outbox.retain(self.store_bytes, self.tracks, self.note_leaving)
 
     @property
     def store(self) -> FrameStore:
@@ -112,7 +120,7 @@ class ResumePositions:
 
     def tracks(self, frame: bytes) -> bool:
         """Return whether an outbound frame moves the position."""
-        return is_tracked(frame)
+        return is_tracked(frame) and (not self._unmarked or int.from_bytes(frame[:4], "big") not in self._unmarked)
 
     def note_leaving(self, frame: bytes) -> bool:
         """Note the end of a request that leaves, until it is answered. Return whether a frame moves the position."""
@@ -127,21 +135,34 @@ class ResumePositions:
 
     def survives(self, stream_id: int) -> bool:
         """Return whether a stream outlives its transport."""
-        return True
+        return not self._unmarked or stream_id not in self._unmarked
 
     def opened(self, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
-        """Note a stream that this side opened, with these extension entries."""
+        """Note a stream with these extension entries: where there are marks, it is resumable if it has one."""
+        unmarked = self._unmarked
+        if unmarked is None:
+            return
+        unmarked.pop(stream_id, None)
+        if not self._dialect.extensions.is_resumable(entries):
+            if len(unmarked) >= REMEMBERED:
+                del unmarked[next(iter(unmarked))]
+            unmarked[stream_id] = None
 
     def count(self, frames: Sequence[bytes]) -> None:
         """Count received frames. Raise ``RemoteProtocolError`` past the largest position (RS10-RSM-07)."""
-        received, asked = self.received, self._asked
+        received, asked, has_marks = self.received, self._asked, self._unmarked is not None
         for frame in frames:
             # ``is_tracked``, spelled out: it is asked of every frame that is received.
             if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
+                if has_marks and not self._is_marked(frame):
+                    continue
                 received += len(frame)
                 if asked and frame[:4] in asked:
                     self._note_answer(frame, asked)
-        self._got_to(received)
+        self.unreported += received - self.received
+        self.received = received
+        if received > LAST_POSITION:
+            raise RemoteProtocolError(f"resume position {received}, the last is {LAST_POSITION}")
 
     def confirmed(self, position: int) -> None:
         """Take the peer's received position, and drop the frames before it (RS10-RSM-22)."""
@@ -159,7 +180,7 @@ class ResumePositions:
 
         Raise ``ReplayedResume`` if they are below those that the client itself reported or implied (RS10-RSM-19).
         """
-        store, wanted = self.store, request.last_received_server_position
+        store, position = self.store, request.last_received_server_position
         first = request.first_available_client_position
         dialect = self._dialect
         if request.version not in ((dialect.major, dialect.minor), *dialect.resume_versions):
@@ -167,11 +188,11 @@ class ResumePositions:
         if request.mimes != self.mimes:
             raise RejectedResume("the MIME types are not those of the session")  # RSX-RES-08
         reached = max(store.first, self.answered)
-        if wanted < reached:
-            raise ReplayedResume(f"position {wanted} is below {reached}, up to where the client got before")
-        if not store.serves(wanted):
+        if position < reached:
+            raise ReplayedResume(f"position {position} is below {reached}, up to where the client got before")
+        if not store.serves(position):
             # No recording has a position that never was, so this is checked before the client's own position.
-            raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
+            raise RejectedResume(f"position {position} can't be served: kept are {store.first} to {store.position}")
         if first < self._dropped:
             raise ReplayedResume(f"the client's first position {first} is below {self._dropped}, as it was before")
         if first > self.received:
@@ -217,60 +238,14 @@ class ResumePositions:
         if frame[4] >> 2 > LAST_REQUEST:
             self.answered = max(self.answered, asked.pop(frame[:4]))
 
-    def _got_to(self, received: int) -> None:
-        self.received = received
-        if received > LAST_POSITION:
-            raise RemoteProtocolError(f"resume position {received}, the last is {LAST_POSITION}")
-
-
-class MarkedPositions(ResumePositions):
-    """The resumption state in the extension draft: only marked streams are resumable (RSX-RES-07).
-
-    ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
-    """
-
-    __slots__ = ("_unmarked", "unreported")
-
-    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, store_bytes: int) -> None:
-        super().__init__(dialect, outbox, store_bytes)
-        self._unmarked: dict[int, None] = {}
-        self.unreported = 0
-
-    def tracks(self, frame: bytes) -> bool:
-        return is_tracked(frame) and int.from_bytes(frame[:4], "big") not in self._unmarked
-
-    def survives(self, stream_id: int) -> bool:
-        return stream_id not in self._unmarked
-
-    def opened(self, stream_id: int, entries: tuple[ExtensionEntry, ...]) -> None:
-        """Note a stream: it is resumable if its request is marked so."""
-        self._unmarked.pop(stream_id, None)
-        if not self._dialect.extensions.is_resumable(entries):
-            if len(self._unmarked) >= REMEMBERED:
-                del self._unmarked[next(iter(self._unmarked))]
-            self._unmarked[stream_id] = None
-
-    def count(self, frames: Sequence[bytes]) -> None:
-        received, asked = self.received, self._asked
-        for frame in frames:
-            if not is_tracked(frame):
-                continue
-            if frame[4] >> 2 <= LAST_REQUEST:
-                self._look_for_mark(frame)
-            if int.from_bytes(frame[:4], "big") not in self._unmarked:
-                received += len(frame)
-                if asked and frame[:4] in asked:
-                    self._note_answer(frame, asked)
-        self.unreported += received - self.received
-        self._got_to(received)
-
-    def _look_for_mark(self, frame: bytes) -> None:
-        try:
-            request = self._dialect.codec.decode(frame)
-        except RemoteProtocolError:
-            return  # It opens no stream.
-        if isinstance(request, RequestFrame):
-            self.opened(request.stream_id, request.extensions)
+    def _is_marked(self, frame: bytes) -> bool:
+        """Return whether the stream of a received frame is resumable. A request says so itself."""
+        if frame[4] >> 2 <= LAST_REQUEST:
+            with suppress(RemoteProtocolError):  # one that can't be read opens no stream
+                request = self._dialect.codec.decode(frame)
+                if isinstance(request, RequestFrame):
+                    self.opened(request.stream_id, request.extensions)
+        return self.survives(int.from_bytes(frame[:4], "big"))
 
 
 FORGOTTEN = "what was in progress may have been processed or not; open a new connection to go on"
@@ -290,10 +265,9 @@ class ResumeHandshake:
     """The resumption of one session: its agreement, its request and answer in either role, and the end of a transport.
 
     ``positions`` is ``None`` until resumption was agreed. ``claim`` takes a token for a new session of a server.
-    ``gave_up`` says that resumption was agreed and is not promised any more, ``heard`` that a frame of the peer's ever
-    came. ``grants`` are the entries that a server granted by itself in its answer to the SETUP, ``setup_size`` are the
-    bytes that it keeps of the SETUP, the token among them. ``resumed`` is called with the time when the session goes on
-    over a new transport, ``encode_error`` writes an ERROR on stream 0.
+    ``heard`` says that a frame of the peer's ever came. ``grants`` are the entries that a server granted by itself in
+    its answer to the SETUP, ``setup_size`` are the bytes that it keeps of the SETUP, the token among them. ``resumed``
+    is called with the time when the session goes on over a new transport, ``encode_error`` writes an ERROR on stream 0.
     """
 
     _dialect: Dialect
@@ -306,7 +280,6 @@ class ResumeHandshake:
     positions: ResumePositions | None = None
     claim: Callable[[bytes], bool] = any_token
     setup_size: int = 0
-    gave_up: bool = False
     heard: bool = False
     grants: tuple[ExtensionEntry, ...] = ()
 
@@ -346,18 +319,8 @@ class ResumeHandshake:
         return positions
 
     def _agree(self) -> ResumePositions:
-        kind = MarkedPositions if self._dialect.entries else ResumePositions
-        self.positions = kind(self._dialect, self._outbox, self._options.store_bytes)
+        self.positions = ResumePositions(self._dialect, self._outbox, self._options.store_bytes)
         return self.positions
-
-    def overflow(self) -> bool:
-        """Handle a full store: return whether the session goes on without resumption."""
-        if not self._options.give_up_when_full:
-            return False
-        self._agreed().stop_retaining()
-        # The peer may keep what it sends, and still has to hear how far this side got.
-        self.gave_up = True
-        return True
 
     def close(self) -> None:
         """Discard the retained frames of a session that is over."""

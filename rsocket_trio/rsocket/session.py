@@ -33,6 +33,7 @@ from rsocket_trio.mux.events import (
     SetupReceived,
     TransportSilent,
 )
+from rsocket_trio.mux.flow_control import Permits
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.mux.session import State
@@ -62,15 +63,13 @@ from rsocket_trio.rsocket.handshake import (
     setup_frame,
 )
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
-from rsocket_trio.rsocket.lease import Leases, Permits
+from rsocket_trio.rsocket.lease import Leases
 from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, ResumePositions
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 from rsocket_trio.terms import Lease, ResumeOptions
 
-STALLED = 16
-"""Factor on the limits of waiting replies that pause reading, while the store for resumption is full."""
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
 """The states in which the keepalive timer runs."""
 
@@ -158,7 +157,7 @@ class Session(session.Session):
     def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
         """Return an outbox that keeps sent frames for resumption."""
         limit, drained = self.limits.outbox_size, self.table.forget
-        outbox = RetainingOutbox(limit, drained, half_full=self._ask_position, overflow=self._overflow)
+        outbox = RetainingOutbox(limit, drained, half_full=self._ask_position)
         self._resume = ResumeHandshake(
             *(self.dialect, options, self.table, outbox), resumed=self.restart, encode_error=self.error_frame
         )
@@ -184,12 +183,8 @@ class Session(session.Session):
     @property
     def can_resume(self) -> bool:
         resume = self._resume
-        agreed = resume is not None and resume.positions is not None and not resume.gave_up
+        agreed = resume is not None and resume.positions is not None
         return agreed and self.state in (State.OPEN, State.GATED)
-
-    @property
-    def gave_up_resuming(self) -> bool:
-        return self._resume is not None and self._resume.gave_up
 
     @property
     def is_quiet(self) -> bool:
@@ -210,14 +205,7 @@ class Session(session.Session):
 
     @property
     def is_congested(self) -> bool:
-        outbox, limits = self.outbox, self.limits
-        # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
-        patience = STALLED if outbox.is_stalled else 1
-        return (
-            outbox.reply_size >= patience * limits.reply_size
-            or outbox.reply_frames >= patience * limits.reply_frames
-            or (isinstance(self._handshake, ServerHandshake) and self._handshake.is_full)
-        )
+        return self._has_many_replies or (isinstance(self._handshake, ServerHandshake) and self._handshake.is_full)
 
     def open_streams(self) -> list[Stream]:
         return self.table.all()
@@ -569,12 +557,6 @@ class Session(session.Session):
         """Return the KEEPALIVE that asks the peer how far it got, because the store is half full."""
         return self.control.make_asking_beat()
 
-    def _overflow(self) -> bool:
-        """Handle a full store: return whether the session goes on without resumption."""
-        gave_up = self.resume_handshake.overflow()
-        self.attention = self.attention or gave_up
-        return gave_up
-
     # Ends
 
     def error_frame(self, code: int, data: bytes) -> bytes:
@@ -584,9 +566,7 @@ class Session(session.Session):
 
     def _fail(self, error: RemoteProtocolError) -> None:
         """Turn a fault of the peer into its answer on the wire and our own end."""
-        lost = ConnectionLost(f"the peer broke the protocol: {error}", code=CONNECTION_ERROR)
-        lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
-        self.end_with(CONNECTION_ERROR, str(error).encode(), lost)
+        self.end_with(CONNECTION_ERROR, str(error).encode(), self._broken_by(error, CONNECTION_ERROR))
 
     def end_with(self, code: int, data: bytes, error: RSocketError) -> None:
         """Send the reason, then end."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+import attrs
+
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Gathering
 from rsocket_trio.streamux.negotiation import Terms
@@ -83,6 +85,7 @@ class Consumer(Protocol):
         ...
 
 
+@attrs.define(eq=False, repr=False)
 class ChunkReader:
     """Cuts the bytes of a stream into chunks, however the stream was cut on its way.
 
@@ -90,26 +93,17 @@ class ChunkReader:
     are an error.
     """
 
-    __slots__ = (
-        "_bits",
-        "_consumer",
-        "_gathering",
-        "_id",
-        "_layout",
-        "_length",
-        "_limit",
-        "_missing",
-        "_rest",
-    )
-
-    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer) -> None:
-        self._layout = layout
-        self._limit = limit
-        self._consumer = consumer
-        self._rest = b""  # a header that is not complete
-        self._missing = 0  # bytes of a payload that are to come
-        self._gathering: Gathering | None = None
-        self._id = self._bits = self._length = 0
+    _layout: HeaderLayout
+    _limit: int
+    _consumer: Consumer
+    _rest: bytes = b""
+    """A header that is not complete."""
+    _missing: int = 0
+    """Bytes of a payload that are to come."""
+    _gathering: Gathering | None = None
+    _id: int = 0
+    _bits: int = 0
+    _length: int = 0
 
     @property
     def partial(self) -> str:

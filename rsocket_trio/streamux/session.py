@@ -189,11 +189,9 @@ class Session(session.Session):
 
     @property
     def is_congested(self) -> bool:
-        outbox, limits = self.outbox, self.limits
         return (
-            outbox.reply_size >= limits.reply_size
-            or outbox.reply_frames >= limits.reply_frames
-            or self.table.buffered > limits.reassembly_size
+            self._has_many_replies
+            or self.table.buffered > self.limits.reassembly_size
             or (self._gate is not None and self._gate.is_full)
         )
 
@@ -286,6 +284,4 @@ class Session(session.Session):
 
     def _fail(self, error: RemoteProtocolError) -> None:
         """End the session for a fault of the peer's, which the protocol has no frame to report."""
-        lost = ConnectionLost(f"the peer broke the protocol: {error}")
-        lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
-        self._end(lost)
+        self._end(self._broken_by(error))

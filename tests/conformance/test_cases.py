@@ -17,7 +17,7 @@ from rsocket_trio import Connection, Responder, RSocketError, serve
 from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
 from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
-from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.report import failure_lines
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.aeron import duty_cycle
 from rsocket_trio.transports.schemes import REGISTRY, parse_uri
@@ -133,7 +133,7 @@ async def test_our_side_passes(role: str, dialect: str, clock: trio.testing.Mock
         for case in cases:
             with row(case.id):
                 result = results[case.id]
-                assert result.outcome is wanted(case, has_messages=False), "\n".join(told(result))
+                assert result.outcome is wanted(case, has_messages=False), "\n".join(failure_lines(result))
 
 
 @pytest.mark.timeout(900 if ALL_CASES else 150)  # over Aeron not all time jumps
@@ -156,7 +156,7 @@ async def test_our_side_passes_over_every_transport(
     results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), cases)
     has_messages = REGISTRY[scheme].upgrade is not None or scheme in ("memory", "aeron")
     broken = [result for result in results if result.outcome is not wanted(result.case, has_messages=has_messages)]
-    assert [told(result) for result in broken] == []
+    assert [failure_lines(result) for result in broken] == []
 
 
 def wanted(case: Case, *, has_messages: bool) -> CaseOutcome:
@@ -173,7 +173,7 @@ async def test_a_port_for_all_dialects_passes_the_cases_of_each(dialect: str, cl
     cases = [case for number, case in enumerate(cases) if "dialects" in case.options or number % PART == 0]
     results = await results_with(abilities, cases, "server", dialect, "tcp://127.0.0.1:0")
     passing = (CaseOutcome.PASS, CaseOutcome.NOT_APPLICABLE)
-    assert [told(result) for result in results if result.outcome not in passing] == []
+    assert [failure_lines(result) for result in results if result.outcome not in passing] == []
 
 
 FRAGMENT_SIZE = 64
@@ -207,7 +207,7 @@ async def test_our_server_passes_with_small_fragments_and_requests_of_its_own(
         [bound] = await nursery.start(serves)
         results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
         nursery.cancel_scope.cancel()
-    assert [told(result) for result in results if result.outcome is not CaseOutcome.PASS] == []
+    assert [failure_lines(result) for result in results if result.outcome is not CaseOutcome.PASS] == []
 
 
 @pytest.mark.parametrize("abilities", [frozenset[str](), frozenset({"echo"})], ids=["none", "echo"])
@@ -224,4 +224,4 @@ async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
         nursery.cancel_scope.cancel()
 
     broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
-    assert [told(result) for result in broken] == []
+    assert [failure_lines(result) for result in broken] == []

@@ -24,7 +24,6 @@ from rsocket_trio import (
     Keepalive,
     Limits,
     Rejected,
-    RejectedResume,
     RejectedSetup,
     Responder,
     ResumeOptions,
@@ -355,7 +354,6 @@ async def test_a_server_that_stops_waits_for_nobody_who_is_away(autojump_clock: 
         ("sessions", 0, ValueError),
         ("sessions_bytes", 0, ValueError),
         ("live_bytes", 0, ValueError),
-        ("give_up_when_full", "yes", TypeError),
     ],
 )
 def test_options_that_cannot_be_are_refused(field: str, bad: object, kind: type[Exception]) -> None:
@@ -422,49 +420,6 @@ async def test_a_server_without_resumption_refuses(autojump_clock: object, diale
             assert type(caught.value) is RejectedSetup
         del caught
         nursery.cancel_scope.cancel()
-
-
-@each
-@pytest.mark.parametrize("who", ["client", "server"])
-async def test_a_side_may_give_up_instead_of_stalling(
-    autojump_clock: object, dialect: str, who: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    small = attrs.evolve(OPTIONS, store_bytes=1024, give_up_when_full=True)
-    patient = attrs.evolve(OPTIONS, store_bytes=1024)
-    book = Book()
-    settings = {"options": small, "server_options": patient} if who == "client" else {"server_options": small}
-    if who == "server":
-        settings["options"] = patient
-    async with pair(book.responder, dialect, fragment_size=512, **settings) as both:  # type: ignore[arg-type]
-        if who == "client":
-            both.network.link.deaf = {SERVERS}
-            for number in range(100):
-                await both.client.fire_and_forget(b"%04d" % number + bytes(46))
-            await trio.sleep(1)
-            assert len(book.seen) == 100
-            await both.network.link.hear(SERVERS)
-            assert (both.client.can_resume, both.server.can_resume) == (False, True)
-            states = both.client_states
-        else:
-            async with both.client.request_stream(b"500", initial_request_n=500) as items:
-                both.network.link.deaf = {CLIENTS}
-                await trio.sleep(1)
-                await both.network.link.hear(CLIENTS)
-                assert [item.data async for item in items] == numbers(500)
-            assert (both.client.can_resume, both.server.can_resume) == (True, False)
-            states = both.server_states
-        assert states == ["open"]
-        assert "can't be resumed" in caplog.text
-        # The side that still keeps what it sends goes on hearing how far the other got.
-        for _ in range(10):
-            assert len((await both.client.request_response(bytes(400))).data) == 400
-        async with both.client.request_stream(b"400") as items:
-            assert [item.data async for item in items] == numbers(400)
-        await both.network.cut()
-        await trio.sleep(30)
-        assert both.client.status == "closed"
-        with pytest.raises((ConnectionLost, RejectedResume)):
-            await both.client.request_response(b"x")
 
 
 # An end

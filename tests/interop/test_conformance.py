@@ -10,7 +10,7 @@ from qa.peers.rows import BY_NAME
 from qa.peers.running import DIALECT, results_of
 from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.play import CaseOutcome
-from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.report import failure_lines
 from tests.each_row import ALL_CASES
 from tests.interop.peers import KINDS, Kind
 
@@ -31,7 +31,7 @@ async def test_a_foreign_peer_fails_only_what_is_known(kind: Kind) -> None:
         known = [case for case in read_chapter(DIALECT).cases if case.role == role]
         ran = [result.case for result in results]
         found = explain(findings().failures, kind, role, [one.case for one in failed.values()], ran, known)
-        assert ["\n".join(told(failed[name])) for name in found.unexplained] == []
+        assert ["\n".join(failure_lines(failed[name])) for name in found.unexplained] == []
         assert EVERY[role] > 1 or found.idle == ()
 
     # Beside each other, for each takes seconds in which nothing is done.

@@ -1,4 +1,4 @@
-"""Well-known MIME types: both ways through the table, and how a name is written."""
+"""Well-known MIME types, both ways through the table, how a name is written, and the types of one stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.metadata import IDS, WELL_KNOWN, decode_mime, encode_mime
+from rsocket_trio.metadata import (
+    APPLICATION_JSON,
+    IDS,
+    WELL_KNOWN,
+    decode_accepted_mimes,
+    decode_data_mime,
+    decode_mime,
+    encode_accepted_mimes,
+    encode_data_mime,
+    encode_mime,
+)
 
 NAMES = st.text(st.characters(max_codepoint=127), min_size=1, max_size=128)
 MIMES = st.one_of(NAMES, st.integers(0, 127)).map(
@@ -77,3 +87,31 @@ def test_what_was_encoded_decodes_to_the_same(mime: str | int, rest: bytes) -> N
     encoded = encode_mime(mime)
 
     assert decode_mime(encoded + rest) == (mime, len(encoded))
+
+
+# The MIME types of one stream
+
+
+@pytest.mark.parametrize(("mime", "data"), [(APPLICATION_JSON, b"\x85"), ("a/b", b"\x02a/b"), (0x30, b"\xb0")])
+def test_a_data_type_is_one_name(mime: str | int, data: bytes) -> None:
+    assert encode_data_mime(mime) == data
+    assert decode_data_mime(data) == mime
+
+
+def test_bytes_behind_a_data_type_are_the_peers_fault() -> None:
+    with pytest.raises(RemoteProtocolError, match="2 bytes behind the MIME type at offset 1"):
+        decode_data_mime(b"\x85\x85\x86")
+
+
+def test_accepted_types_keep_their_order() -> None:
+    mimes: list[str | int] = [APPLICATION_JSON, "a/b", 0x30]
+
+    assert encode_accepted_mimes(mimes) == b"\x85\x02a/b\xb0"
+    assert decode_accepted_mimes(b"\x85\x02a/b\xb0") == mimes
+    assert decode_accepted_mimes(b"") == []
+
+
+def test_accepted_types_have_a_limit() -> None:
+    assert len(decode_accepted_mimes(b"\x85" * 1024)) == 1024
+    with pytest.raises(RemoteProtocolError, match="more than 1024 MIME types at offset 1024"):
+        decode_accepted_mimes(b"\x85" * 1025)

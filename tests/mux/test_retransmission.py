@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from itertools import accumulate
 
 import pytest
@@ -45,10 +44,8 @@ def tracked(frame: bytes) -> bool:
     return frame.startswith(b"T")
 
 
-def retaining(
-    limit: int, *, size: int = 1 << 30, overflow: Callable[[], bool] = lambda: False
-) -> tuple[RetainingOutbox, FrameStore]:
-    outbox = RetainingOutbox(size, lambda queue: None, half_full=lambda: BEAT, overflow=overflow)
+def retaining(limit: int, *, size: int = 1 << 30) -> tuple[RetainingOutbox, FrameStore]:
+    outbox = RetainingOutbox(size, lambda queue: None, half_full=lambda: BEAT)
     outbox.retain(limit, tracked)
     assert outbox.store is not None
     return outbox, outbox.store
@@ -241,27 +238,6 @@ def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() 
     assert taken(outbox) == [b"T5", b"T6", b"T4"]
     assert store.kept() == [b"T2", b"T3", b"T5", b"T6", b"T4"]
     assert (outbox.reply_size, outbox.reply_frames) == (0, 0)
-
-
-def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> None:
-    asked = []
-
-    def give_up() -> bool:
-        asked.append(store.size)
-        outbox.stop_retaining()
-        return True
-
-    outbox, store = retaining(100, overflow=give_up)
-    for _ in range(4):
-        outbox.put(StreamQueue(), b"T" * 60)
-    assert taken(outbox) == [b"T" * 60, BEAT]
-    assert asked == []
-    assert taken(outbox) == [b"T" * 60] * 3
-    assert asked == [60]
-    assert outbox.store is None
-    outbox.put(StreamQueue(), b"T" * 200)
-    assert taken(outbox) == [b"T" * 200]
-    assert asked == [60]
 
 
 def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:

@@ -1,4 +1,4 @@
-"""Frames of the extension draft, and what can be in their extensions, for tests that draw any of them."""
+"""What can be in the extensions of the draft, for tests that draw any of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.payloads import (
     Address,
     Beat,
@@ -26,26 +24,15 @@ from rsocket_trio.rsocket.extensions.payloads import (
 )
 from rsocket_trio.rsocket.frames import (
     ExtensionEntry,
-    ExtFrame,
-    Frame,
-    PayloadFrame,
-    RequestFrame,
-    SetupFrame,
-    SetupOkFrame,
 )
 
 LAST: Final = 2**31 - 1
 
-stream_ids = st.integers(1, LAST)
 numbers = st.integers(1, LAST)
 positions = st.integers(0, 2**63 - 1)
 content = st.binary(max_size=20)
 texts = st.text(st.characters(max_codepoint=255), max_size=127)
 names = st.integers(0, 127) | texts
-mimes = st.none() | names
-payloads = st.builds(Payload, content, st.none() | content)
-typed_payloads = st.builds(Payload, content, st.none() | content, data_mime=mimes, metadata_mime=mimes)
-versions = st.integers(0, 0xFFFF)
 
 seconds = numbers.map(lambda milliseconds: milliseconds / 1000)
 milliseconds = st.integers(0, LAST).map(lambda milliseconds: milliseconds * 1_000_000)
@@ -85,46 +72,3 @@ def blocks(point: str, *, least: int = 0) -> st.SearchStrategy[tuple[ExtensionEn
     """Entries that may stand at this point, no extension twice."""
     known = st.builds(entry_of, st.one_of(*AT[point]), ignore=st.booleans(), ack=st.just(False))
     return st.lists(known | others, min_size=least, max_size=4, unique_by=lambda entry: entry.ext).map(tuple)
-
-
-def asking(entry: ExtensionEntry) -> ExtensionEntry:
-    """The same entry with the wish for an answer."""
-    return ExtensionEntry(entry.ext, entry.ignore, True, entry.nibble, entry.payload)
-
-
-setups = st.builds(
-    lambda major, minor, metadata_mime, data_mime, payload, ack, entries: SetupFrame(
-        *(major, minor, 0.0, 0.0, metadata_mime, data_mime, payload),
-        ack=ack,
-        extensions=tuple(map(asking, entries)) if ack else entries,
-    ),
-    *(versions, versions, names, names.filter(lambda name: name != ""), payloads, st.booleans(), blocks("SETUP")),
-)
-
-
-def requests(interaction: Interaction, initial_n: st.SearchStrategy[Any], complete: st.SearchStrategy[bool]) -> Any:
-    of_kind = st.just(interaction)
-    return st.builds(
-        RequestFrame, stream_ids, of_kind, typed_payloads, initial_n, st.booleans(), complete, blocks("REQUEST")
-    )
-
-
-ONE = st.just(None)
-NO = st.just(False)
-FRAMES: Final[tuple[st.SearchStrategy[Frame], ...]] = (
-    setups,
-    st.builds(SetupOkFrame, payloads, blocks("SETUP_OK")),
-    requests(Interaction.REQUEST_RESPONSE, ONE, NO),
-    requests(Interaction.FIRE_AND_FORGET, ONE, NO),
-    requests(Interaction.REQUEST_STREAM, numbers, NO),
-    requests(Interaction.REQUEST_CHANNEL, numbers, st.booleans()),
-    st.builds(PayloadFrame, stream_ids, typed_payloads, st.booleans(), st.booleans(), st.booleans()).filter(
-        lambda frame: frame.next or frame.complete or frame.follows
-    ),
-    st.builds(ExtFrame, st.integers(0, LAST), st.integers(2, LAST), content, st.booleans(), st.booleans()),
-    st.builds(
-        lambda ignore, entries, metadata: ExtFrame(0, 1, b"", ignore, extensions=entries, metadata=metadata),
-        *(st.booleans(), blocks("EXT", least=1), st.none() | content),
-    ),
-)
-"""Of every type that the draft writes in its own way."""

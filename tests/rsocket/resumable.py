@@ -46,11 +46,10 @@ class ResumablePair:
         fragment_size: int = 100,
         store_bytes: int = 1 << 20,
         keepalive: Keepalive | None = None,
-        give_up: bool = False,
     ) -> None:
         self.now = 0.0
         self.dialect = dialect
-        options = ResumeOptions(store_bytes=store_bytes, give_up_when_full=give_up)
+        options = ResumeOptions(store_bytes=store_bytes)
         self.client, self.server = (
             Session(dialect, client=client, limits=Limits(), fragment_size=fragment_size, resume=options)
             for client in (True, False)

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.rsocket.lease import CancelBudget, Permits
+from rsocket_trio.mux.flow_control import Permits
+from rsocket_trio.rsocket.lease import CancelBudget
 
 
 def used(permits: Permits, now: float, tries: int) -> int:

@@ -121,29 +121,6 @@ def test_a_full_store_stalls_until_the_peer_has_something(dialect: Dialect) -> N
     assert store.size <= 1024
 
 
-@each
-def test_who_gave_up_goes_on_counting_and_saying_so(dialect: Dialect) -> None:
-    pair = ResumablePair(dialect, store_bytes=1024, give_up=True)
-    for _ in range(50):
-        pair.client.commands.open(Interaction.FIRE_AND_FORGET, Payload(bytes(80)))
-    frames: list[bytes] = []
-    while taken := pair.take(pair.client):
-        frames += taken
-    assert sum(map(is_tracked, frames)) == 50
-    assert (pair.client.can_resume, pair.client.gave_up_resuming) == (False, True)
-    pair.deliver(pair.client, frames)
-    pair.exchange()
-    for _ in range(50):
-        pair.server.commands.open(Interaction.FIRE_AND_FORGET, Payload(bytes(80)))
-        pair.exchange()
-
-    assert pair.server.can_resume
-    assert sum(isinstance(event, RequestReceived) for event in pair.saw[pair.client]) == 50
-    assert resumption(pair.client).received == resumption(pair.server).store.position
-    with pytest.raises(RejectedResume):
-        pair.client.resume_handshake.check(ResumeRequest(TOKEN, (dialect.major, dialect.minor), 0))
-
-
 # The extension draft
 
 
@@ -308,8 +285,8 @@ def remembered(side: ResumePositions) -> int:
 
 
 @each
-def test_requests_that_are_confirmed_answered_or_given_up_are_not_remembered(dialect: Dialect) -> None:
-    pair = ResumablePair(dialect, store_bytes=1024, give_up=True)
+def test_requests_that_are_confirmed_or_answered_are_not_remembered(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect)
     client, commands = resumption(pair.client), pair.client.commands
     asked = [commands.open(Interaction.REQUEST_RESPONSE, Payload(b"q")) for _ in range(3)]
     commands.open(Interaction.FIRE_AND_FORGET, Payload(b"q"))
@@ -321,9 +298,7 @@ def test_requests_that_are_confirmed_answered_or_given_up_are_not_remembered(dia
     assert (remembered(client), client.answered) == (2, 2 * size)
     client.confirmed(size)
     assert remembered(client) == 1
-    commands.open(Interaction.FIRE_AND_FORGET, Payload(bytes(2000)))
-    pair.lose(30)
-    assert not pair.client.can_resume
+    pair.client.resume_handshake.close()
     assert remembered(client) == 0
 
 

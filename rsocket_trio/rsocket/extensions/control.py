@@ -16,7 +16,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
 )
 from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
-from rsocket_trio.rsocket.resume_protocol import MarkedPositions
+from rsocket_trio.rsocket.resume_protocol import ResumePositions
 
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
 REPORTS = 4
@@ -41,10 +41,10 @@ class EntryFrames(ConnectionFrames):
     def report_position(self) -> None:
         """RSX-RES-05: after every quarter of the store."""
         positions = self.positions
-        if isinstance(positions, MarkedPositions) and positions.unreported * REPORTS >= positions.store_bytes:
+        if positions is not None and positions.unreported * REPORTS >= positions.store_bytes:
             self._put_position(positions)
 
-    def _put_position(self, positions: MarkedPositions) -> None:
+    def _put_position(self, positions: ResumePositions) -> None:
         positions.unreported = 0
         self._outbox.put_signal(self._dialect.codec.encode(_block(entry_of(ResumePosition(positions.received)))))
 
@@ -98,7 +98,7 @@ class EntryFrames(ConnectionFrames):
         if not beat.respond:
             return self._pong(beat.data)
         self.established = True
-        if isinstance(self.positions, MarkedPositions):
+        if self.positions is not None:
             self._put_position(self.positions)
         self._outbox.put_reply(self._dialect.codec.encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
         return ()

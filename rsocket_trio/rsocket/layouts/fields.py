@@ -40,6 +40,8 @@ class Field:
     """Bytes of the numbers that stand right behind the header."""
     flags: int = 0
     """The bits that it gives a meaning to."""
+    attributes: tuple[str, ...] = ()
+    """The frame's attributes that it carries, those of its payload as ``payload.data``."""
 
 
 # Numbers: each is one of several behind one another
@@ -108,7 +110,7 @@ def numbers(what: str | None = None, /, **columns: Number) -> Field:
     def write(name: str, frame: Any) -> Written:
         return 0, layout.pack(*[dump(name, attribute, getattr(frame, attribute)) for attribute, dump in dumps]), b""
 
-    return Field(read, write, 0 if what is not None else layout.size)
+    return Field(read, write, 0 if what is not None else layout.size, attributes=tuple(columns))
 
 
 # Flags, and what a layout does not have
@@ -125,7 +127,7 @@ def bit(attribute: str, flag: int, *, counted: bool = True) -> Field:
         return is_set if getattr(frame, attribute) else NOTHING
 
     is_set: Written = (flag, b"", b"")
-    return Field(read, write, flags=flag if counted else 0)
+    return Field(read, write, flags=flag if counted else 0, attributes=(attribute,))
 
 
 def always(flag: int) -> Field:
@@ -175,7 +177,7 @@ def token(attribute: str, flag: int = 0) -> Field:
             return NOTHING
         return flag, sized(content, 2, f"{name} {attribute}"), b""
 
-    return Field(read, write, flags=flag)
+    return Field(read, write, flags=flag, attributes=(attribute,))
 
 
 NUL: Final = "\0"
@@ -205,7 +207,7 @@ def mime(attribute: str, what: str, *, terminated: bool = False) -> Field:
             raise LocalProtocolError(f"{name} {attribute} has {place}: must be ASCII") from None
         return 0, sized(content, 1, f"{name} {attribute}"), b""
 
-    return Field(read, write)
+    return Field(read, write, attributes=(attribute,))
 
 
 MIMES: Final = (mime("metadata_mime", "metadata MIME type"), mime("data_mime", "data MIME type"))
@@ -223,7 +225,7 @@ def rest(attribute: str, flag: int = 0) -> Field:
         content = getattr(frame, attribute)
         return (flag, b"", content) if content is not None else NOTHING
 
-    return Field(read, write, flags=flag)
+    return Field(read, write, flags=flag, attributes=(attribute,))
 
 
 @attrs.frozen(kw_only=True)
@@ -269,7 +271,8 @@ class Shape(HeaderLayout, ABC):
             payload = frame.payload
             return *self.metadata_head(name, payload.metadata, payload.metadata_type), payload.data
 
-        return Field(read, write, flags=self.metadata_flag)
+        typed = ("payload.metadata_type",) if self.has_types else ()
+        return Field(read, write, flags=self.metadata_flag, attributes=("payload.metadata", "payload.data", *typed))
 
     def metadata(self, *, needed: bool = False) -> Field:
         """Return the metadata of a frame without a payload; ``needed`` says that the frame is nothing without it."""
@@ -290,7 +293,8 @@ class Shape(HeaderLayout, ABC):
             metadata_type = frame.metadata_type if self.has_types else 0
             return *self.metadata_head(name, frame.metadata, metadata_type), b""
 
-        return Field(read, write, flags=self.metadata_flag)
+        attributes = ("metadata", "metadata_type") if self.has_types else ("metadata",)
+        return Field(read, write, flags=self.metadata_flag, attributes=attributes)
 
     def row(
         self,
@@ -334,4 +338,5 @@ class Shape(HeaderLayout, ABC):
         for field in fields:
             defined |= field.flags
         fixed = next((field.size for field in fields if field.size), 0)
-        return Row(number, name, kind, defined, fixed, decode, encode, interaction, ignorable)
+        attributes = tuple(attribute for field in fields for attribute in field.attributes)
+        return Row(*(number, name, kind, defined, fixed, decode, encode, interaction, ignorable), attributes=attributes)

@@ -6,16 +6,28 @@ ReactiveSocket 0.0 and 0.1 put the same fields in the same order and give them o
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import BadMetadata, Parts, Row, check
+from rsocket_trio.rsocket.codec import BadMetadata, Row, check
 from rsocket_trio.rsocket.frames import CancelFrame, ExtFrame, MetadataPushFrame, PayloadFrame, RequestFrame
-from rsocket_trio.rsocket.layouts.fields import UINT32_MAX, Field, Number, Shape, absent, bit, numbers, rest, uint
+from rsocket_trio.rsocket.layouts.fields import (
+    NOTHING,
+    UINT32_MAX,
+    Field,
+    Number,
+    Shape,
+    Values,
+    Written,
+    absent,
+    bit,
+    numbers,
+    rest,
+    uint,
+)
 
 UINT32: Final = struct.Struct(">I")
 METADATA_HEADER: Final = UINT32.size
@@ -111,24 +123,18 @@ class WordShape(Shape):
 
         Only an empty one that completes carries no item.
         """
-        start, header, payload_at, last_id = self.size, self.header, self.payload_at, self.last_id
-        metadata_flag, follows_flag, complete_flag = self.metadata_flag, self.follows_flag, self.complete_flag
 
-        def decode(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
-            if flags & metadata_flag:
-                payload, item = payload_at(data, start, flags), True
-            else:
-                payload = Payload(data[start:])
-                item = not flags & complete_flag or len(data) > start
-            return PayloadFrame(stream_id, payload, item, flags & complete_flag != 0, flags & follows_flag != 0)
+        def read_next(values: Values, data: bytes, offset: int, flags: int) -> int:
+            is_bare = not (flags & self.metadata_flag or values["payload"].data)
+            values["next"] = not (is_bare and flags & self.complete_flag)
+            return offset
 
-        def encode(frame: PayloadFrame) -> Parts:
+        def check_next(name: str, frame: Any) -> Written:
             payload = frame.payload
             if not frame.next and (not frame.complete or payload.metadata is not None or len(payload.data)):
-                raise LocalProtocolError("RESPONSE next False: it is an item unless it completes and carries nothing")
-            check("RESPONSE", "stream_id", frame.stream_id, 1, last_id)
-            flags, metadata = self.metadata_head("RESPONSE", payload.metadata, payload.metadata_type)
-            flags |= (complete_flag if frame.complete else 0) | (follows_flag if frame.follows else 0)
-            return header(number, flags, frame.stream_id) + metadata, payload.data
+                raise LocalProtocolError(f"{name} next False: it is an item unless it completes and carries nothing")
+            return NOTHING
 
-        return Row(number, "RESPONSE", PayloadFrame, metadata_flag | follows_flag | complete_flag, 0, decode, encode)
+        ends = (bit("complete", self.complete_flag), bit("follows", self.follows_flag))
+        fields = (Field(None, check_next), self.payload, Field(read_next, None), *ends)
+        return self.row(number, "RESPONSE", PayloadFrame, *fields, ids=self.stream_ids)

@@ -104,7 +104,7 @@ def write_version(name: str, frame: Any) -> Written:
 
 # No keepalive terms: the frame's are read as 0 and left unsaid (RS00-SETUP-02, RS00-SETUP-03).
 SETUP_FIELDS: Final = (
-    Field(read_version, write_version),
+    Field(read_version, write_version, attributes=("major",)),
     constant(minor=0, keepalive_interval=0.0, max_lifetime=0.0),
     *MIMES,
     SHAPE.payload,

@@ -142,8 +142,9 @@ def write_slot(name: str, frame: Any) -> Written:
 def channel_row(quirks: frozenset[str] = frozenset()) -> Row:
     """Return the row of REQUEST_CHANNEL with these quirks."""
     read, write = (read_slot, write_slot) if "channel_slot" in quirks else (read_count, write_count)
+    count = Field(read, write, flags=INITIAL_N, attributes=("initial_n",))
     row = SHAPE.row(
-        *(0x0008, "REQUEST_CHANNEL", RequestFrame, Field(read, write, flags=INITIAL_N), SHAPE.payload),
+        *(0x0008, "REQUEST_CHANNEL", RequestFrame, count, SHAPE.payload),
         *(FOLLOWING, bit("complete", COMPLETE)),
         ids=SHAPE.stream_ids,
         interaction=Interaction.REQUEST_CHANNEL,
@@ -178,7 +179,7 @@ KEEPALIVE_FIELDS: Final = (
     Field(None, check_position),
     rest("data"),
 )
-ERROR_FIELDS: Final = (numbers(code=U32), SHAPE.metadata(), Field(read_text, write_text))
+ERROR_FIELDS: Final = (numbers(code=U32), SHAPE.metadata(), Field(read_text, write_text, attributes=("data",)))
 ANY_ID: Final = (0, UINT32_MAX)
 
 ROWS: Final = (  # RS01-TYP-01

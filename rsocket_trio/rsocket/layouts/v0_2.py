@@ -10,30 +10,37 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket.codec import Parts
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, LeaseFrame, MetadataPushFrame, PayloadFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.layouts.fields import bit, rest
-from rsocket_trio.rsocket.layouts.v1_0 import ANY_ID, ERROR_CODE, LEASE_NUMBERS, SETUP_FIELDS, SHAPE, STREAM_IDS
+from rsocket_trio.rsocket.layouts.v1_0 import (
+    ANY_ID,
+    COMPLETE,
+    ERROR_CODE,
+    FOLLOWS,
+    LEASE_NUMBERS,
+    NEXT,
+    SETUP_FIELDS,
+    SHAPE,
+    STREAM_IDS,
+)
 
 STRICT: Final = 0x020
 METADATA: Final = SHAPE.metadata()
 
 
-def encode_payload(frame: PayloadFrame) -> Parts:
-    """Encode also what says neither NEXT nor COMPLETE, so that what was received bare can be written again."""
-    if frame.next or frame.complete or frame.follows:
-        return layout_1_0.encode_payload(frame)
-    layout_1_0.check_stream("PAYLOAD", frame.stream_id)
-    flags, metadata = SHAPE.metadata_head("PAYLOAD", frame.payload.metadata)
-    return layout_1_0.header(0x0A, flags, frame.stream_id) + metadata, frame.payload.data
-
+# Unlike that of 1.0 it may be written bare, so that what was received so can be written again.
+BARE_PAYLOAD: Final = SHAPE.row(
+    *(0x0A, "PAYLOAD", PayloadFrame, SHAPE.payload),
+    *(bit("next", NEXT), bit("complete", COMPLETE), bit("follows", FOLLOWS)),
+    ids=STREAM_IDS,
+)
 
 CODEC: Final = layout_1_0.CODEC.replacing(
     SHAPE.row(0x01, "SETUP", SetupFrame, *SETUP_FIELDS, bit("strict", STRICT)),
     SHAPE.row(0x02, "LEASE", LeaseFrame, LEASE_NUMBERS, METADATA),  # RS02-LEASE-01
     SHAPE.row(0x09, "CANCEL", CancelFrame, METADATA, ids=STREAM_IDS),
-    attrs.evolve(layout_1_0.PAYLOAD_ROW, encode=encode_payload),
+    attrs.evolve(layout_1_0.PAYLOAD_ROW, encode=BARE_PAYLOAD.encode),
     SHAPE.row(0x0B, "ERROR", ErrorFrame, ERROR_CODE, METADATA, rest("data"), ids=ANY_ID),  # RS02-ERR-03
     # M is always set (RS02-MP-01); a frame without it is ignored, as in 0.1.
     SHAPE.row(0x0C, "METADATA_PUSH", MetadataPushFrame, SHAPE.metadata(needed=True)),

@@ -191,7 +191,10 @@ NO_COUNT: Final = absent("initial_n")
 NO_COMPLETE: Final = absent("complete", reason="its requester sends nothing more anyway")
 NO_METADATA: Final = absent("metadata")
 PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT
-PAYLOAD_ROW: Final = Row(0x0A, "PAYLOAD", PayloadFrame, PAYLOAD_FLAGS, 0, decode_payload, encode_payload)
+PAYLOAD_ROW: Final = Row(
+    *(0x0A, "PAYLOAD", PayloadFrame, PAYLOAD_FLAGS, 0, decode_payload, encode_payload),
+    attributes=("payload.metadata", "payload.data", "next", "complete", "follows"),
+)
 ANY_ID: Final = (0, UINT31_MAX)
 # The body is the extension's own, metadata included (RS10-EXT-01, RS10-EXT-02).
 EXT_ROW: Final = SHAPE.row(

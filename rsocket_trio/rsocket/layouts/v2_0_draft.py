@@ -88,7 +88,7 @@ def mime(attribute: str, what: str) -> Field:
     def write(name: str, frame: Any) -> Written:
         return 0, name_field(getattr(frame, attribute), f"{name} {attribute}"), b""
 
-    return Field(read, write)
+    return Field(read, write, attributes=(attribute,))
 
 
 def mime_fields(name: str, payload: Payload) -> tuple[int, bytes]:
@@ -119,7 +119,10 @@ def read_payload(values: Values, data: bytes, offset: int, flags: int) -> int:
 
 
 MIMES: Final = Field(
-    read_mimes, lambda name, frame: (*mime_fields(name, frame.payload), b""), flags=DATA_MIME | METADATA_MIME
+    read_mimes,
+    lambda name, frame: (*mime_fields(name, frame.payload), b""),
+    flags=DATA_MIME | METADATA_MIME,
+    attributes=("payload.data_mime", "payload.metadata_mime"),
 )
 PAYLOAD: Final = attrs.evolve(SHAPE.payload, read=read_payload)
 
@@ -192,7 +195,7 @@ class Layout:
                 return NOTHING
             return 0 if needed else EXTENSIONS, encode_block(frame.extensions, point), b""
 
-        return Field(read, write, flags=0 if needed else EXTENSIONS)
+        return Field(read, write, flags=0 if needed else EXTENSIONS, attributes=("extensions",))
 
     def ext_row(self) -> Row:
         """Return the row of EXT: extensions in one type, then metadata to the end; any other is opaque.
@@ -218,7 +221,7 @@ class Layout:
                 raise LocalProtocolError("EXT body: in type 1 there are extensions and metadata instead")
             return row.encode(frame)
 
-        return attrs.evolve(row, decode=decode, encode=encode)
+        return attrs.evolve(row, decode=decode, encode=encode, opaque=OPAQUE_EXT)
 
 
 CODEC: Final = Layout().codec()

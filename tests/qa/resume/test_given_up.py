@@ -123,7 +123,7 @@ async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> Non
     ],
 )
 def test_a_resume_says_the_version_of_its_session(dialect: Dialect, version: tuple[int, int], is_taken: bool) -> None:
-    outbox = RetainingOutbox(1000, lambda lane: None, half_full=lambda: b"", overflow=lambda: False)
+    outbox = RetainingOutbox(1000, lambda lane: None, half_full=lambda: b"")
     resumption = ResumePositions(dialect, outbox, 1000)
     back = ResumeRequest(b"token", version, 0)
 

@@ -121,30 +121,6 @@ async def test_a_full_store_stalls_the_sender_until_the_peer_says_what_it_has(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_session_that_gives_up_goes_on_and_is_lost_with_its_transport(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    sender, came, states = Sender(), list[int](), list[str]()
-    options = ResumeOptions(store_bytes=STORE, give_up_when_full=True)
-    async with connected(options) as (peer, connection), trio.open_nursery() as nursery:
-        connection.on_state(states.append)
-        assert [connection.can_resume] == [True]
-        nursery.start_soon(sender.run, connection)
-        nursery.start_soon(read_items, peer.dialled[0], came)
-        with trio.move_on_after(1):
-            while sum(came) < 4 * STORE:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-
-        assert sum(came) >= 4 * STORE
-        assert [connection.can_resume] == [False]
-        assert states == ["open"]
-        nursery.cancel_scope.cancel()
-        await peer.dialled[0].stream.aclose()
-        await trio.sleep(1)
-        assert connection.status == "closed"
-        assert len(peer.dialled) == 1
-
-
 async def test_nothing_is_dropped_while_the_peer_may_still_take_the_session_up(
     fullest: list[int], autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -7,7 +7,7 @@ import trio.testing
 
 from qa.wrong.findings import CHAPTERS, IDLE, Chapter, cases_of, check, played_over_lines, read
 from rsocket_trio.conformance.play import CaseOutcome
-from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.report import failure_lines
 from tests.each_row import ALL_CASES, some
 
 PART = 40 if ALL_CASES else 160
@@ -41,4 +41,4 @@ async def test_cases_pass_over_a_line_that_spoils_nothing(chapter: Chapter, cloc
     cases = [case for case in cases_of(chapter) if not case.heavy]
     plays = await played_over_lines((case, None) for case in cases[::PART])
 
-    assert [told(play.result) for play in plays if play.result.outcome is not CaseOutcome.PASS] == []
+    assert [failure_lines(play.result) for play in plays if play.result.outcome is not CaseOutcome.PASS] == []

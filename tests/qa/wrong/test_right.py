@@ -14,7 +14,7 @@ from qa.wrong.findings import AT_ONCE, IDLE, cases_of, played_over_lines
 from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import NEEDS, read_chapter
 from rsocket_trio.conformance.play import RESUME, CaseOutcome
-from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.report import failure_lines
 from rsocket_trio.conformance.run import PATIENCE, Target, WrongServer, check_server, dial_to, run
 from tests.conformance import raw
 from tests.each_row import ALL_CASES, each_row
@@ -40,7 +40,7 @@ async def test_an_unusual_server_that_is_right_has_no_failure(manner: Manner, cl
     cases = CASES[:: 1 if ALL_CASES else 6]
     results = [play.result for play in await played_over_lines(((case, None) for case in cases), manner=manner)]
 
-    assert [told(result) for result in results if result.outcome is CaseOutcome.FAIL] == []
+    assert [failure_lines(result) for result in results if result.outcome is CaseOutcome.FAIL] == []
 
 
 async def test_bits_that_should_be_0_cost_one_deviation_in_all(clock: trio.testing.MockClock) -> None:

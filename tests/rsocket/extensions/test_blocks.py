@@ -138,19 +138,6 @@ def test_a_block_cut_short_is_malformed(point: Point, drawn: st.DataObject) -> N
             decode_block(block[:size], 0, point)
 
 
-@each_point
-@given(data=st.binary(max_size=80))
-def test_any_bytes_are_a_block_or_the_peers_error(point: Point, data: bytes) -> None:
-    try:
-        entries, end = decode_block(data, 0, point)
-    except (MalformedExtension, UnknownExtension) as error:
-        place = error.offset
-    else:
-        assert entries
-        place = end
-    assert 0 <= place <= len(data)
-
-
 def test_the_length_is_there_only_if_the_entry_may_be_ignored() -> None:  # RSX-TLV-01, RSX-GAP-07
     entry = entry_of(Complexity(1))
 
@@ -468,11 +455,3 @@ def test_what_was_shown_as_json_is_written_and_shown_again_the_same(number: int,
         return
 
     assert to_json(RSOCKET_2_0_DRAFT, written) == shown
-
-
-@given(frame=st.one_of(*drafted.FRAMES))
-def test_every_frame_survives_json(frame: Frame) -> None:
-    data = CODEC.encode(frame)
-    shown = json.loads(json.dumps(to_json(RSOCKET_2_0_DRAFT, data)))
-
-    assert from_json(RSOCKET_2_0_DRAFT, shown) == data
