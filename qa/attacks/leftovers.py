@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LIBRARY_LOG = logging.getLogger("rsocket_trio")
 STREAMS = 10
 GROWTH = 256 * 1024
-KINDS = {"Connection", "Session", "Stream", "Engine", "Job", "Inbox", "Incoming", "Outgoing", "AcceptedChannel"}
+KINDS = {"Connection", "Session", "Stream", "Engine", "Job", "Inbox", "Incoming", "Outgoing", "Channel"}
 ENDS = ("close", "cut", "cancel", "error", "drain")
 
 

@@ -177,8 +177,8 @@ class Forwarder:
             call = current_call_variable.get(None)
             kept = [entry for entry in call.entries if entry.mime == AUTHENTICATION] if isinstance(call, Call) else []
             metadata = (metadata or b"") + encode_composite(kept) or None
-        if engine is not None and metadata and mime != engine.metadata_mime:
-            metadata = converted_metadata(metadata, mime, engine.metadata_mime)
+        if engine is not None and metadata and mime != engine.connection.setup.metadata_mime:
+            metadata = converted_metadata(metadata, mime, engine.connection.setup.metadata_mime)
         if metadata is request.metadata:
             return request
         return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)

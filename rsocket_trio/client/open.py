@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
+import attrs
 import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
@@ -16,9 +17,17 @@ from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.hooks import PLAIN, CallTerms
 from rsocket_trio.connection.protocols import (
+    MAX_CHUNK_SIZE,
+    STREAMUX,
     ProtocolFactory,
-    client_protocol,
-    metadata_mime_of_setup,
+    RSocketClient,
+    StreamuxPeer,
+    check_types,
+    checked_size,
+    client_setup,
+    needed,
+    peer_and_dialect,
+    with_quirks,
 )
 from rsocket_trio.connection.recording import (
     RecordedTransport,
@@ -27,11 +36,15 @@ from rsocket_trio.connection.recording import (
     wrapped_dial,
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
-from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.errors import ConnectionLost, Unsupported
 from rsocket_trio.forms import function_name
+from rsocket_trio.metadata.mime import check_mime, mime_name
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder, check_users
+from rsocket_trio.rsocket.dialect import dialect_named, spoken
 from rsocket_trio.rsocket.handshake import ClientTerms
+from rsocket_trio.rsocket.session import Session as RSocketSession
+from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.tools.event_loop_checks import no_trio
@@ -41,6 +54,7 @@ from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, as_lost, open_transport
 from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
@@ -216,7 +230,11 @@ def as_transport(stream: Connected) -> Transport:
 
 
 def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | None) -> ProtocolFactory:
-    """Return the factory of the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
+    """Return the factory of the client's session, with checked terms, before anything is dialled.
+
+    The needs of a peer are defaults: a term that is not ``Unsaid`` was set, and stays. Quirks are added. Raise
+    ``ValueError``, ``TypeError`` and ``Unsupported``.
+    """
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
         raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
@@ -224,26 +242,62 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
         from rsocket_trio.services.calls.access import with_credentials
 
         payload = with_credentials(payload, credentials)
-    terms = ClientTerms(
-        payload,
-        options["data_mime"],
-        options["metadata_mime"],
-        keepalive,
-        options["lease"],
-        options["strict"],
-        checked_entries(options["extension_entries"]),
-    )
-    return client_protocol(
-        options["dialect"],
-        terms,
-        options["limits"],
-        options["fragment_size"],
-        options["responder"],
-        options["quirks"],
-        options["streamux"],
-        options["resume"],
-        options["peer"],
-    )
+    limits, fragment_size, responder = options["limits"], options["fragment_size"], options["responder"]
+    quirks, streamux, resume = options["quirks"], options["streamux"], options["resume"]
+    data_mime, metadata_mime = options["data_mime"], options["metadata_mime"]
+    known, dialect = peer_and_dialect(options["peer"], options["dialect"])
+    if known is not None:
+        data_mime, metadata_mime = needed(known.mime, data_mime), needed(known.mime, metadata_mime)
+        keepalive = needed(known.keepalive, keepalive)
+        fragment_size = needed(known.fragment_size, fragment_size)
+        quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
+    entries = checked_entries(options["extension_entries"])
+    terms = ClientTerms(payload, data_mime, metadata_mime, keepalive, options["lease"], options["strict"], entries)
+    check_types(limits, streamux)
+    if dialect == STREAMUX:
+        _check_streamux_terms(terms, quirks)
+        size = checked_fragment_size(fragment_size, MAX_CHUNK_SIZE)
+        if resume is not None:
+            raise Unsupported(f"{STREAMUX} has no resumption")
+        return StreamuxPeer(streamux, True, limits, size, responder)
+    if streamux is not None:
+        raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
+    [record] = map(spoken, with_quirks([dialect_named(dialect)], quirks))
+    if known is not None and known.initial_request_n is not None:
+        record = attrs.evolve(record, initial_request_n=known.initial_request_n)
+    if terms.entries and not record.entries:
+        raise Unsupported(f"{record.name} has no extension entries")
+    if terms.strict and not record.strict:
+        raise Unsupported(f"{record.name} has no strict flag")
+    if not record.free_mimes:
+        for what, mime in ("data_mime", terms.data_mime), ("metadata_mime", terms.metadata_mime):
+            # A number has no slash, nor has an empty metadata type, which means in the draft that there is no metadata.
+            says_none = not mime and record.mime_fields and what == "metadata_mime"  # RSX-MIME-01
+            if isinstance(mime, str) and "/" not in mime and not says_none:
+                check_mime(what, mime)
+    try:
+        setup = client_setup(record, terms)
+    except Exception as error:
+        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
+    if resume is not None and not record.resumes:
+        raise Unsupported(f"{record.name} has no resumption")
+    if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
+        fragment_size = UNCUT
+    size = checked_size(fragment_size, record.codec.largest, resume)
+    return RSocketClient(record, limits, size, resume, responder, terms, setup)
+
+
+def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
+    """Raise ``Unsupported`` for terms of a SETUP, which Streamux does not have."""
+    with_quirks((), quirks)
+    for is_set, term_name in (
+        (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
+        (terms.lease, "leases"),
+        (terms.strict, "strict flag"),
+        (terms.entries, "extension entries"),
+    ):
+        if is_set:
+            raise Unsupported(f"{STREAMUX} has no {term_name}")
 
 
 def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mime: str) -> None:
@@ -253,7 +307,9 @@ def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mim
     """
     from rsocket_trio.services.calls.access import check_auth
 
-    check_auth(auth, metadata_mime_of_setup(dialect, peer, metadata_mime))
+    known, dialect = peer_and_dialect(peer, dialect)
+    mime = needed(None if known is None else known.mime, metadata_mime)
+    check_auth(auth, "" if dialect == STREAMUX else mime_name(mime))
 
 
 def call_terms(options: StreamOptions[Any]) -> CallTerms:
@@ -269,7 +325,7 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
 
     return CallTerms(
         None if codecs is None else checked_codecs(codecs),
-        tuple(as_interceptor("around", each) for each in around),
+        tuple(as_interceptor("around", function) for function in around),
         bool(options["deadlines"]),
     )
 
@@ -332,14 +388,12 @@ async def _run_client(
         if recording is not None:
             dial = wrapped_dial(dial, lambda inner: RecordedTransport(inner, recording, "client", factory.name))
         async with dial(time_limit) as transport:
-            begun = factory.begin(trio.current_time())
-            reconnector = None
-            if begun.resumable is not None and factory.resume is not None:
-                reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, factory.framing, factory.resume)
+            session, setup = factory.begin(trio.current_time())
             failures = FailureLog()
-            connection = Connection(
-                begun.session, responder or NO_HANDLERS, begun.setup, transport.handshake, reconnector, failures, calls
-            )
+            connection = Connection(session, responder or NO_HANDLERS, setup, transport.handshake, failures, calls)
+            if factory.resume is not None and isinstance(session, RSocketSession):
+                resuming = ResumeDialer(dial, session.resume_handshake, factory.framing, factory.resume)
+                connection._engine.reconnector = resuming
             transport.use_framing(factory.framing())
             try:
                 # At the end the nursery waits for ``_run``, which writes what is queued, closes and returns.

@@ -73,10 +73,10 @@ ReconnectOptions: TypeAlias = ConnectionOptions[
 """The options of ``open_connection``; ``setup``, ``headers`` and ``auth`` may be functions, async or not."""
 
 
-def _checked_credentials(given: object) -> Credentials:
+def _checked_credentials(credentials: object) -> Credentials:
     from rsocket_trio.services.calls.access import checked_credentials
 
-    return checked_credentials(given)
+    return checked_credentials(credentials)
 
 
 RENEWED: Final[dict[str, Callable[[Any], object]]] = {
@@ -247,7 +247,7 @@ class ReconnectingClient(FailoverRequester):
     def _requests_in_flight(self) -> int:
         """The number of requests in flight, also on connections that drain."""
         current = [] if self._connection is None else [self._connection]
-        return sum(each._engine.session.requests_in_flight for each in [*current, *self._draining])
+        return sum(connection._engine.session.requests_in_flight for connection in [*current, *self._draining])
 
     # The tasks
 
@@ -436,22 +436,21 @@ async def connect_forever(
 
 def checked(terms: ReconnectOptions) -> ReconnectOptions:
     """Return the terms, usable more than once. Raise ``ValueError`` and ``TypeError`` for terms that are invalid."""
-    inspect.signature(open_connection).bind("", **terms)
-    given: dict[str, Any] = dict(completed(open_connection, terms))
-    if given["peer"] is not None:
-        peer_and_dialect(given["peer"], given["dialect"])
+    complete: dict[str, Any] = dict(completed(open_connection, terms))
+    if complete["peer"] is not None:
+        peer_and_dialect(complete["peer"], complete["dialect"])
     for name, fit in (("headers", as_headers), ("quirks", tuple), ("extension_entries", tuple), ("around", tuple)):
-        if not callable(given[name]):
-            given[name] = fit(given[name])
-    if given["auth"] is not None:
-        check_auth_of_setup(given["auth"], given["dialect"], given["peer"], given["metadata_mime"])
-    if given["codecs"] is not None:
+        if not callable(complete[name]):
+            complete[name] = fit(complete[name])
+    if complete["auth"] is not None:
+        check_auth_of_setup(complete["auth"], complete["dialect"], complete["peer"], complete["metadata_mime"])
+    if complete["codecs"] is not None:
         from rsocket_trio.codecs import checked_codecs
 
-        given["codecs"] = checked_codecs(given["codecs"])
-    fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these
+        complete["codecs"] = checked_codecs(complete["codecs"])
+    fit_terms: ReconnectOptions = complete  # type: ignore[assignment]  # a dictionary of just these
     call_terms(fit_terms)
-    checked_connect_timeout(given["connect_timeout"])
+    checked_connect_timeout(complete["connect_timeout"])
     return fit_terms
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
@@ -30,6 +30,7 @@ class Reopened(Incoming):
     """
 
     _client: FailoverRequester
+    _port: Engine  # each connection that it opens on is one of the client's
     _tried: list[Engine]
     """The engines that it was opened on, and refused."""
     _refusal: RSocketError | None
@@ -67,8 +68,7 @@ class Reopened(Incoming):
 
     async def _move(self, refusal: RSocketError) -> bool:
         """Go to the connection that follows on a refusal. Return whether there is one."""
-        # A stream of such a client is opened with an engine.
-        self._tried.append(cast("Engine", self._port))
+        self._tried.append(self._port)
         engine = await self._client._next_engine(refusal, self._tried)
         if engine is None:
             return False

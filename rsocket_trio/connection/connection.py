@@ -23,7 +23,6 @@ from rsocket_trio.connection.hooks import (
     current_connection_variable,
 )
 from rsocket_trio.connection.request_queue import PAYLOAD_TYPES, needs_call, routed
-from rsocket_trio.connection.resumption import Reconnector
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.forms import Handler, Kind
@@ -51,9 +50,7 @@ if TYPE_CHECKING:
 
 
 def current_connection() -> Connection:
-    """Return the connection of the request that the running handler serves. Raise ``LookupError`` outside of a
-    handler.
-    """
+    """Return the connection that the running handler serves. Raise ``LookupError`` outside of handlers."""
     try:
         connection: Connection = current_connection_variable.get()
     except LookupError:
@@ -305,9 +302,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         await self._sent(opened, engine, extensions, None, request)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
-        """Send ``metadata`` that concerns the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket
-        0.0.
-        """
+        """Send ``metadata`` of the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket 0.0."""
         content = as_bytes(metadata)
         need_trio()
         engine = self._engine or await self._ready()
@@ -472,7 +467,6 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         responder: Responder,
         setup: Setup,
         handshake: Handshake,
-        reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
         calls: CallTerms = PLAIN,
     ) -> None:
@@ -480,7 +474,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[ExtensionEntry, ...] = ()
-        self._engine = Engine(self, session, responder, reconnector, failure_log, calls)
+        self._engine = Engine(self, session, responder, failure_log, calls)
 
     @property
     def state(self) -> SimpleNamespace:
@@ -496,9 +490,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return f"<Connection {session.dialect.name} {side}{peer}, {self.status}>"
 
     async def send_extension(self, ext_type: int, body: BytesLike = b"", *, ignore: bool = True) -> None:
-        """Send an EXT frame of type ``ext_type`` with ``body``; a peer that does not know it skips it, if ``ignore``
-        is true.
-        """
+        """Send an EXT frame of type ``ext_type`` with ``body``. With ``ignore`` peers that do not know it skip it."""
         engine = await self._checked_open()
         engine.session.extension(ext_type, as_bytes(body), ignore=ignore)
         engine.wake()
@@ -565,9 +557,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def unsent(self) -> int:
-        """Return the bytes of requests and items that wait to be written. At 0 a returned ``ping`` shows that the
-        peer read all.
-        """
+        """Return the bytes that wait to be written. At 0 a returned ``ping`` shows that the peer read all."""
         return self._engine.session.outbox.size
 
     @property
@@ -589,9 +579,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def can_resume(self) -> bool:
-        """Return whether the connection outlives the loss of its transport: resumption was agreed, and was not given
-        up.
-        """
+        """Return whether the connection outlives the loss of its transport."""
         return self._engine.session.can_resume
 
     def on_state(self, function: Callable[[str], object]) -> None:

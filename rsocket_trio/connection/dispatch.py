@@ -81,32 +81,12 @@ class Dispatcher:
 
     # Streams
 
-    def _on_items(self, event: ItemsReceived) -> None:
-        owner = event.stream.owner
-        if owner is not None:
-            owner._on_items(event.payloads)
-
-    def _on_complete(self, event: StreamCompleted) -> None:
-        owner = event.stream.owner
-        if owner is not None:
-            owner._on_complete()
-
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
             self._engine.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
             owner._on_error(event.error)
-
-    def _on_cancelled(self, event: StreamCancelled) -> None:
-        owner = event.stream.owner
-        if owner is not None:
-            owner._on_cancel()
-
-    def _on_credit(self, event: CreditGranted | SendingCancelled) -> None:
-        owner = event.stream.owner
-        if owner is not None:
-            owner._on_credit()
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
@@ -201,14 +181,14 @@ class Dispatcher:
         engine = self._engine
         try:
             limit = engine.session.limits.metadata_entries
-            mime = engine.metadata_mime
+            mime = engine.connection.setup.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
             return read_request(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
 
-    def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
+    def _run_inline(self, stream: StreamState, handler: Handler, payload: object) -> None:
         engine = self._engine
         context = engine.workers.context.copy()
         try:
@@ -326,7 +306,10 @@ class Dispatcher:
             self._engine.faults.handler_failed(policy, error)
 
     def _on_accepted(self, event: SetupAccepted) -> None:
-        self._engine.on_answered(event.entries)
+        engine = self._engine
+        engine.connection.granted = event.entries
+        engine.changes.wake_all()
+        engine.reset_deadline()
         self.start_lease_policy()
 
     def _on_entries(self, event: EntriesReceived) -> None:
@@ -380,14 +363,14 @@ class Dispatcher:
         engine.end(event.error, refuses=event.refuses)
 
 
-ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
-    ItemsReceived: Dispatcher._on_items,
+ACTIONS: dict[type, Callable[[Dispatcher, Any], object]] = {
+    ItemsReceived: lambda self, event: (owner := event.stream.owner) and owner._on_items(event.payloads),
     RequestReceived: Dispatcher._on_request,
-    CreditGranted: Dispatcher._on_credit,
-    StreamCompleted: Dispatcher._on_complete,
-    StreamCancelled: Dispatcher._on_cancelled,
+    CreditGranted: lambda self, event: (owner := event.stream.owner) and owner._on_credit(),
+    StreamCompleted: lambda self, event: (owner := event.stream.owner) and owner._on_complete(),
+    StreamCancelled: lambda self, event: (owner := event.stream.owner) and owner._on_cancel(),
     StreamFailed: Dispatcher._on_failed,
-    SendingCancelled: Dispatcher._on_credit,
+    SendingCancelled: lambda self, event: (owner := event.stream.owner) and owner._on_credit(),
     MetadataPushed: Dispatcher._on_metadata_push,
     StreamMetadataPushed: Dispatcher._on_stream_push,
     LeaseReceived: lambda self, event: self._engine.request_queue.grant_next(),

@@ -7,7 +7,7 @@ import math
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -37,7 +37,7 @@ from rsocket_trio.forms import Function, Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
-from rsocket_trio.payload import EMPTY, MetadataPush, Payload
+from rsocket_trio.payload import EMPTY, Payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.hooks import Responder
     from rsocket_trio.rsocket.frames import ExtensionEntry
 
-DETACHED_TIMEOUT = 1.0
-"""Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
 STALL_CHECKS = 9
 """The number of times within the limit of silence that a connection without a lifetime is looked at."""
 NO_LINK = NoLink()
@@ -69,9 +67,9 @@ class Engine(Timer):
         "_commands",
         "_dispatcher",
         "_finished",
-        "_nursery",
         "_outbox",
         "_refused_clients",
+        "_reported_full_store",
         "_resume_scope",
         "_view",
         "calls",
@@ -81,6 +79,7 @@ class Engine(Timer):
         "faults",
         "is_suspended",
         "link",
+        "nursery",
         "observers",
         "on_growth",
         "on_state",
@@ -101,13 +100,14 @@ class Engine(Timer):
 
     workers: Workers
     """The tasks that run handlers, while the engine runs."""
+    nursery: trio.Nursery
+    """The nursery of all tasks of this connection, while the engine runs."""
 
     def __init__(
         self,
         connection: Connection,
         session: Session,
         responder: Responder,
-        reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
         calls: CallTerms = PLAIN,
     ) -> None:
@@ -137,11 +137,10 @@ class Engine(Timer):
         self.request_form: object = None
         self.peer_draining = False
         self.peer_closing = False
-        self._nursery: trio.Nursery | None = None
         self._finished = 0
         self.link: Link | NoLink = NO_LINK
         self._refused_clients: RefusedClients | None = None
-        self.reconnector = reconnector
+        self.reconnector: Reconnector | None = None
         self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
         self.observers: tuple[Function, ...] = ()
@@ -167,7 +166,7 @@ class Engine(Timer):
             async with trio.open_nursery() as nursery:
                 # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
                 nursery.cancel_scope.shield = True
-                self._nursery = nursery
+                self.nursery = nursery
                 self.workers = Workers(self, nursery, context)
                 own = None
                 try:
@@ -189,10 +188,7 @@ class Engine(Timer):
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                         self.end(ConnectionLost("the connection failed on this side"))
                 self._outbox.clear()  # a reference to this connection need not keep what it sent
-                if self.workers.detached:
-                    with trio.move_on_after(DETACHED_TIMEOUT):
-                        await self.workers.wait_detached()
-                self.workers.cancel_detached()
+                await self.workers.finish_detached()
                 # Tasks that only wait for something to do are woken to end: to cancel them takes longer.
                 going = self.workers.stop_idle()
                 if own is not None:
@@ -213,9 +209,9 @@ class Engine(Timer):
         self.request_queue.release()
         self.receive_budget.resume_reading()
         self.on_state = ()
-        self.on_growth = self._nursery = self.deadlines = None
+        self.on_growth = self.deadlines = None
         self._view = weakref.ref(self.connection)
-        del self.workers, self._dispatcher
+        del self.workers, self.nursery, self._dispatcher
 
     @property
     def connection(self) -> Connection:
@@ -229,13 +225,7 @@ class Engine(Timer):
             return kept
         return view
 
-    @property
-    def nursery(self) -> trio.Nursery:
-        """The nursery of all tasks of this connection."""
-        assert self._nursery is not None
-        return self._nursery
-
-    def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
+    def run_in_context(self, function: Callable[..., object], *args: object) -> object:
         """Call a function of the application in a fresh copy of the context."""
         return self.workers.context.copy().run(function, *args)
 
@@ -246,7 +236,7 @@ class Engine(Timer):
     def tell_connected(self) -> None:
         """Tell the interceptors that hear of connections that this one is open. They hear of its faults and its end."""
         around = dict.fromkeys((*self.responder._interceptors, *self.calls.around))
-        self.observers = tuple(each for each in around if hasattr(each, "connected"))
+        self.observers = tuple(observer for observer in around if hasattr(observer, "connected"))
         self.tell("connected", self.connection)
 
     def tell(self, event: str, *args: object) -> None:
@@ -269,11 +259,6 @@ class Engine(Timer):
         """Attach the hook for requests that need more than their bytes, and return it."""
         self.request_calls = calls = self.responder._request_calls()
         return calls
-
-    @property
-    def metadata_mime(self) -> str | int:
-        """The MIME type of metadata that the SETUP names."""
-        return self.connection.setup.metadata_mime
 
     # After a read, and after a write
 
@@ -318,10 +303,11 @@ class Engine(Timer):
                 self.end(ConnectionClosed("the peer closed the connection"))
         session.attention = session.draining or self.request_queue.has_waiters or self.ended is not None
 
-    # What ``LinkOwner`` asks and reports
+    # What the link asks and reports: none of it waits
 
     @property
     def is_congested(self) -> bool:
+        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
         return self.receive_budget.is_exceeded or self.session.is_congested
 
     @property
@@ -334,18 +320,12 @@ class Engine(Timer):
         return self._outbox.is_stalled and session.is_congested and session.can_resume
 
     @property
-    def is_over(self) -> bool:
-        return self.ended is not None
-
-    @property
-    def is_mid_frame(self) -> bool:
-        return self.session.is_mid_frame
-
-    @property
     def progress(self) -> int:
+        """A number that grows while readers take received items, and handlers finish, unless something is read."""
         return self.workers.finished - self.receive_budget.size
 
     def pause_reading(self) -> None:
+        """Have the link resumed once there is room for more."""
         if self.receive_budget.is_exceeded:
             self.receive_budget.pause_reading(self._on_readers_progress)
             self.reset_deadline()  # the check for readers that take nothing may be due before the next deadline
@@ -353,6 +333,7 @@ class Engine(Timer):
             self.receive_budget.resume_reading()  # readers have no part in what reading pauses for
 
     def resume_reading(self) -> None:
+        """Note that reading goes on."""
         self.receive_budget.resume_reading()
 
     def reconsider_pause(self) -> None:
@@ -366,6 +347,7 @@ class Engine(Timer):
         self.link.resume()
 
     def on_broken(self, error: RemoteProtocolError) -> None:
+        """Act on a framing error: the transport cannot find the next frame."""
         self._dispatcher.act(self.session.broken(error))
 
     def on_lost(self, error: ConnectionLost) -> None:
@@ -382,9 +364,10 @@ class Engine(Timer):
             self.faults.lost(cut)
             self.end(cut)
 
-    # What ``StreamPort`` asks
+    # What streams and handlers ask: none of it waits
 
     def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
+        """Send one item; the caller has checked credit and room."""
         self._commands.send_item(stream, payload, complete=complete)
         link = self.link
         if not link.is_awake:
@@ -400,16 +383,14 @@ class Engine(Timer):
         if not link.is_awake:
             link.flush()
 
-    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
-        self._commands.metadata_push(stream, push)
-        self.wake()
-
     def complete_stream(self, stream: StreamState) -> None:
+        """Complete this side's half, if it is still open."""
         if stream.open & SENDING and self.ended is None:
             self._commands.send_complete(stream)
             self.wake()
 
     def fail_stream(self, stream: StreamState, error: StreamError) -> None:
+        """End a stream with an error if this side's half is open; else cancel the peer's half."""
         if self.ended is not None:
             return
         if stream.open & SENDING:
@@ -423,6 +404,7 @@ class Engine(Timer):
         self.wake()
 
     def cancel_stream(self, stream: StreamState) -> None:
+        """Cancel a stream, if it has not ended. Raise nothing."""
         if self.ended is None:
             self._commands.send_cancel(stream)
             self.request_queue.grant_next()  # a stream that sent no frame yet gives its id back at once
@@ -442,6 +424,7 @@ class Engine(Timer):
     # What users' calls wait for
 
     def check_open(self) -> None:
+        """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
         if self.ended is not None:
             raise fresh_copy(self.ended)
 
@@ -490,12 +473,6 @@ class Engine(Timer):
         self.link.resume()  # reading may pause because the gate held enough
         if self.is_suspended:
             self.wake()  # nothing may be queued, but what was held has become streams
-
-    def on_answered(self, entries: tuple[ExtensionEntry, ...]) -> None:
-        """Go on as the client that the server lets in, and whose extension entries it grants."""
-        self.connection.granted = entries
-        self.changes.wake_all()
-        self.reset_deadline()
 
     # Deadlines: the session names them
 

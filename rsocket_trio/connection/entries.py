@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -42,7 +42,7 @@ def with_entries(handler: Handler, entries: tuple[ExtensionEntry, ...]) -> Handl
     """Return the handler, with ``current_request_entries`` returning these entries in its calls."""
     function = handler.function
 
-    def call(*args: object) -> Any:
+    def call(*args: object) -> object:
         # Every request runs in a context of its own.
         _entries.set(entries)
         return function(*args)

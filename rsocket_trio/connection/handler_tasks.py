@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from rsocket_trio.connection.sender import CountingSender, Sender
-from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
+from rsocket_trio.connection.streams import Channel, Outgoing, StreamObserver
 from rsocket_trio.errors import (
     ApplicationError,
     ConnectionClosed,
@@ -24,7 +24,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
-from rsocket_trio.tools.exception_groups import only_leaf
+from rsocket_trio.tools.exception_groups import failures_told_to, only_leaf
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
@@ -86,18 +86,25 @@ class HandlerCall(StreamObserver):
         self.payload = payload
         self.scope: trio.CancelScope | None = None
         self.sender: Sender | None = None
-        self.channel: AcceptedChannel | None = None
+        self.channel: Channel | None = None
         self.cancelled = False
         self.detached = False
 
     def accept_channel(self) -> None:
         """Open the channel at once, not with the handler's first step: items may follow in the same read."""
-        handler = self.handler
-        self.channel = AcceptedChannel(self.port, self.stream, self.payload, handler.credit, refill=handler.refill)
+        handler, stream = self.handler, self.stream
+        self.channel = channel = Channel(
+            self.port, stream.interaction, self.payload, handler.credit, refill=handler.refill
+        )
+        channel._attach(stream)
+        if not stream.open & RECEIVING:
+            channel._on_complete()
+        elif handler.credit:
+            self.port.request_n(stream, handler.credit)  # RS10-SEQ-07
         if handler.counts:
-            self.channel._count_sent(handler.call)
+            channel._count_sent(handler.call)
         # The call gets the stream's events before the channel does: a cancel stops the handler.
-        self.stream.owner = self
+        stream.owner = self
 
     def _as_payload(self, item: object) -> Payload:
         if item is None:
@@ -108,16 +115,16 @@ class HandlerCall(StreamObserver):
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
-        told = only_leaf(error)
+        leaf = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
-        is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
-        if not is_the_peers and is_failure(told, self.port.ended):
+        is_the_peers = isinstance(leaf, RemoteProtocolError) and self.stream.open == NEITHER
+        if not is_the_peers and is_failure(leaf, self.port.ended):
             self.port.faults.handler_failed(self.handler, error, self.stream.id)
-        if not isinstance(told, StreamError):
-            told = ApplicationError("internal error")
-        elif isinstance(told, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
+        if not isinstance(leaf, StreamError):
+            leaf = ApplicationError("internal error")
+        elif isinstance(leaf, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
             self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
-        self.port.fail_stream(self.stream, told)
+        self.port.fail_stream(self.stream, leaf)
 
     @property
     def _unread(self) -> int:
@@ -311,6 +318,8 @@ HANDLER_TASK: Final = "rsocket_trio handler"
 """The name of the tasks that run handlers; Trio would make one for each, of 100 bytes."""
 MAX_STARTING = 32
 """Tasks that may be on their way to a call at once, when many handlers wait."""
+DETACHED_TIMEOUT = 1.0
+"""Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
 CALLS_IN_A_ROW = 32
 """Calls in line that a task runs without letting other tasks run, if no handler waits."""
 
@@ -408,13 +417,15 @@ class Workers:
         """The number of running handlers without an answer."""
         return len(self._detached)
 
-    async def wait_detached(self) -> None:
-        """Wait for the handlers without an answer."""
-        while self._detached:
-            await self._done.park()
+    async def finish_detached(self) -> None:
+        """Wait for the handlers without an answer, and cancel those that take too long.
 
-    def cancel_detached(self) -> None:
-        """Cancel the handlers without an answer that did not end; calls that wait for a task never begin."""
+        Calls that wait for a task never begin.
+        """
+        if self._detached:
+            with trio.move_on_after(DETACHED_TIMEOUT):
+                while self._detached:
+                    await self._done.park()
         self._line = ()
         for call in self._detached:
             call.cancel()
@@ -468,26 +479,17 @@ class Workers:
                             self._in_a_row = 0
                             self._begin()
                             call = worker.call
-            except Exception as error:
-                # A handler raised beside being cancelled. Its stream is over, so the error goes to the log alone.
-                self._fail(worker, error)
-            except BaseExceptionGroup as error:
-                # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
-                self._fail_with_others(worker, error)
+            except (Exception, BaseExceptionGroup):
+                # A handler raised beside being cancelled. Its stream is over, so the error goes to the log alone. If
+                # the nursery was cancelled meanwhile, being cancelled goes on, and nothing else.
+                with failures_told_to(partial(self._fail, worker)):
+                    raise
             if was_cancelled:
                 await self._next_call(worker)
 
     def _fail(self, worker: Worker, error: Exception) -> None:
         if is_failure(only_leaf(error), self._port.ended):
             self._port.faults.handler_failed(worker.handler, error)
-
-    def _fail_with_others(self, worker: Worker, group: BaseExceptionGroup) -> None:
-        """Report the failures of a group, and raise what is left of it."""
-        failures, others = group.split(Exception)
-        if failures is not None:
-            self._fail(worker, failures)
-        if others is not None:
-            raise others from None
 
     async def _next_call(self, worker: Worker) -> HandlerCall | None:
         """Return the next call in line, or a later one; ``None`` at once if enough tasks wait already."""

@@ -149,11 +149,6 @@ class Inbox:
         self._woken = False
 
     @property
-    def is_over(self) -> bool:
-        """Return whether no more items come."""
-        return self._ended
-
-    @property
     def unread(self) -> int:
         """The number of items that were not taken."""
         return len(self._items)
@@ -216,8 +211,8 @@ class Inbox:
         if budget.is_awaited:
             budget.notify()
         self._left -= 1
-        if not self._left:
-            self._end_turn()
+        if not self._left and self._is_half_used(0):
+            self.top_up()
         return payload
 
     def _begin_turn(self) -> None:
@@ -227,11 +222,6 @@ class Inbox:
             self._turn = self._left = ITEMS_PER_TURN
         else:
             self._turn = self._left = min(ITEMS_PER_TURN, max(1, window.half - window.used))
-
-    def _end_turn(self) -> None:
-        """Count what was read, and grant credit if half of it was used."""
-        if self._is_half_used(0):
-            self.top_up()
 
     def _is_half_used(self, more: int) -> bool:
         """Count the items of this turn that were read, and ``more``. Return whether it is time to top up."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
+from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.session import Session
 from rsocket_trio.tools.parking_lot import ParkingLot
@@ -29,8 +29,48 @@ MAX_REFUSED = 256
 """Refused clients of one server that get this time at once. A further one has the end of stream behind its ERROR."""
 FRAMES_IN_TURN = 512
 """Frames that the connections of one run act on before other tasks run: what these begin fits into a cache."""
-FEW = 4
+MAX_UNHURRIED_CONNECTIONS = 4
 """Connections that let no other tasks run first when they have filled a turn."""
+
+
+class LinkOwner(Protocol):
+    """The connection that a link serves, as the link sees it. Nothing here waits.
+
+    Questions change nothing. The ``after_``, ``on_``, ``pause_`` and ``resume_`` methods are commands.
+    """
+
+    ended: RSocketError | None
+    """The error that ended the connection, or ``None``: nothing more has to be read then."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether a pause of reading would not end without another transport."""
+
+    @property
+    def progress(self) -> int:
+        """A number that grows while readers take received items, and handlers finish, unless something is read."""
+
+    def after_read(self, frames: Sequence[bytes]) -> bool:
+        """Act on whole frames. Return whether to look at ``is_congested`` and ``ended`` before the next read."""
+
+    def after_write(self) -> None:
+        """Act on a write, or on a look at an empty outbox."""
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        """Act on a framing error: the transport cannot find the next frame."""
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Act on the loss of the transport."""
+
+    def pause_reading(self) -> None:
+        """Have the link resumed once there is room for more."""
+
+    def resume_reading(self) -> None:
+        """Note that reading goes on."""
 
 
 class RefusedClients:
@@ -57,57 +97,12 @@ class RefusedClients:
             self._waiting -= 1
 
 
-class LinkOwner(Protocol):
-    """The connection that a link serves, as the link sees it. Nothing here waits.
-
-    Questions change nothing. The ``after_``, ``on_``, ``pause_`` and ``resume_`` methods are commands.
-    """
-
-    @property
-    def is_congested(self) -> bool:
-        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
-
-    @property
-    def is_stuck(self) -> bool:
-        """Return whether a pause of reading would not end without another transport."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether nothing more has to be read."""
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Return whether the session holds a part of a frame, beyond the transport."""
-
-    @property
-    def progress(self) -> int:
-        """A number that grows while readers take received items, and handlers finish, unless something is read."""
-
-    def after_read(self, frames: Sequence[bytes]) -> bool:
-        """Act on whole frames. Return whether to look at ``is_congested`` and ``is_over`` before the next read."""
-
-    def after_write(self) -> None:
-        """Act on a write, or on a look at an empty outbox."""
-
-    def on_broken(self, error: RemoteProtocolError) -> None:
-        """Act on a framing error: the transport cannot find the next frame."""
-
-    def on_lost(self, error: ConnectionLost) -> None:
-        """Act on the loss of the transport."""
-
-    def pause_reading(self) -> None:
-        """Have the link resumed once there is room for more."""
-
-    def resume_reading(self) -> None:
-        """Note that reading goes on."""
-
-
 class Turns:
     """The turns in which the connections of one run act on what they read, about ``FRAMES_IN_TURN`` frames in each.
 
     Without them a thousand connections that become readable together would all begin what their frames ask for before
     any of it is finished: each further step finds its memory in no cache, and the garbage collector finds it alive.
-    Where ``FEW`` connections or fewer read all that much, none waits.
+    Where ``MAX_UNHURRIED_CONNECTIONS`` connections or fewer read all that much, none waits.
     """
 
     __slots__ = ("_goes_on", "_lot", "left", "takers")
@@ -122,7 +117,7 @@ class Turns:
 
     def begin_at_once(self) -> bool:
         """Begin the next turn now, once nothing is left of this one. Return False if ``wait`` has to come first."""
-        if self._goes_on or len(self.takers) > FEW:
+        if self._goes_on or len(self.takers) > MAX_UNHURRIED_CONNECTIONS:
             return False
         self.left = FRAMES_IN_TURN
         self.takers.clear()
@@ -346,7 +341,7 @@ class Link:
     def _has_moved(self) -> bool:
         """Return whether nothing stalls, or something was read or taken since the last ``observe_progress``."""
         owner = self._owner
-        if not (self.is_paused or self._transport.mid_frame or owner.is_mid_frame):
+        if not (self.is_paused or self._transport.mid_frame or self._session.is_mid_frame):
             return True
         return (self._reads, owner.progress) != self._progress_seen
 
@@ -439,7 +434,7 @@ class Link:
     async def _wait_while_congested(self) -> bool:
         """Read nothing while too much waits already. Return whether anything has to be read then."""
         owner = self._owner
-        while owner.is_congested and not owner.is_over:
+        while owner.is_congested and owner.ended is None:
             if self._broken is not None:
                 return False
             if owner.is_stuck:
@@ -453,7 +448,7 @@ class Link:
         if self.is_paused:
             self.is_paused = False
             owner.resume_reading()
-        return not self._lost and not owner.is_over
+        return not self._lost and owner.ended is None
 
     async def _send(self) -> None:
         transport, session, outbox = self._transport, self._session, self._outbox

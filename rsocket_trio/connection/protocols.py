@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime, mime_name
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket import dialect as family
-from rsocket_trio.rsocket.dialect import Dialect, dialect_named, spoken
-from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import SetupFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, described, setup_frame, stated
-from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE, ResumeRequest, resume_request
+from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE
 from rsocket_trio.rsocket.session import Session as RSocketSession
-from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
+from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.streamux_magic import NAME, begins
 from rsocket_trio.terms import ResumeOptions, Setup
 from rsocket_trio.values import Unsaid
@@ -55,9 +54,9 @@ def full_name(name: str) -> str:
     return full
 
 
-def name_of(found: Detected) -> str:
+def name_of(protocol: Detected) -> str:
     """Return the name of a detected dialect."""
-    return found if isinstance(found, str) else found.name
+    return protocol if isinstance(protocol, str) else protocol.name
 
 
 def detect_protocol(data: bytes, *, message: bool, ended: bool) -> Detected | Undecided | None:
@@ -78,7 +77,7 @@ def detect_protocol(data: bytes, *, message: bool, ended: bool) -> Detected | Un
 
 
 FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
-LONGEST_TOKEN = 65535
+MAX_TOKEN_SIZE = 65535
 """Largest size of a resume token in bytes, which do not count against the limit of a SETUP."""
 
 
@@ -90,18 +89,6 @@ def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = N
 def new_token() -> bytes:
     """Return a random resume token. Simulations replace this function by a repeatable one."""
     return secrets.token_bytes(TOKEN_SIZE)
-
-
-@attrs.frozen
-class NewSession:
-    """The session of a new connection, and the terms of the SETUP that are known so far.
-
-    ``resumable`` is the same session if it may be resumed over another transport.
-    """
-
-    session: Session
-    setup: Setup
-    resumable: RSocketSession | None = None
 
 
 @attrs.frozen
@@ -153,8 +140,8 @@ class RSocketClient(RSocketEnd):
         """Return the framing that cuts bytes into frames."""
         return framing_for(self.dialect, self.limits)
 
-    def begin(self, now: float) -> NewSession:
-        """Return a session that sends the SETUP."""
+    def begin(self, now: float) -> tuple[Session, Setup]:
+        """Return a session that sends the SETUP, and that SETUP."""
         dialect, responder, terms, setup = self.dialect, self.responder, self.terms, self.setup
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=new_token())
@@ -171,7 +158,7 @@ class RSocketClient(RSocketEnd):
         grants = responder is not None and responder._lease_handler is None
         encoded = setup.frame, setup.encoded
         session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=encoded)
-        return NewSession(session, setup.shown, session if self.resume is not None else None)
+        return session, setup.shown
 
 
 @attrs.frozen
@@ -191,7 +178,7 @@ class RSocketServer(RSocketEnd):
     def framing(self, *, first: bool = False) -> Framing:
         """Return the framing that cuts bytes into frames."""
         # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
-        first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
+        first_limit = self.limits.setup_size + MAX_TOKEN_SIZE + 2 if first else None
         return framing_for(self.dialect, self.limits, first_limit=first_limit)
 
     @property
@@ -199,16 +186,8 @@ class RSocketServer(RSocketEnd):
         """Return whether a client's first message shows if messages keep the length of byte streams."""
         return self.dialect.lengths_are_learnt
 
-    def resume_request(self, first: bytes) -> ResumeRequest | None:
-        """Return the resume request in a client's first frame; ``None`` for a new client."""
-        return resume_request(self.dialect, first)
-
-    def refusal(self, refusal: RejectedResume) -> bytes:
-        """Return an encoded ERROR REJECTED_RESUME."""
-        return self.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
-
-    def begin(self, now: float) -> NewSession:
-        """Return a session that waits for the SETUP."""
+    def begin(self, now: float) -> tuple[Session, Setup]:
+        """Return a session that waits for the SETUP, and what stands for that."""
         dialect, limits, responder = self.dialect, self.limits, self.responder
         session = RSocketSession(
             dialect,
@@ -219,7 +198,7 @@ class RSocketServer(RSocketEnd):
             resume=self.resume,
         )
         session.start_server(grants_leases=responder._lease_handler is not None, own_size=self.own_size)
-        return NewSession(session, self.setup_to_come, session if self.resume is not None else None)
+        return session, self.setup_to_come
 
 
 @attrs.frozen
@@ -243,7 +222,7 @@ class StreamuxPeer:
         """Return no framing: the session cuts the bytes itself."""
         return Framing()
 
-    def begin(self, now: float) -> NewSession:
+    def begin(self, now: float) -> tuple[Session, Setup]:
         """Return a session that sends the initialize message, or with a quick init has it ready."""
         from rsocket_trio.streamux.options import StreamuxOptions
         from rsocket_trio.streamux.session import Session as StreamuxSession
@@ -258,7 +237,7 @@ class StreamuxPeer:
             chunks=handles(Interaction.REQUEST_CHANNEL),
         )
         session.start(now)
-        return NewSession(session, Setup(dialect=STREAMUX))
+        return session, Setup(dialect=STREAMUX)
 
 
 ProtocolFactory: TypeAlias = RSocketClient | StreamuxPeer
@@ -276,7 +255,7 @@ def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
 
 
 T = TypeVar("T")
-LONGEST_CHUNK = 2**30 - 1
+MAX_CHUNK_SIZE = 2**30 - 1
 
 
 def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
@@ -294,111 +273,13 @@ def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
     return peer, peer.dialect
 
 
-def metadata_mime_of_setup(dialect: str, peer: str | None, metadata_mime: str) -> str | int:
-    """Return the MIME type of the metadata of a client's SETUP, ``""`` in Streamux, which has none.
-
-    ``metadata_mime`` counts unless ``peer`` needs another one.
-    """
-    known, dialect = peer_and_dialect(peer, dialect)
-    return "" if dialect == STREAMUX else mime_name(_needed(None if known is None else known.mime, metadata_mime))
+def needed(need: T | None, term: T) -> T:
+    """Return what a peer needs, unless this term was set or the peer needs nothing of the kind."""
+    return need if need is not None and isinstance(term, Unsaid) else term
 
 
-def client_protocol(
-    dialect: str,
-    terms: ClientTerms,
-    limits: Limits,
-    fragment_size: int,
-    responder: Responder | None,
-    quirks: Iterable[str],
-    streamux: StreamuxOptions | None,
-    resume: ResumeOptions | None,
-    peer: str | None = None,
-) -> ProtocolFactory:
-    """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
-
-    The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
-    """
-    known, dialect = peer_and_dialect(peer, dialect)
-    if known is not None:
-        terms = attrs.evolve(
-            terms,
-            data_mime=_needed(known.mime, terms.data_mime),
-            metadata_mime=_needed(known.mime, terms.metadata_mime),
-            keepalive=_needed(known.keepalive, terms.keepalive),
-        )
-        fragment_size = _needed(known.fragment_size, fragment_size)
-        quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
-    _check_types(limits, streamux)
-    if dialect == STREAMUX:
-        _check_streamux_terms(terms, quirks)
-        size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
-        if resume is not None:
-            raise Unsupported(f"{STREAMUX} has no resumption")
-        return StreamuxPeer(streamux, True, limits, size, responder)
-    if streamux is not None:
-        raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
-    [record] = map(spoken, _with_quirks([dialect_named(dialect)], quirks))
-    if known is not None and known.initial_request_n is not None:
-        record = attrs.evolve(record, initial_request_n=known.initial_request_n)
-    if terms.entries and not record.entries:
-        raise Unsupported(f"{record.name} has no extension entries")
-    if terms.strict and not record.strict:
-        raise Unsupported(f"{record.name} has no strict flag")
-    if not record.free_mimes:
-        for what, mime in ("data_mime", terms.data_mime), ("metadata_mime", terms.metadata_mime):
-            # A number has no slash, nor has an empty metadata type, which means in the draft that there is no metadata.
-            says_none = not mime and record.mime_fields and what == "metadata_mime"  # RSX-MIME-01
-            if isinstance(mime, str) and "/" not in mime and not says_none:
-                check_mime(what, mime)
-    try:
-        setup = client_setup(record, terms)
-    except Exception as error:
-        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
-    if resume is not None and not record.resumes:
-        raise Unsupported(f"{record.name} has no resumption")
-    if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
-        fragment_size = UNCUT
-    size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, limits, size, resume, responder, terms, setup)
-
-
-def _needed(need: T | None, given: T) -> T:
-    return need if need is not None and isinstance(given, Unsaid) else given
-
-
-def server_protocols(
-    dialects: Iterable[str],
-    responder: Responder,
-    limits: Limits,
-    fragment_size: int,
-    quirks: Iterable[str],
-    streamux: StreamuxOptions | None,
-    resume: ResumeOptions | None,
-) -> dict[str, ServerProtocolFactory]:
-    """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
-    _check_types(limits, streamux)
-    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
-    if not names:
-        raise ValueError("no dialect to serve")
-    names = tuple(dict.fromkeys(map(full_name, names)))
-    family = [dialect_named(name) for name in names if name != STREAMUX]
-    own_size = not isinstance(fragment_size, Unsaid)
-    factories: dict[str, ServerProtocolFactory] = {}
-    for record in map(spoken, _with_quirks(family, quirks)):
-        resumes = resume if record.resumes else None
-        factories[record.name] = RSocketServer(record, limits, fragment_size, resumes, responder, own_size)
-    if resume is not None and not any(record.resumes for record in family):
-        raise Unsupported(f"resumption of {', '.join(names)}: there is none")
-    largest = min((record.largest_frame for record in family), default=LONGEST_CHUNK)
-    _checked_size(fragment_size, largest, resume)
-    if STREAMUX in names:
-        factories[STREAMUX] = StreamuxPeer(streamux, False, limits, fragment_size, responder)
-    elif streamux is not None:
-        raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
-    return factories
-
-
-def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:
+def with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:
+    """Return the dialects with these deviations of peers. Raise ``ValueError`` for an unknown one."""
     quirks = quirks if isinstance(quirks, str) else tuple(quirks)
     if not family and quirks and not isinstance(quirks, str):
         raise ValueError(f"quirks {', '.join(quirks)} of {STREAMUX}: there are none")
@@ -409,20 +290,7 @@ def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[D
     return all_with_quirks(family, quirks)
 
 
-def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
-    """Raise ``Unsupported`` for terms of a SETUP, which Streamux does not have."""
-    _with_quirks((), quirks)
-    for given, what in (
-        (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
-        (terms.lease, "leases"),
-        (terms.strict, "strict flag"),
-        (terms.entries, "extension entries"),
-    ):
-        if given:
-            raise Unsupported(f"{STREAMUX} has no {what}")
-
-
-def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
+def checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
     """Return the fragment size, checked against the largest frame and the store for resumption."""
     if resume is not None and not isinstance(resume, ResumeOptions):
         raise TypeError(f"resume is ResumeOptions, not {type(resume).__name__}")
@@ -432,7 +300,7 @@ def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None
     return size
 
 
-def _check_types(limits: object, streamux: object) -> None:
+def check_types(limits: object, streamux: object) -> None:
     """Raise ``TypeError`` for what are no ``Limits``, or no ``StreamuxOptions``."""
     if not isinstance(limits, Limits):
         raise TypeError(f"limits are Limits, not {type(limits).__name__}")

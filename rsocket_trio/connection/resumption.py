@@ -1,4 +1,4 @@
-"""Gets the next transport of a resumable session: clients dial and send RESUME, servers wait for their client."""
+"""Gets the next transport of a client's resumable session: dials, and sends RESUME."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -15,7 +15,6 @@ import trio
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 
@@ -27,7 +26,7 @@ Dial = Callable[[ConnectTimeout], AbstractAsyncContextManager[Transport]]
 
 FAREWELL_TIMEOUT = 1.0
 """Seconds that a last frame on a transport gets."""
-SHARE = 4
+MIN_TRIES = 4
 """Least number of tries within the session time, at any length of the pauses."""
 
 
@@ -51,6 +50,15 @@ class ResumedTransport:
     transport: Transport
     frames: Sequence[bytes] = attrs.field(repr=False)
     done: trio.Event = attrs.field(factory=trio.Event)
+
+
+class Reconnector(Protocol):
+    """The source of the next transports of a session: a client dials, a server waits for its client."""
+
+    options: ResumeOptions
+
+    def next(self) -> AbstractAsyncContextManager[ResumedTransport]:
+        """Provide the next transport. Raise ``ResumeFailed`` if there will be none."""
 
 
 class ResumeFailed(Exception):
@@ -106,7 +114,7 @@ class ResumeDialer:
     def _pause(self) -> float:
         """Return the seconds before the next try, at most a quarter of the session's time."""
         options = self.options
-        return min(options.delay(self._tries, random.random()), options.session_seconds / SHARE)
+        return min(options.delay(self._tries, random.random()), options.session_seconds / MIN_TRIES)
 
     async def _ask(self, transport: Transport) -> ResumedTransport | None:
         """Send RESUME. Return the resumed transport; ``None`` without an answer, or if the session is not kept."""
@@ -133,44 +141,3 @@ class ResumeDialer:
             raise ResumeFailed(refusal) from refusal
         self._arrived = trio.current_time()
         return ResumedTransport(transport, frames[1:])
-
-
-class ResumeListener:
-    """Waits for a transport that the server accepted from the returning client."""
-
-    def __init__(self, options: ResumeOptions) -> None:
-        self.options = options
-        self._resumed: ResumedTransport | None = None
-        self._waiting = ParkingLot()
-
-    @property
-    def is_offered(self) -> bool:
-        """Return whether a transport was offered that the session has not taken yet."""
-        return self._resumed is not None
-
-    def offer(self, resumed: ResumedTransport) -> None:
-        """Offer a transport on which the client resumes. An earlier one that was not taken is released."""
-        self.let_go()
-        self._resumed = resumed
-        self._waiting.wake_all()
-
-    def let_go(self) -> None:
-        """Release an offered transport that was not taken, so that the task that offered it may close it."""
-        resumed, self._resumed = self._resumed, None
-        if resumed is not None:
-            resumed.done.set()
-
-    @asynccontextmanager
-    async def next(self) -> AsyncIterator[ResumedTransport]:
-        """Provide the next transport on which the client resumes."""
-        while self._resumed is None:
-            await self._waiting.park()
-        resumed, self._resumed = self._resumed, None
-        try:
-            yield resumed
-        finally:
-            resumed.done.set()
-
-
-Reconnector: TypeAlias = ResumeDialer | ResumeListener
-"""The source of the next transport of a session."""

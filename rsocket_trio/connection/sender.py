@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,12 +90,15 @@ class Sender:
         if not link.is_awake:
             link.wake()
 
-    async def serve(self, items: Items, *, ends: bool = True) -> None:
-        """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each.
+    async def serve(
+        self, items: Items, *, ends: bool = True, offer: Callable[[StreamState, object], bool] | None = None
+    ) -> None:
+        """Send the items that a handler yields, without a coroutine for each that ``offer`` sends at once.
 
         End the stream behind them, if ``ends``. Raise as ``end`` does.
         """
-        stream, port, commands = self._stream, self._port, self._commands
+        stream, port = self._stream, self._port
+        offer = offer or self._commands.offer_item
         left = ITEMS_PER_TURN
         try:
             item = await items.__anext__()
@@ -107,7 +110,7 @@ class Sender:
                     else:
                         left = ITEMS_PER_TURN
                         await trio.lowlevel.checkpoint()
-                    if commands.offer_item(stream, item):
+                    if offer(stream, item):
                         link = port.link
                         if not link.is_awake:
                             link.wake()
@@ -165,7 +168,8 @@ class Sender:
         await port.request_queue.wait_for_room(len(push.metadata))
         if not stream.open:
             raise fresh_copy(self.error) if self.error is not None else Canceled("the stream is over")
-        port.push_on(stream, push)
+        self._commands.metadata_push(stream, push)
+        port.wake()
 
     async def wait_closed(self) -> None:
         """Wait until nothing more can be sent, for whatever reason."""
@@ -232,43 +236,22 @@ class CountingSender(Sender):
         await self._send(item, call)
         return call._count_sent(1, item.size)
 
-    async def serve(self, items: Items, *, ends: bool = True) -> None:
-        """Send the items that a handler yields, and add their number at the end, and before one that has to wait."""
-        # The loop of ``Sender.serve`` once more: counts in that one would cost every stream, also where nobody looks.
-        stream, port, commands, call = self._stream, self._port, self._commands, self._call
-        assert call is not None  # as of every handler's stream
-        left, count, size = ITEMS_PER_TURN, 0, 0
-        try:
-            item = await items.__anext__()
-            call._note_first_item()
-            while True:
-                try:
-                    payload = item if type(item) is Payload else as_item(stream, item)
-                    left -= 1
-                    if left:
-                        await checkpoint_if_cancelled()
-                    else:
-                        left = ITEMS_PER_TURN
-                        await trio.lowlevel.checkpoint()
-                    if call.deadline == inf and commands.offer_item(stream, payload):
-                        link = port.link
-                        if not link.is_awake:
-                            link.wake()
-                    else:
-                        call._count_sent(count, size)
-                        count = size = 0
-                        await self._send(payload, call)
-                    count += 1
-                    size += len(payload.data) if payload.metadata is None else payload.size
-                except BaseException as error:
-                    item = await items.athrow(error)
-                else:
-                    item = await items.__anext__()
-        except StopAsyncIteration:
-            if ends:
-                self.end()
-        finally:
-            call._count_sent(count, size)
+    def serve(
+        self, items: Items, *, ends: bool = True, offer: Callable[[StreamState, object], bool] | None = None
+    ) -> Coroutine[object, object, None]:
+        """Send the items that a handler yields, and count each."""
+        return super().serve(items, ends=ends, offer=offer or self._offer)
+
+    def _offer(self, stream: StreamState, item: object) -> bool:
+        """Send an item at once and count it, unless it has to wait or the call has a deadline. Return whether it is."""
+        call = self._call
+        if call is None or call.deadline < inf or stream.room <= 0:
+            return False
+        payload = item if type(item) is Payload else as_item(stream, item)
+        is_sent: bool = self._commands.offer_item(stream, payload)
+        if is_sent:
+            call._count_sent(1, payload.size)
+        return is_sent
 
     async def _send(self, item: Payload, call: Call) -> None:
         """Send one item, and measure how long it waits for credit."""

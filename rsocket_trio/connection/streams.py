@@ -45,6 +45,9 @@ class StreamPort(Protocol):
     def link(self) -> Link | NoLink:
         """The link of the current transport; its send task is woken after something was queued."""
 
+    def wake(self) -> None:
+        """Have what was queued written."""
+
     def check_open(self) -> None:
         """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
 
@@ -53,9 +56,6 @@ class StreamPort(Protocol):
 
     def answer(self, stream: StreamState, payload: Payload) -> None:
         """Send a handler's one answer, from the task that ran the handler; the caller has checked the room."""
-
-    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
-        """Send metadata for one stream; the caller has checked the room."""
 
     def complete_stream(self, stream: StreamState) -> None:
         """Complete this side's half, if it is still open."""
@@ -457,21 +457,6 @@ class Channel(Sending, Incoming):
         sender = self._sending()
         sender.completed = True
         sender.on_credit()
-
-
-class AcceptedChannel(Channel):
-    """A channel as its responder holds it: open from the start."""
-
-    __slots__ = ()
-
-    def __init__(self, port: StreamPort, stream: StreamState, request: Payload, credit: int, *, refill: bool) -> None:
-        super().__init__(port, stream.interaction, request, credit, refill=refill)
-        self._attach(stream)
-        if stream.open & RECEIVING:
-            if credit:
-                port.request_n(stream, credit)  # RS10-SEQ-07
-        else:
-            self._on_complete()
 
 
 class PendingResponse(StreamObserver, outcome.Outcome[Payload]):

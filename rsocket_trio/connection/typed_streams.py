@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from rsocket_trio.connection.streams import Channel, Incoming
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.payload import Payload
 
 T = TypeVar("T")
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
 Carrier = TypeVar("Carrier", bound="Incoming")
-Decode = Callable[[Payload], Any]
-Encode = Callable[[Any], PayloadLike]
-NOT_OPEN = "the stream is not open: use it under 'async with'"
 
 
 class Decoding(Generic[T, Carrier]):

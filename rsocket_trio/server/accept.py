@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
@@ -16,30 +16,39 @@ from rsocket_trio.connection.deadlines import Deadlines, Timeout
 from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.link import RefusedClients
 from rsocket_trio.connection.protocols import (
+    MAX_CHUNK_SIZE,
+    STREAMUX,
     Detected,
     RSocketServer,
     ServerProtocolFactory,
+    StreamuxPeer,
+    check_types,
+    checked_size,
     detect_protocol,
     framing_for,
+    full_name,
     name_of,
-    server_protocols,
+    with_quirks,
 )
 from rsocket_trio.connection.recording import (
     RecordedTransport,
     with_lengths,
 )
-from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
-from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
+from rsocket_trio.connection.resumption import ResumedTransport
+from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError, Unsupported
 from rsocket_trio.responder import check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
-from rsocket_trio.rsocket.dialect import RSOCKET_1_0
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0, dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame
+from rsocket_trio.rsocket.resume_protocol import resume_request
+from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.server.session_registry import ResumableConnection, SessionRegistry
 from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
 from rsocket_trio.transports.listen import AcceptedTransport
+from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.recording import Recording
@@ -67,15 +76,7 @@ class Server:
         resume = options["resume"]
         check_users(responder)
         self.responder = responder
-        self.protocols = server_protocols(
-            options["dialects"],
-            responder,
-            options["limits"],
-            options["fragment_size"],
-            options["quirks"],
-            options["streamux"],
-            resume,
-        )
+        self.protocols = server_protocols(responder, options)
         self.sessions = SessionRegistry(resume) if resume is not None else None
         self.limits = options["limits"]
         self.connections: set[Connection] = set()
@@ -96,7 +97,8 @@ class Server:
         try:
             plain = accepted.plain()
             if plain is None:
-                await self._accept_after_handshake(cast("Accepted", accepted), deadline)
+                assert not isinstance(accepted, AcceptedTransport)  # which needs no handshake
+                await self._accept_after_handshake(accepted, deadline)
                 return
             del accepted
             transport: Transport = plain
@@ -247,10 +249,10 @@ class Server:
         """
         serve: Serving | None = None
         try:
-            found = await self._protocol_of(transport)
-            if found is None:
+            detected = await self._protocol_of(transport)
+            if detected is None:
                 return None
-            protocol, transport = found
+            protocol, transport = detected
             if self._recording is not None:
                 transport = RecordedTransport(transport, self._recording, "server", protocol.name)
             if not isinstance(protocol, RSocketServer) or protocol.resume is None:
@@ -301,18 +303,15 @@ class Server:
         self, transport: Transport, protocol: ServerProtocolFactory
     ) -> tuple[Connection, ResumableConnection | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
-        begun = protocol.begin(trio.current_time())
+        session, setup = protocol.begin(trio.current_time())
         if self._draining is not None:
-            begun.session.drain()  # requests that come together with the SETUP are refused as well
+            session.drain()  # requests that come together with the SETUP are refused as well
         if protocol.resume is None:
             transport.use_framing(protocol.framing(first=True))
-        listener = None if begun.resumable is None or protocol.resume is None else ResumeListener(protocol.resume)
-        connection = Connection(
-            begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
-        )
-        if self.sessions is None or begun.resumable is None or listener is None:
+        connection = Connection(session, self.responder, setup, transport.handshake, failure_log=self.failure_log)
+        if self.sessions is None or protocol.resume is None or not isinstance(session, RSocketSession):
             return connection, None
-        return connection, ResumableConnection(connection._engine, begun.resumable, listener, self.sessions)
+        return connection, ResumableConnection(connection._engine, session, self.sessions)
 
     async def _read_first_frames(
         self, transport: Transport, protocol: RSocketServer, deadline: float
@@ -325,14 +324,15 @@ class Server:
             return partial(self.run, transport, protocol, deadline)  # the session reads it again, and answers
         if not frames:
             return None
-        back = protocol.resume_request(frames[0])
+        back = resume_request(protocol.dialect, frames[0])
         if back is None:
             return partial(self.run, transport, protocol, deadline, frames)
         assert self.sessions is not None
         try:
             return partial(_wait_done, self.sessions.resume(back, transport, frames[1:]))
         except RejectedResume as refusal:
-            await self._refuse(transport, protocol.refusal(refusal))
+            answer = protocol.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
+            await self._refuse(transport, answer)
             return None
 
     async def _protocol_of(self, transport: Transport) -> tuple[ServerProtocolFactory, Transport] | None:
@@ -350,25 +350,25 @@ class Server:
             return protocol, transport
         while True:
             data, ended = await transport.peek()
-            found = detect_protocol(data, message=messages, ended=ended)
-            if found is UNDECIDED:
+            dialect = detect_protocol(data, message=messages, ended=ended)
+            if dialect is UNDECIDED:
                 continue
-            learns = found is None or (not isinstance(found, str) and found.lengths_are_learnt)
+            learns = dialect is None or (not isinstance(dialect, str) and dialect.lengths_are_learnt)
             if messages and learns and keeps_length(data):
                 transport = with_lengths(transport)
-            if found is not None and name_of(found) in self.protocols:
-                return self.protocols[name_of(found)], transport
+            if dialect is not None and name_of(dialect) in self.protocols:
+                return self.protocols[name_of(dialect)], transport
             if data or not ended:
-                await self._turn_away(transport, data, found)
+                await self._turn_away(transport, data, dialect)
             return None
 
-    async def _turn_away(self, transport: Transport, data: bytes, found: Detected | None) -> None:
+    async def _turn_away(self, transport: Transport, data: bytes, dialect: Detected | None) -> None:
         self._turned_away += 1
         protocol = client_protocol(data)
         if self._turned_away == 1:
             start = f"{data[:16].hex()}{f' ({protocol})' if protocol else ''}"
             logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", start)
-        answer = found or answer_for(data, message=transport.is_message_based)
+        answer = dialect or answer_for(data, message=transport.is_message_based)
         if answer is None and protocol:
             answer = RSOCKET_1_0  # a client of another protocol may tell by it what answers here
         if answer is None or isinstance(answer, str):
@@ -403,3 +403,29 @@ async def _wait_done(resumed: ResumedTransport) -> None:
         await resumed.done.wait()
     if isinstance(resumed.transport, RecordedTransport):
         resumed.transport.end(is_over=True)
+
+
+def server_protocols(responder: Responder, options: StreamServeOptions) -> dict[str, ServerProtocolFactory]:
+    """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
+    dialects, limits, fragment_size = options["dialects"], options["limits"], options["fragment_size"]
+    streamux, resume = options["streamux"], options["resume"]
+    check_types(limits, streamux)
+    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
+    if not names:
+        raise ValueError("no dialect to serve")
+    names = tuple(dict.fromkeys(map(full_name, names)))
+    family = [dialect_named(name) for name in names if name != STREAMUX]
+    own_size = not isinstance(fragment_size, Unsaid)
+    factories: dict[str, ServerProtocolFactory] = {}
+    for record in map(spoken, with_quirks(family, options["quirks"])):
+        resumes = resume if record.resumes else None
+        factories[record.name] = RSocketServer(record, limits, fragment_size, resumes, responder, own_size)
+    if resume is not None and not any(record.resumes for record in family):
+        raise Unsupported(f"resumption of {', '.join(names)}: there is none")
+    largest = min((record.largest_frame for record in family), default=MAX_CHUNK_SIZE)
+    checked_size(fragment_size, largest, resume)
+    if STREAMUX in names:
+        factories[STREAMUX] = StreamuxPeer(streamux, False, limits, fragment_size, responder)
+    elif streamux is not None:
+        raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
+    return factories

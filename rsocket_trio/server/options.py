@@ -47,8 +47,8 @@ def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
     complete: Any = dict(completed(serve_options, options))
     checked_grace(complete["grace"])
     for name in ("dialects", "origins"):
-        given = complete[name]
-        complete[name] = (given,) if isinstance(given, str) else tuple(given)
+        value = complete[name]
+        complete[name] = (value,) if isinstance(value, str) else tuple(value)
     if not isinstance(complete["quirks"], str):
         complete["quirks"] = tuple(complete["quirks"])
     if isinstance(complete["ssl_context"], Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -108,9 +109,9 @@ async def serve(
     need_trio()
     terms = serve_options(**completed(serve, options))
     parse_origins(terms["origins"])  # what is none is said before anything begins
-    wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
+    targets: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
     if not signals:
-        await _serve(responder, wanted, terms, task_status)
+        await _serve(responder, targets, terms, task_status)
         return
     reported: list[str] | None = None
 
@@ -123,27 +124,27 @@ async def serve(
             task_status.started(value)
 
     with Stop() as stop:
-        await stop.run(_serve, responder, wanted, terms, Status())
+        await stop.run(_serve, responder, targets, terms, Status())
         if reported is None:
             task_status.started([])
 
 
 async def _serve(
-    responder: Responder | str, wanted: list[Where], options: ServeOptions, task_status: trio.TaskStatus[list[str]]
+    responder: Responder | str, targets: list[Where], options: ServeOptions, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     if options["workers"] is not None:
-        await _serve_by_workers(responder, wanted, options, task_status)
+        await _serve_by_workers(responder, targets, options, task_status)
         return
     if isinstance(responder, str):
         from rsocket_trio.server.processes.import_responder import find_responder
 
         responder = find_responder(responder)
-    await serve_here(responder, partial(_open, wanted, options), options, task_status=task_status)
+    await serve_here(responder, partial(_open, targets, options), options, task_status=task_status)
 
 
-async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListener | ListenerAdapter]:
+async def _open(targets: list[Where], options: ServeOptions) -> list[BoundListener | ListenerAdapter]:
     """Return a listener for each, in the order given."""
-    named = [uri for uri in wanted if isinstance(uri, str)]
+    named = [uri for uri in targets if isinstance(uri, str)]
     opened = await open_listeners(
         named,
         ssl_context=options["ssl_context"],
@@ -152,7 +153,7 @@ async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListene
         over=options["over"],
     )
     bound = iter(opened)
-    return [next(bound) if isinstance(each, str) else ListenerAdapter(each) for each in wanted]
+    return [next(bound) if isinstance(target, str) else ListenerAdapter(target) for target in targets]
 
 
 async def serve_here(
@@ -202,9 +203,9 @@ async def serve_inherited(
     """Serve, in a worker process, the listeners that its supervisor bound."""
 
     async def take_over() -> list[BoundListener]:
-        contexts = server_contexts([each.endpoint for each in inherited], options["ssl_context"])
+        contexts = server_contexts([sockets.endpoint for sockets in inherited], options["ssl_context"])
         origins = parse_origins(options["origins"])
-        return [each.listener(contexts, origins) for each in inherited]
+        return [sockets.listener(contexts, origins) for sockets in inherited]
 
     await serve_here(responder, take_over, options, retiring=retiring, task_status=task_status)
 
@@ -213,17 +214,20 @@ async def _serve_by_workers(
     name: Responder | str, uris: Sequence[Where], options: ServeOptions, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     """Have worker processes serve the responder of this name. Raise ``TypeError`` if an option can't be sent."""
-    if not all(isinstance(uri, str) for uri in uris):
+    addresses = [uri for uri in uris if isinstance(uri, str)]
+    if len(addresses) < len(uris):
         raise TypeError("with workers all that is served is named by URIs")
-    given = options["ssl_context"]
-    if any(isinstance(each, ssl.SSLContext) for each in (given.values() if isinstance(given, Mapping) else [given])):
+    context = options["ssl_context"]
+    if any(
+        isinstance(made, ssl.SSLContext) for made in (context.values() if isinstance(context, Mapping) else [context])
+    ):
         raise TypeError("with workers ssl_context is a function of a module that makes it: each process needs its own")
-    if options["capture"] is not None and hasattr(options["capture"], "opened"):
+    if options["capture"] is not None and not isinstance(options["capture"], str | os.PathLike):
         raise TypeError("with workers capture is a directory: each process writes files of its own")
     # Imported only here: a program of one process does not load it.
     from rsocket_trio.server.processes.supervisor import serve_in_processes
 
-    await serve_in_processes(name, uris, partial(serve_inherited, options), options, task_status=task_status)
+    await serve_in_processes(name, addresses, partial(serve_inherited, options), options, task_status=task_status)
 
 
 @shows_options

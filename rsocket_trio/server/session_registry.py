@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
+from rsocket_trio.connection.resumption import ResumedTransport
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
@@ -16,6 +17,7 @@ from rsocket_trio.mux.session import State
 from rsocket_trio.rsocket.resume_protocol import ReplayedResume, ResumeRequest
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 
 STREAM = 4096
@@ -25,13 +27,17 @@ STREAM = 4096
 class ResumableConnection:
     """A server's connection whose client may come back, with ``token`` once it has one."""
 
-    __slots__ = ("_listener", "_session", "engine", "token")
+    __slots__ = ("_arrivals", "_resumed", "_session", "engine", "options", "token")
 
-    def __init__(self, engine: Engine, session: Session, listener: ResumeListener, registry: SessionRegistry) -> None:
+    def __init__(self, engine: Engine, session: Session, registry: SessionRegistry) -> None:
         self.token: bytes | None = None
         self.engine = engine
+        self.options = registry.options
         self._session = session
-        self._listener = listener
+        self._resumed: ResumedTransport | None = None
+        """A transport on which the client came back, and which the engine has not taken yet."""
+        self._arrivals = ParkingLot()
+        engine.reconnector = self
         session.resume_handshake.claim = partial(registry.claim, self)
         engine.on_growth = partial(registry.on_growth, self)
         engine.on_state += (partial(registry.on_state, self),)
@@ -40,7 +46,7 @@ class ResumableConnection:
     @property
     def is_suspended(self) -> bool:
         """Return whether it waits for its client, without a transport and with none to come."""
-        return self.engine.is_suspended and not self._listener.is_offered and not self.is_over
+        return self.engine.is_suspended and self._resumed is None and not self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -91,13 +97,26 @@ class ResumableConnection:
         """Raise ``RejectedResume`` for a client that can't go on from its positions."""
         self._session.resume_handshake.check(back)
 
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[ResumedTransport]:
+        """Provide the next transport on which the client resumes."""
+        while self._resumed is None:
+            await self._arrivals.park()
+        resumed, self._resumed = self._resumed, None
+        try:
+            yield resumed
+        finally:
+            resumed.done.set()
+
     def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
         """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
 
         Raise ``RejectedResume`` if an ``on_state`` function that heard of the loss ended the session.
         """
         # Offered first: the session does not wait for a client that is here.
-        self._listener.offer(resumed)
+        self.let_go()
+        self._resumed = resumed
+        self._arrivals.wake_all()
         self.engine.replace_link(ConnectionLost("the client came back on another transport"))
         if self.is_over:
             self.let_go()
@@ -105,8 +124,10 @@ class ResumableConnection:
         self._session.resume_handshake.take(back, trio.current_time())
 
     def let_go(self) -> None:
-        """Release a transport that the client came back on too late."""
-        self._listener.let_go()
+        """Release a transport that the client came back on too late, so that the task that offered it may close it."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            resumed.done.set()
 
 
 class SessionRegistry:
@@ -176,7 +197,7 @@ class SessionRegistry:
             self._measure(self._waiting)
         while len(self._waiting) > self.options.sessions or self._kept_bytes > self.options.sessions_bytes:
             # A client that was never let in must not push out one that was.
-            oldest = next((one for one in self._waiting if not one.is_accepted), next(iter(self._waiting)))
+            oldest = next((waiting for waiting in self._waiting if not waiting.is_accepted), next(iter(self._waiting)))
             self._forget(oldest)
             oldest.engine.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
 

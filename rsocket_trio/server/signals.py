@@ -13,9 +13,11 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import trio
+
+from rsocket_trio.tools.exception_groups import nursery_beside
 
 T = TypeVar("T")
 
@@ -42,10 +44,10 @@ class Stop:
     """
 
     _used: ClassVar[list[Stop]] = []
-    _before: ClassVar[dict[signal.Signals, Any]] = {}
+    _before: ClassVar[dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None]] = {}
 
     def __init__(self) -> None:
-        self._told = False
+        self._was_signalled = False
         self.number: int | None = None
         """The first signal that came."""
         self._token: trio.lowlevel.TrioToken | None = None
@@ -72,9 +74,9 @@ class Stop:
     async def run(self, work: Callable[..., Awaitable[object]], *args: object) -> None:
         """Do this, until it is done or a signal cancels it."""
         with self._scope:
-            # Before the look at what was told: a signal in between finds the token.
+            # Before the look at whether a signal came: a signal in between finds the token.
             self._token = trio.lowlevel.current_trio_token()
-            if self._told:
+            if self._was_signalled:
                 self._cancel()
             await work(*args)
 
@@ -83,9 +85,9 @@ class Stop:
 
         A signal's handler calls it, at any moment.
         """
-        if self._told:
+        if self._was_signalled:
             return False
-        self._told = True
+        self._was_signalled = True
         self.number = number
         if self._token is not None:
             try:
@@ -97,13 +99,13 @@ class Stop:
     def _cancel(self) -> None:
         self._scope.cancel()
         # The loop has heard. From now on no Python is needed to end the process, should it be blocked later.
-        if self in self._used and all(each._told for each in self._used) and os.getpid() != INIT:
+        if self in self._used and all(stop._was_signalled for stop in self._used) and os.getpid() != INIT:
             for number in STOP:
                 signal.signal(number, signal.SIG_DFL)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    news = [each.tell(number) for each in list(Stop._used)]
+    news = [stop.tell(number) for stop in list(Stop._used)]
     if not any(news):
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -118,36 +120,25 @@ async def until_interrupted(work: Callable[[], Awaitable[T]], stop: trio.Event |
     """
     if threading.current_thread() is not threading.main_thread():
         return await work()
-    results: list[T] = []
-    error: Exception | None = None
-    is_cancelled = False
 
     async def watch() -> None:
-        nonlocal is_cancelled
         async for _ in signals:
             if stop is not None and not stop.is_set():
                 stop.set()
             else:
-                is_cancelled = True
-                nursery.cancel_scope.cancel()
+                scope.cancel()
 
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
+    with trio.CancelScope() as scope, trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
             nursery.start_soon(watch)
             try:
-                results.append(await work())
-            except Exception as exc:
-                # Raised below: in the nursery it would leave it in a group.
-                error = exc
-            nursery.cancel_scope.cancel()
-    if is_cancelled:
-        raise KeyboardInterrupt
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-    return results[0]
+                result = await work()
+                if not scope.cancel_called:
+                    return result
+            except Exception:
+                if not scope.cancel_called:
+                    raise
+    raise KeyboardInterrupt
 
 
 @contextmanager

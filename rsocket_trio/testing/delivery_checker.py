@@ -43,8 +43,8 @@ class Verdict:
         return not any(attrs.astuple(self))
 
     def __str__(self) -> str:
-        found = attrs.asdict(self)
-        return "\n".join(f"{what}: {line}" for what, lines in found.items() for line in lines) or "clean"
+        faults = attrs.asdict(self)
+        return "\n".join(f"{what}: {line}" for what, lines in faults.items() for line in lines) or "clean"
 
 
 @attrs.define
@@ -107,11 +107,7 @@ class DeliveryChecker:
         return item
 
     def refused(self, stream: str, direction: Direction) -> None:
-        """Note that the item of ``stream`` and ``direction`` that was offered last was not sent: ``send`` failed or was
-        cancelled.
-
-        It must not arrive.
-        """
+        """Note that the last item of ``stream`` in this ``direction`` was not sent: it must not arrive."""
         flow = self._flow(stream, direction)
         number = len(flow.items) - 1
         flow.failed.add(number)
@@ -128,7 +124,7 @@ class DeliveryChecker:
             flow.arrived = due + 1
             self._note(flow.name, "receives", due, *mark)
             return
-        numbers = [number for number, found in enumerate(flow.items) if found == mark]
+        numbers = [number for number, offered in enumerate(flow.items) if offered == mark]
         ahead = [number for number in numbers if number > due and number not in flow.failed]
         late = [number for number in numbers if number in flow.late]
         if late:

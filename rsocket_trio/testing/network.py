@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import math
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 import trio
@@ -55,8 +55,8 @@ class SimulatedNetwork:
         Raise ``OSError`` if it is refused, or if the listener was closed.
         """
         faults = self._faults[min(self._attempts, len(self._faults) - 1)]
-        if not self._attempts:
-            self._begin()
+        if not self._attempts and (quiet := self._faults[0].quiet_after) is not None:
+            self._quiet_from = trio.current_time() + self.random.uniform(*quiet)
         number = self._attempts
         self._attempts += 1
         chance = self.random
@@ -103,14 +103,9 @@ class SimulatedNetwork:
             connection.vanish()
 
     def _connected(self, name: str, faults: Faults) -> SimulatedConnection:
-        connection = SimulatedConnection(name, faults, self.random, self.trace, lambda: self.is_quiet)
+        connection = SimulatedConnection(name, faults, self)
         self.trace.note(name, "connects")
         return connection
-
-    def _begin(self) -> None:
-        quiet = self._faults[0].quiet_after
-        if quiet is not None:
-            self._quiet_from = trio.current_time() + self.random.uniform(*quiet)
 
 
 class SimulatedListener(trio.abc.Listener[SimulatedStream]):
@@ -118,27 +113,24 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
 
     def __init__(self) -> None:
         self._is_closed = False
-        self._waiting: deque[SimulatedStream] = deque()
-        self._acceptors = trio.lowlevel.ParkingLot()
+        self._arriving, self._arrived = trio.open_memory_channel[SimulatedStream](math.inf)
 
     def _arrive(self, stream: SimulatedStream) -> None:
         """Add ``stream`` to the connections that wait to be accepted."""
-        self._waiting.append(stream)
-        self._acceptors.unpark()
+        self._arriving.send_nowait(stream)
 
     async def accept(self) -> SimulatedStream:
         """Wait for the next connection and return it."""
-        await trio.lowlevel.checkpoint()
-        while not self._waiting:
-            if self._is_closed:
-                raise trio.ClosedResourceError("this listener was closed")
-            await self._acceptors.park()
-        return self._waiting.popleft()
+        try:
+            return await self._arrived.receive()
+        except trio.EndOfChannel:
+            raise trio.ClosedResourceError("this listener was closed") from None
 
     async def aclose(self) -> None:
         """Stop accepting: connections that were not accepted are closed, and connects are refused."""
         self._is_closed = True
-        while self._waiting:
-            self._waiting.popleft().close()
-        self._acceptors.unpark_all()
+        self._arriving.close()
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                self._arrived.receive_nowait().close()
         await trio.lowlevel.checkpoint()

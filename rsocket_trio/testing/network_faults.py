@@ -21,9 +21,9 @@ ENDS: tuple[End, ...] = ("eof", "reset")
 
 
 def _range(least: float) -> Any:
-    def check(instance: object, attribute: attrs.Attribute[Any], found: tuple[float, float] | None) -> None:
-        if found is not None and not least <= found[0] <= found[1]:
-            raise ValueError(f"Faults.{attribute.name} of {found}: a range (from, to) from {least} upwards")
+    def check(instance: object, attribute: attrs.Attribute[Any], bounds: tuple[float, float] | None) -> None:
+        if bounds is not None and not least <= bounds[0] <= bounds[1]:
+            raise ValueError(f"Faults.{attribute.name} of {bounds}: a range (from, to) from {least} upwards")
 
     return check
 

@@ -72,15 +72,9 @@ class _Noticing(Responder):
 
     async def server_of(self, client: Connection) -> Connection:
         """Return the server's side, once the application there has let the client in."""
-        async with trio.open_nursery() as nursery:
-
-            async def notice_its_end() -> None:
-                await client.wait_closed()
-                self.noticed.set()
-
-            nursery.start_soon(notice_its_end)
+        client.on_state(lambda status: status == "closed" and self.noticed.set())
+        if client.status != "closed":
             await self.noticed.wait()
-            nursery.cancel_scope.cancel()
         if self.connection is None:
             # The server has refused the client: this raises the error that the client got.
             await client.request_response(b"?")

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 SWITCH, SHUFFLER = "_ALLOW_DETERMINISTIC_SCHEDULING", "_r"
 """Trio's private names for what makes schedules repeat: whether it may sort its tasks, and what shuffles them."""
-LONGEST = 3600.0
+MAX_SECONDS = 3600.0
 """Virtual seconds that a simulation may take by default."""
 
 
@@ -72,7 +72,7 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
         shuffler.setstate(state)
 
 
-def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = LONGEST) -> T:
+def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = MAX_SECONDS) -> T:
     """Run the async function ``main`` as ``trio.run`` does, with tasks ordered by ``seed`` and a clock that jumps.
 
     Return its result; ``args`` are its arguments. The ``random`` module and resume tokens depend on the seed as well:

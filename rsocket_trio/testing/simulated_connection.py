@@ -6,12 +6,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from random import Random
+from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.testing.network_faults import Faults, Side, drawn_size
-from rsocket_trio.testing.scheduling import FrameTrace
+from rsocket_trio.testing.network_faults import SIDES, Faults, Side, drawn_size
+
+if TYPE_CHECKING:
+    from rsocket_trio.testing.network import SimulatedNetwork
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -22,17 +24,17 @@ class SimulatedPipe:
     ``on_cut`` is called when the byte is written that the connection is cut at.
     """
 
-    def __init__(self, name: str, faults: Faults, chance: Random, trace: FrameTrace, quiet: Callable[[], bool]) -> None:
+    def __init__(self, name: str, faults: Faults, network: SimulatedNetwork) -> None:
         self.name = name
         self.cut_at: float = math.inf
         self.vanish_at: float = math.inf
         self.on_cut: Callable[[], None] = lambda: None
         self.on_written: Callable[[bytes], None] = lambda piece: None
         self._faults = faults
-        self._chance = chance
-        self._trace = trace
-        self._quiet = quiet
-        self._capacity = drawn_size(chance, faults.buffer) if faults.buffer else math.inf
+        self._network = network
+        self._chance = network.random
+        self._trace = network.trace
+        self._capacity = drawn_size(network.random, faults.buffer) if faults.buffer else math.inf
         self._pieces: deque[tuple[float, bytes]] = deque()
         self._under_way = 0
         self._written = 0
@@ -84,7 +86,7 @@ class SimulatedPipe:
             self._readers.unpark_all()
         self._reach(self._written + size)
         self.on_written(piece)
-        if self._written >= self.cut_at and not self._quiet():
+        if self._written >= self.cut_at and not self._network.is_quiet:
             self.on_cut()
 
     def vanish(self) -> None:
@@ -108,7 +110,7 @@ class SimulatedPipe:
     def _reach(self, written: int) -> None:
         """Set the number of bytes written so far; beyond ``vanish_at`` they vanish."""
         self._written = written
-        if written >= self.vanish_at and not self._quiet():
+        if written >= self.vanish_at and not self._network.is_quiet:
             self.has_vanished = True
 
     async def _has_room(self) -> bool:
@@ -127,7 +129,7 @@ class SimulatedPipe:
 
     def _piece_size(self) -> int:
         limits = [self._capacity - self._under_way]
-        if not self._quiet():
+        if not self._network.is_quiet:
             if self._faults.split:
                 limits.append(drawn_size(self._chance, self._faults.split))
             limits += [border - self._written for border in (self.cut_at, self.vanish_at) if border > self._written]
@@ -135,7 +137,7 @@ class SimulatedPipe:
 
     def _time_under_way(self) -> float:
         faults, chance = self._faults, self._chance
-        if self._quiet():
+        if self._network.is_quiet:
             return 0.0
         if faults.stall and chance.random() < faults.stall_chance:
             return chance.uniform(*faults.stall)
@@ -163,17 +165,18 @@ class SimulatedPipe:
             else:
                 await self._readers.park()
 
-    def close_reader(self) -> None:
-        """Close the reader's end: drop the bytes under way and fail the writer."""
-        self._reader_gone = True
-        self.stop(deliver=False)
+    def close_reader(self, *, is_seen: bool) -> None:
+        """Close the reader's end, and drop the bytes under way.
 
-    def abandon(self) -> None:
-        """Close the reader's end without a sign to the writer, whose bytes vanish from now on."""
+        The writer fails if that ``is_seen`` at its end; else its bytes vanish from now on.
+        """
         self._reader_gone = True
-        self._pieces.clear()
-        self._readers.unpark_all()
-        self.vanish()
+        if is_seen:
+            self.stop(deliver=False)
+        else:
+            self._pieces.clear()
+            self._readers.unpark_all()
+            self.vanish()
 
     def stop(self, *, deliver: bool, reset: bool = False) -> None:
         """Fail all further writes. The reader gets the end, with ``deliver`` behind the bytes under way."""
@@ -200,14 +203,13 @@ class SimulatedPipe:
 class SimulatedConnection:
     """Both directions of one connection, and its two ends. ``is_cut`` tells whether the network has cut it."""
 
-    def __init__(self, name: str, faults: Faults, chance: Random, trace: FrameTrace, quiet: Callable[[], bool]) -> None:
+    def __init__(self, name: str, faults: Faults, network: SimulatedNetwork) -> None:
+        chance = network.random
         self.name = name
         self.is_cut = False
-        self._trace = trace
-        self._pipes: dict[Side, SimulatedPipe] = {
-            side: SimulatedPipe(f"{name} {side}", faults, chance, trace, quiet) for side in ("client", "server")
-        }
-        up, down = self._pipes["client"], self._pipes["server"]
+        self._trace = network.trace
+        up, down = (SimulatedPipe(f"{name} {side}", faults, network) for side in SIDES)
+        self._pipes: dict[Side, SimulatedPipe] = {"client": up, "server": down}
         self.client = SimulatedStream(up, down)
         self.server = SimulatedStream(down, up)
         if faults.vanish_after and chance.random() < faults.vanish_chance:
@@ -305,12 +307,9 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
         """Close both directions, without waiting."""
         if not self._is_closed:
             self._is_closed = self._is_finished = True
-            told = not self._outgoing.has_vanished
+            is_seen = not self._outgoing.has_vanished
             self._outgoing.close_writer()
-            if told:
-                self._incoming.close_reader()
-            else:
-                self._incoming.abandon()
+            self._incoming.close_reader(is_seen=is_seen)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Coroutine
-from typing import Any
 
 import outcome
 import trio
@@ -15,7 +14,7 @@ class Waiter:
 
     __slots__ = ("_lot", "size", "task")
 
-    def __init__(self, parking: ParkingLot, task: trio.lowlevel.Task, size: Any) -> None:
+    def __init__(self, parking: ParkingLot, task: trio.lowlevel.Task, size: int) -> None:
         self._lot = parking
         self.task = task
         self.size = size
@@ -39,7 +38,7 @@ class ParkingLot:
         self.first: Waiter | None = None
         self._others: OrderedDict[trio.lowlevel.Task, Waiter] | None = None
 
-    def park(self, size: object = None) -> Coroutine[Any, Any, Any]:
+    def park(self, size: int = 0) -> Coroutine[object, object, object]:
         """Wait until woken, and return the value that the waker gives. A checkpoint; being cancelled leaves no trace.
 
         To be awaited at once by the task that calls it. No coroutine of its own, because each costs every task that

@@ -39,18 +39,18 @@ def split_name(name: object) -> tuple[str, str]:
 def find_responder(name: str) -> Responder:
     """Import the module and return the responder. Raise ``NoSuchName`` and ``BrokenModule`` with the reason."""
     module, path = split_name(name)
-    found: object = _import(module)
+    value: object = _import(module)
     owner = f"module {module!r}"
     for attribute in path.split("."):
         try:
-            found = getattr(found, attribute)
+            value = getattr(value, attribute)
         except AttributeError:
-            hint = "".join(f": did you mean {name!r}?" for name in get_close_matches(attribute, dir(found), n=1))
+            hint = "".join(f": did you mean {name!r}?" for name in get_close_matches(attribute, dir(value), n=1))
             raise NoSuchName(f"{owner} has no {attribute!r}{hint}") from None
         owner = name
-    if not isinstance(found, Responder):
-        raise NoSuchName(f"{name} is {_kind(found)}, not a Responder")
-    return found
+    if not isinstance(value, Responder):
+        raise NoSuchName(f"{name} is {_kind(value)}, not a Responder")
+    return value
 
 
 def _import(name: str) -> ModuleType:
@@ -67,7 +67,7 @@ def _import(name: str) -> ModuleType:
 def _broken(name: str, error: BaseException) -> BrokenModule:
     """Return the module's own failure: the last line that a traceback would show, and its file and line."""
     last = traceback.format_exception_only(error)[-1].strip()
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(OURS)]
     place = f"{os.path.basename(frames[-1].filename)} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{os.path.basename(error.filename)} line {error.lineno}: "
@@ -75,6 +75,6 @@ def _broken(name: str, error: BaseException) -> BrokenModule:
     return BrokenModule(f"module {name!r} failed while it was imported: {place}{last}")
 
 
-def _kind(found: object) -> str:
-    name = type(found).__name__
+def _kind(value: object) -> str:
+    name = type(value).__name__
     return f"a{'n' if name[:1].lower() in 'aeiou' else ''} {name}"

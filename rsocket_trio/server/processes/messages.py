@@ -60,7 +60,7 @@ class StartMessage:
     @property
     def descriptors(self) -> list[int]:
         """All sockets that a worker inherits."""
-        return [descriptor for each in self.inherited for descriptor in each.descriptors]
+        return [descriptor for sockets in self.inherited for descriptor in sockets.descriptors]
 
     def encode(self) -> bytes:
         """Encode the message for a process of the same Python."""
@@ -90,9 +90,9 @@ def _receive_exactly(control: socket.socket, size: int) -> bytes | None:
 class _TermsPickler(pickle.Pickler):
     """A pickler that refuses objects of the main script, which workers don't run."""
 
-    def reducer_override(self, found: object) -> Any:
-        if getattr(found, "__module__", None) == "__main__" and isinstance(found, type | Callable):
-            name = getattr(found, "__qualname__", repr(found))
+    def reducer_override(self, value: object) -> Any:
+        if getattr(value, "__module__", None) == "__main__" and isinstance(value, type | Callable):
+            name = getattr(value, "__qualname__", repr(value))
             raise ValueError(f"{name} is of the main script, which workers don't run: move it into a module")
         return NotImplemented
 
@@ -111,12 +111,6 @@ def encode_run(run: Prepare | Run) -> bytes:
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ValueError(f"with workers, terms are sent to other processes, and one can't be: {error}") from error
     return buffer.getvalue()
-
-
-def decode_run(content: bytes) -> Prepare:
-    """Unpickle a function. Raise the errors of importing the modules that it names."""
-    run: Prepare = pickle.loads(content)
-    return run
 
 
 def check_workers(workers: object, name: object, schemes: Sequence[str], *, resumes: bool) -> int:

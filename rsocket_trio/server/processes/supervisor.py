@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,7 @@ TRIES = 5
 
 async def serve_in_processes(
     name: Any,
-    uris: Iterable[Any],
+    uris: Sequence[str],
     run: Run,
     options: ServeOptions,
     *,
@@ -77,11 +77,10 @@ async def serve_in_processes(
     Raise the error that keeps the first workers from serving, and ``ChildProcessError`` when workers die again and
     again.
     """
-    wanted = list(uris)
-    schemes = [parse_uri(uri).scheme for uri in wanted]
+    schemes = [parse_uri(uri).scheme for uri in uris]
     workers = check_workers(options["workers"], name, schemes, resumes=options["resume"] is not None)
     encoded = encode_run(partial(prepare_serving, name, run))
-    listeners = await open_listeners(wanted, ssl_context=options["ssl_context"], unix_mode=options["unix_mode"])
+    listeners = await open_listeners(uris, ssl_context=options["ssl_context"], unix_mode=options["unix_mode"])
     async with AsyncExitStack() as stack:
         for listener in listeners:
             stack.push_async_callback(listener.aclose)
@@ -267,11 +266,11 @@ class Child:
             raise ChildProcessError(f"{self} did not serve within {START_TIMEOUT:g} seconds")
         if not answer:
             raise ChildProcessError(f"{self} ended before it served: {self.end}")
-        told = json.loads(answer)
-        if "failed" in told:
+        report = json.loads(answer)
+        if "failed" in report:
             kinds = {kind.__name__: kind for kind in FAILURES}
-            raise kinds.get(told["kind"], ChildProcessError)(told["failed"])
-        routes: int = told["routes"]
+            raise kinds.get(report["kind"], ChildProcessError)(report["failed"])
+        routes: int = report["routes"]
         return routes
 
     async def retire(self, delay: float) -> None:
@@ -337,9 +336,9 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
     """Wait until one of these returns."""
     async with trio.open_nursery() as nursery:
 
-        async def wait(one: Callable[[], Awaitable[object]]) -> None:
-            await one()
+        async def wait(until: Callable[[], Awaitable[object]]) -> None:
+            await until()
             nursery.cancel_scope.cancel()
 
-        for one in waits:
-            nursery.start_soon(wait, one)
+        for until in waits:
+            nursery.start_soon(wait, until)

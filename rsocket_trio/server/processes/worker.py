@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -20,7 +21,7 @@ from types import FrameType
 
 import trio
 
-from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, Work, decode_run, receive_start
+from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, Prepare, Work, receive_start
 from rsocket_trio.server.signals import Stop, collecting_rarely
 
 logger = logging.getLogger("rsocket_trio")
@@ -89,7 +90,8 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     supervisor = SupervisorLink(control, start.grace)
     try:
-        routes, work = decode_run(start.run)(start.inherited)
+        prepare: Prepare = pickle.loads(start.run)
+        routes, work = prepare(start.inherited)
     except Exception as error:
         # The imported modules may raise any exception.
         supervisor.report(failure(error))

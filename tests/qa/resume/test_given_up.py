@@ -23,7 +23,8 @@ from rsocket_trio.transports.byte_stream import ByteStreamTransport
 class Owner:
     """A connection that only listens, and its session."""
 
-    is_congested = is_over = is_mid_frame = is_stuck = False
+    is_congested = is_mid_frame = is_stuck = False
+    ended = None
     client = False
     attention = True
     progress = 0
@@ -45,7 +46,7 @@ class Owner:
     def after_write(self) -> None:
         pass
 
-    pause_reading = resume_reading = after_write
+    pause_reading = after_write
 
 
 class Ready(ByteStreamTransport):
@@ -79,7 +80,7 @@ class Ready(ByteStreamTransport):
 async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(given_up: bool) -> None:
     # The client was told a position without them when it came back on another transport, and sends them again.
     owner, transport = Owner(), Ready()
-    link = Link(transport, cast("Any", owner), owner)
+    link = Link(transport, cast("Any", owner), cast("Any", owner))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         await trio.testing.wait_all_tasks_blocked()
@@ -97,7 +98,7 @@ async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(g
 async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> None:
     transport, owner = Ready(cuts=cuts), Owner()
     outbox = owner.outbox
-    link = Link(transport, cast("Any", owner), owner)
+    link = Link(transport, cast("Any", owner), cast("Any", owner))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         outbox.put(StreamQueue(), b"frame")

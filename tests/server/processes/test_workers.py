@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,7 @@ async def test_each_worker_makes_its_own_tls_and_collects_rarely(by_scheme: bool
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context is a function"),
     ({"ssl_context": {"tls": ssl.create_default_context()}}, TypeError, "ssl_context is a function"),
+    ({"capture": SimpleNamespace(_opened=None)},    TypeError, "capture is a directory"),
     ({"responder": "absent_module:responder"},      ValueError, "no module named 'absent_module'"),
     ({"quirks": ["odd"]},                           ValueError, "odd"),
     ({"ssl_context": lambda: None},                 ValueError, "terms are sent to other processes"),
