@@ -44,6 +44,7 @@ KOTLIN := build/kotlin
 AERON_JAVA := build/aeron
 KAFKA_JAVA := build/kafka
 RSOCKET_JAVA := build/rsocket-java
+TRANSPORT_TEST := build/transport-test
 RSOCKET_GO := build/rsocket-go
 SPARK_CONNECT := build/spark-connect
 SPARK_VENV := build/spark-venv
@@ -74,7 +75,7 @@ demo: $(VENV)/.runtime
 
 # Everything that is fetched, side by side; Maven's projects after one another, for they share a repository.
 SETUP := $(VENV)/.dev $(JS)/node_modules/.installed $(WEB_CHAT)/public/chat.js $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built \
-  $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built $(KOTLIN)/.built
+  $(AERON_JAVA)/.built $(KAFKA_JAVA)/.built $(KOTLIN)/.built $(TRANSPORT_TEST)/.built
 
 # RECORD=1 writes the tables into docs/contributing/testing.md.
 test: lacking
@@ -291,6 +292,15 @@ $(KOTLIN)/.built: $(JS)/kotlin/pom.xml $(wildcard $(JS)/kotlin/src/*.kt) | $(KAF
 	  echo "fetching rsocket-kotlin"; mvn -q -B -Dstyle.color=never -f $(JS)/kotlin compile && touch $@ || echo "no Kotlin peer"; \
 	else \
 	  echo "mvn or javac not found: no Kotlin peer"; \
+	fi
+
+# Without Maven and a JDK rsocket-java's own tests through a forwarder are skipped, or fail where CI is set, and say so.
+$(TRANSPORT_TEST)/.built: $(JS)/transport/pom.xml $(wildcard $(JS)/transport/src/*.java) | $(KOTLIN)/.built
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+	  echo "fetching rsocket-java's tests"; mvn -q -B -Dstyle.color=never -f $(JS)/transport compile && touch $@ || \
+	  echo "no tests of rsocket-java"; \
+	else \
+	  echo "mvn or javac not found: no tests of rsocket-java"; \
 	fi
 
 # Without Maven and a Java the tests against Kafka are skipped, or fail where CI is set, and say so.

@@ -296,6 +296,26 @@ async def counted_connections() -> Counter[str]:
     return counts
 
 
+@pytest.mark.parametrize("work", [many_at_once, stream, channel])
+def test_without_interceptors_no_request_makes_a_call_for_them(work: Work) -> None:
+    modules = simulate(modules_called, work)
+
+    assert "connection/dispatch.py" in modules
+    assert [name for name in modules if name.startswith(("observe/", "services/"))] == []
+
+
+async def modules_called(work: Work) -> set[str]:
+    """Return the modules of ours that the work calls, on both ends."""
+    files: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+    try:
+        await counted(work)
+    finally:
+        sys.setprofile(before)
+    return {file.removeprefix(f"{OURS}/") for file in files if is_ours(file)}
+
+
 async def counted(work: Work) -> Counter[str]:
     """Return what the work costs both ends of a connection that has done some before."""
     counts: Counter[str] = Counter()

@@ -333,7 +333,11 @@ import sys
 print("\\n".join(sorted(sys.modules)))
 """
 UNASKED = (
-    "pickle",
+    *("asyncio", "pickle", "prometheus_client", "opentelemetry"),
+    "rsocket_trio.asyncio",
+    "rsocket_trio.observe",
+    "rsocket_trio.client.forwarding",
+    "rsocket_trio.client.pool",
     "rsocket_trio.services",
     "rsocket_trio.codecs",
     "rsocket_trio.connection.typed_streams",

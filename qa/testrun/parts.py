@@ -76,6 +76,7 @@ GATE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "restarts": (
         program("qa.restarts"),
         *(program("qa.pool", "--listen", f"{scheme}://127.0.0.1:0") for scheme in ("tcp", "ws", "h2")),
+        *(program("qa.forwarder", "--scheme", scheme) for scheme in ("tcp", "ws", "h2")),
     ),
     "times": (program("qa.times"), program("qa.analytics"), program("qa.spark_bars"), program("qa.kafka", "--rates")),
     "resume": (

@@ -13,7 +13,7 @@ from rsocket_trio.cli.client_command import Ask
 from rsocket_trio.cli.connections import LISTENING, listening
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import MANY, OF_ONE_RUN, Row, add_rows, connection_options, dialect, rows_of, uri
-from rsocket_trio.cli.serve import serve_until_stopped
+from rsocket_trio.cli.serve import ORIGINS, serve_until_stopped
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.client.reconnecting import ReconnectOptions
 
@@ -25,6 +25,7 @@ ROWS: Final = (
                       {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
     Row("route_to",   "--route-to", "The route of requests that have none.", {"metavar": "ROUTE"}),
     *rows_of("data_mime"),
+    ORIGINS,
 )
 # fmt: on
 
@@ -37,7 +38,9 @@ ROWS: Final = (
 @partial(add_rows, rows=(*LISTENING, *ROWS))
 @partial(connection_options, without=(*OF_ONE_RUN, "dialect"))
 @click.pass_context
-def command(ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, **parameters: Any) -> None:
+def command(
+    ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, origins: tuple[str, ...], **parameters: Any
+) -> None:
     """Ask the servers at --to whatever is asked at --listen: all interactions, with the clients' own demand."""
     addresses, ssl_context = listening(ctx, parameters)
     ask = Ask(uri=to[0], log=None, **parameters)
@@ -46,7 +49,7 @@ def command(ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, **
         async with open_pool(to, wait=False, **cast("ReconnectOptions", ask.planned()[0])) as pool:
             responder.include(forwarding(pool, route=route_to))
             await pool.connected()
-            await serve(responder, addresses, ssl_context=ssl_context, task_status=task_status)
+            await serve(responder, addresses, ssl_context=ssl_context, origins=origins, task_status=task_status)
 
     responder = Responder()
     serve_until_stopped(forward, lambda: len(responder.routes))

@@ -47,6 +47,8 @@ def origin(text: str) -> str:
 
 
 # fmt: off
+ORIGINS = Row("origins", "--origin", "An origin whose pages may open a WebSocket, as https://app.example, beside the "
+                         "own host; '*' for all.", {**MANY, "type": origin, "metavar": "ORIGIN"})
 ROWS = (
     Row("listen",    "--listen", "Where to listen; may be given several times.",
                      {**MANY, "type": uri, "metavar": "URI"}),
@@ -57,8 +59,7 @@ ROWS = (
     Row("key",       "--key", "Its key, PEM, if not in the same file.", PEM),
     Row("client_ca", "--client-ca", "Clients of tls, wss and h2s must show a certificate of one of these authorities, "
                      "PEM.", PEM),
-    Row("origins",   "--origin", "An origin whose pages may open a WebSocket, as https://app.example, beside the own "
-                     "host; '*' for all.", {**MANY, "type": origin, "metavar": "ORIGIN"}),
+    ORIGINS,
     Row("unix_mode", "--unix-mode", "Permissions of a Unix socket, as in 660.", {"type": mode, "metavar": "MODE"}),
     Row("grace",     "--grace", "Seconds that streams get to finish at the end.",
                      {"type": click.FloatRange(min=0), "default": 10.0, "show_default": True, "metavar": "SECONDS"}),

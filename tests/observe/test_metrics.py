@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +12,14 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Connection, Payload, Rejected, Responder, observe, open_connection, serve
+from tests.cli.commands import PATIENCE, app_served
 from tests.connection.pairs import settle
 from tests.missing import missing_module, require
 
 require(missing_module("prometheus_client"))
 
 from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
+from prometheus_client.multiprocess import MultiProcessCollector  # noqa: E402
 
 URI = "memory://watched"
 ECHO = {"interaction": "request_response", "route": "echo"}
@@ -158,6 +162,30 @@ async def test_connections_and_faults_are_counted(autojump_clock: MockClock) -> 
     assert watched.number("rsocket_faults_total", kind="dropped") == 1
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "h2"])
+async def test_metrics_and_records_are_the_same_over_every_transport(
+    scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched()
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, watched.responder, f"{scheme}://127.0.0.1:0", grace=0))
+        async with open_connection(uri, around=[watched.metrics]) as client:
+            await client.request_response("0", route="echo")
+            with pytest.raises(ApplicationError):
+                await client.request_response(route="bug")
+            assert watched.number("rsocket_connections") == 2  # both ends are watched
+        nursery.cancel_scope.cancel()
+
+    for side in ("server", "client"):
+        assert watched.number("rsocket_requests_total", **ECHO, side=side, outcome="completed") == 1
+    assert watched.number("rsocket_faults_total", kind="handler") == 1
+    assert watched.number("rsocket_connections") == 0
+    [record] = [vars(each) for each in caplog.records if each.levelname == "ERROR"]
+    assert (record["route"], record["stream_id"], record["dialect"]) == ("bug", 3, "rsocket/1.0")
+    assert "127.0.0.1" in record["peer"]
+    assert record["connection"].startswith("<Connection rsocket/1.0 server")
+
+
 async def test_one_registry_has_one_set_of_metrics() -> None:
     registry = CollectorRegistry()
     assert observe.prometheus(registry) is observe.prometheus(registry)
@@ -191,3 +219,37 @@ async def test_what_raises_when_it_hears_of_a_connection_costs_nobody_anything(
         nursery.cancel_scope.cancel()
     failed = [record.getMessage() for record in caplog.records]
     assert [text.split(" failed;")[0].rpartition(" ")[2] for text in failed] == ["connected", "ended"]
+
+
+PROGRAM = """
+import os
+from rsocket_trio import Responder, observe
+
+responder = Responder()
+responder.around(observe.prometheus())
+
+@responder.request_response("which")
+async def which(request):
+    return str(os.getpid())
+"""
+
+
+async def test_one_page_adds_what_each_worker_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    (tmp_path / "app.py").write_text(PROGRAM)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(counts))
+    asked, answered_by = 0, set[str]()
+
+    with trio.fail_after(PATIENCE):
+        async with app_served(tmp_path, "--listen", "tcp://127.0.0.1:0", "--workers", "2") as (_, [uri]):
+            while len(answered_by) < 2:
+                async with open_connection(uri) as client:
+                    answered_by.add((await client.request_response(route="which")).text)
+                    asked += 1
+            # The answer is on its way before the call ends.
+            page = CollectorRegistry()
+            MultiProcessCollector(page, path=str(counts))  # type: ignore[no-untyped-call]
+            labels = {"interaction": "request_response", "route": "which", "side": "server", "outcome": "completed"}
+            while page.get_sample_value("rsocket_requests_total", labels) != asked:
+                await trio.lowlevel.checkpoint()
